@@ -30,15 +30,17 @@ import uvloop
 from actors.cluster.compatibility import fingerprint_of
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
+from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Accounting, Inference, Stores
 from actors.hosting.standalone import announce_periodically, standalone_member
 from actors.limits.fallback import FallbackLimiter
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settlement import Settler
-from actors.maintenance.sweeps import SweepLimits, Sweeps
+from actors.maintenance.sweeps import Sweeps
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
-from actors.replica import Replica, ReplicaLimits
+from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
 from persistence import KeyStore, connect_store, open_key_store, open_store
@@ -171,6 +173,9 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
+CLOCK = Clock(now_ms, new_id)
+
+
 def limits(settings: Settings, limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
     return RuntimeLimits(
         actors_max=settings.actors,
@@ -268,47 +273,29 @@ async def serve(settings: Settings) -> int:
         running(store, keys, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
-            replica=ReplicaId("local"),
-            incarnation=new_id(),
+            Identity(ReplicaId("local"), new_id()),
             journal=journal,
             directory=directory,
-            engine=engine,
-            filters=filters,
+            inference=Inference(engine, filters),
+            clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
-            now_ms=now_ms,
-            new_id=new_id,
-            measures=measures,
-            prices=prices.book,
+            accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
         serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
         exporting_traces(settings.otlp, measures, role="serve", name="local"),
         open_credentials(settings, store) as (access, api_keys),
     ):
-        runtime.told = settlement_listener(limited)
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
         retention = retention_of(settings, store)
         started_at = now_ms() // 1000
-        member = standalone_member(runtime, engine, fingerprint_of(engine))
-        upkeep = Sweeps(
-            runtime,
-            journal=journal,
-            directory=directory,
-            engine=engine,
-            limits=SweepLimits(),
-            now_ms=now_ms,
-            keys=keys,
-            reviews=store.reviews,
-            personal=store.end_users,
-            retention=retention.now,
-            audit=store.audit,
-        )
-        assert upkeep.eraser is not None
+        member = standalone_member(runtime.identity, engine, fingerprint_of(engine))
+        sweeper = Sweeps(runtime, Stores(store, directory, keys), engine, CLOCK, retention=retention.now)
         services = GatewayServices(
             models=lambda: (card_of(engine.info, created=started_at),),
             keys=api_keys,
             operator_api=local_operator_api(lambda: member, runtime, engine),
-            erase=upkeep.eraser.sweep,
+            erase=sweeper.eraser.sweep,
         )
         gateway = gateway_of(runtime, store, access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
@@ -316,7 +303,7 @@ async def serve(settings: Settings) -> int:
         await audit_policies(filters, store.audit, now_ms)
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(announce_periodically(directory, member))
-            sweeps = tasks.create_task(upkeep.run())
+            sweeps = tasks.create_task(sweeper.run())
             others = [
                 tasks.create_task(work) for work in (*relays(settings, store, measures), prices.run(), retention.run())
             ]
@@ -326,7 +313,7 @@ async def serve(settings: Settings) -> int:
             await stop.wait()
             log.info("stopping")
             sweeps.cancel()
-            await runtime.quiet(settings.drain_s)
+            await runtime.quiesce(settings.drain_s)
             await stop_doors(server, grpc)
             await runtime.close()
             for each in (lease, *others):
@@ -376,7 +363,6 @@ async def replica_role(settings: Settings) -> int:
     stop = stop_signal()
     security = peer_security(settings)
     store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
-    journal = store.journal
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
@@ -410,23 +396,15 @@ async def replica_role(settings: Settings) -> int:
                     model=engine.info.model,
                     fingerprint=fingerprint,
                 ),
-                journal=journal,
-                directory=directory,
-                engine=engine,
-                filters=filters,
-                listen=listen,
-                connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint),
-                placement=BoundedRendezvous(),
+                stores=Stores(store, directory, keys),
+                inference=Inference(engine, filters),
+                network=PeerNetwork(
+                    listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
+                ),
+                clock=CLOCK,
                 limits=ReplicaLimits(runtime=limits(settings, limited, engine, measures)),
-                now_ms=now_ms,
-                new_id=new_id,
-                keys=keys,
-                reviews=store.reviews,
-                measures=measures,
-                prices=prices.book,
-                personal=store.end_users,
+                accounting=Accounting(measures, prices.book, settlement_listener(limited)),
                 retention=retention.now,
-                audit=store.audit,
             )
         )
         await stack.enter_async_context(
@@ -435,7 +413,6 @@ async def replica_role(settings: Settings) -> int:
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, replica.runtime)
         tune_process()
-        replica.runtime.told = settlement_listener(limited)
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
         log.info("draining", replica=name)
@@ -467,7 +444,7 @@ async def gateway_role(settings: Settings) -> int:
             )
         )
         models = ModelCatalog(
-            lambda: router.whereabouts.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
+            lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
@@ -479,7 +456,7 @@ async def gateway_role(settings: Settings) -> int:
         access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
         drains = Tasks()
         stack.push_async_callback(drains.close)
-        operator_api = ClusterOperatorApi(lambda: router.whereabouts.view, security, drains)
+        operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
         services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
         gateway = gateway_of(router, store, access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition)

@@ -1,19 +1,18 @@
-"""One replica of a cluster, put together: its lease, its actors, their readers on peer links, and its sweeps.
+"""Composes one replica of a cluster: its lease, its actors, the peer links that reach them, hand-offs and sweeps.
 
 The order is what this module decides. Start: actors, then the peer link listens (its address is announced), then the
 lease. While it runs: what the directory lost is claimed again, what may have been taken meanwhile is confirmed by the
 journal, and load beyond its bound goes elsewhere. `drain` empties it. Stop: the lease goes back last, so that until
-then whoever asks is told where the sessions went.
+then every request is answered with where its session went.
 
 A replica whose place another process has taken ends with that error: it must not go on.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import msgspec
 import structlog
@@ -22,36 +21,35 @@ from actors.cluster.compatibility import check_compatibility
 from actors.cluster.membership import Change, Membership
 from actors.cluster.placement import BoundedRendezvous
 from actors.cluster.previous_owner import PreviousOwnerQuery
-from actors.directory import Leases, partition_of
+from actors.directory import partition_of
 from actors.handoff.drain import BY_SIGNAL, Drain, DrainLimits, Report
 from actors.handoff.engine_failover import EngineFailover
 from actors.handoff.operator_handoff import OperatorHandoff
+from actors.handoff.planner import HandoffPlanner
 from actors.handoff.rebalance import RebalanceLimits, Rebalancer
 from actors.handoff.source import HandoffLimits, HandoffSource
 from actors.handoff.target import HandoffTarget
+from actors.hosting.ownership import Peers
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Accounting, Inference, Stores
+from actors.hosting.task_scope import TaskScope
 from actors.maintenance.introspection import SessionSurvey
 from actors.maintenance.kv_cleanup import announce_deletion
 from actors.maintenance.sweeps import SweepLimits, Sweeps
 from actors.peer.frames import PEER_PROTOCOL
-from actors.peer.links import Connect, LinkLimits, Links
+from actors.peer.links import Connect, LinkLimits, Links, identity
 from actors.peer.server import PeerEndpoint
-from sessions.billing.prices import PriceBook
-from sessions.governance.end_user_data import EndUserStore
+from sessions.clock import Clock
 from sessions.governance.retention import Retention
-from sessions.metrics import Metrics
-from sessions.model.audit import AuditLog
 from sessions.model.errors import SessileError
-from sessions.model.reviews import ReviewStore
-from sessions.model.types import SessionKey, UnixMs
-from sessions.ports import Engine, FilterSet, Journal, Keys, Member
+from sessions.ports import Member
 
 log = structlog.get_logger(__name__)
 
 
 class ReplicaLimits(msgspec.Struct, frozen=True):
     runtime: RuntimeLimits = RuntimeLimits()
-    upkeep: SweepLimits = SweepLimits()
+    sweeps: SweepLimits = SweepLimits()
     links: LinkLimits = LinkLimits()
     handoff: HandoffLimits = HandoffLimits()
     drain: DrainLimits = DrainLimits()
@@ -60,116 +58,79 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     renew_s: float = 2.0
 
 
-Listen = Callable[
-    [PeerEndpoint], Awaitable[str]
-]  # begins to accept peers for the host; returns the address to announce
+@dataclass(frozen=True, slots=True)
+class PeerNetwork:
+    """How other processes are reached: `listen` begins to accept peers for the endpoint and returns the address to
+    announce; `connect` dials other replicas, for hand-offs."""
+
+    listen: Callable[[PeerEndpoint], Awaitable[str]]
+    connect: Connect
 
 
 class Replica:
-    """An async context: inside it the replica is a member. Journal, directory and engine are open already."""
+    """An async context: inside it the replica is a member. Its stores are open and its engine has started."""
 
     def __init__(
         self,
         member: Member,
         *,
-        journal: Journal,
-        directory: Leases,
-        engine: Engine,
-        filters: FilterSet,
-        listen: Listen,
-        connect: Connect,
-        placement: BoundedRendezvous,
-        limits: ReplicaLimits,
-        now_ms: Callable[[], UnixMs],
-        new_id: Callable[[], str],
-        keys: Keys | None = None,
-        reviews: ReviewStore | None = None,
-        measures: Metrics | None = None,
-        prices: PriceBook | None = None,
-        personal: EndUserStore | None = None,
+        stores: Stores,
+        inference: Inference,
+        network: PeerNetwork,
+        clock: Clock,
+        limits: ReplicaLimits | None = None,
+        accounting: Accounting | None = None,
         retention: Callable[[], Retention] = Retention,
-        audit: AuditLog | None = None,
     ) -> None:
-        """`member.address` is what `listen` returns; the rest of `member` is announced as it is. `connect` dials
-        other replicas, for hand-offs."""
+        """`member.address` is what `listen` returns; the rest of `member` is announced as it is."""
+        limits, engine, placement = limits or ReplicaLimits(), inference.engine, BoundedRendezvous()
         member = msgspec.structs.replace(member, protocol=PEER_PROTOCOL, engine=engine.info)
-        self.engine = engine
         self._member = member
-        self._directory = directory
+        self._directory = stores.directory
+        self._listen = network.listen
+        self._tasks = TaskScope()
+        ttl_s = limits.lease_ttl_s
+        self.engine = engine
         self.membership = Membership(
-            directory, member, load=self.load, lease_ttl_s=limits.lease_ttl_s, renew_s=limits.renew_s
+            stores.directory, member, load=self.load, lease_ttl_s=ttl_s, renew_s=limits.renew_s
         )
-        self.runtime = Runtime(
-            replica=member.replica,
-            incarnation=member.incarnation,
-            journal=journal,
-            directory=directory,
-            engine=engine,
-            filters=filters,
+        self.links = Links(network.connect, spawn=self._tasks.spawn, limits=limits.links)
+        self.previous_owner = PreviousOwnerQuery(member.replica, self.links, spawn=self._tasks.spawn, lease_ttl_s=ttl_s)
+        self.runtime = runtime = Runtime(
+            identity(member),
+            journal=stores.store.journal,
+            directory=stores.directory,
+            inference=inference,
+            clock=clock,
             limits=limits.runtime,
-            now_ms=now_ms,
-            new_id=new_id,
-            must_confirm=lambda: self.membership.must_confirm,
-            measures=measures,
-            prices=prices,
-            holder=lambda key, head: self.keepers.holder(key, head),
+            accounting=accounting,
+            peers=Peers(
+                must_confirm=lambda: self.membership.must_confirm,
+                find_owner=self.previous_owner.find_owner,
+                announce_deletion=lambda key: announce_deletion(key, member, self.membership.view, self.links),
+            ),
         )
-        self.links = Links(connect, spawn=self._spawn, limits=limits.links)
-        self.keepers = PreviousOwnerQuery(member.replica, self.links, spawn=self._spawn, lease_ttl_s=limits.lease_ttl_s)
-        self.links.add_listener(self.keepers)
-        self.runtime.announce_deletion = self._announce_deletion
-        self.migration = HandoffSource(self.runtime, engine, self.links, limits=limits.handoff)
-        self._drain = Drain(
-            self.runtime,
-            engine,
-            self.membership,
-            self.migration,
-            placement,
-            limits=limits.drain,
-            audit=audit,
-            now_ms=now_ms,
-        )
-        self.rebalancer = Rebalancer(
-            self.runtime,
-            engine,
-            self.membership,
-            self.migration,
-            placement,
-            load=self.load,
-            limits=limits.rebalance,
-        )
-        moving = OperatorHandoff(self.runtime, engine, self.membership, self.migration, placement)
-        self.evacuation = EngineFailover(self.runtime, engine, self.membership, moving)
-        self.upkeep = Sweeps(
-            self.runtime,
-            journal=journal,
-            directory=directory,
-            engine=engine,
-            limits=limits.upkeep,
-            now_ms=now_ms,
-            keys=keys,
-            reviews=reviews,
-            personal=personal,
-            retention=retention,
-            audit=audit,
-        )
-        self.host = PeerEndpoint(
-            self.runtime,
+        self.handoff = HandoffSource(runtime, engine, self.links, limits=limits.handoff)
+        planner = HandoffPlanner(runtime, engine, self.membership, self.handoff, placement)
+        self._drain = Drain(planner, clock, limits=limits.drain, audit=stores.store.audit)
+        self.rebalancer = Rebalancer(planner, placement, load=self.load, limits=limits.rebalance)
+        by_operator = OperatorHandoff(planner)
+        self._failover = EngineFailover(planner, by_operator)
+        self.sweeps = Sweeps(runtime, stores, engine, clock, limits=limits.sweeps, retention=retention)
+        self.handoff_target = HandoffTarget(runtime, engine)
+        self.endpoint = PeerEndpoint(
+            runtime,
             fingerprint=member.fingerprint,
-            reception=HandoffTarget(self.runtime, engine),
+            handoffs=self.handoff_target,
             drainer=self._drain,
-            mover=moving,
-            leftovers=self.upkeep.leftovers,
-            surveyor=SessionSurvey(self.runtime, engine, self.membership, lambda: asyncio.get_running_loop().time()),
+            mover=by_operator,
+            kv_cleaner=self.sweeps.kv_cleanup,
+            survey=SessionSurvey(runtime, engine, self.membership),
             limits=limits.links,
         )
-        self._listen = listen
-        self._tasks = asyncio.TaskGroup()
-        self._running: dict[asyncio.Task[None], None] = {}
-        self._unlisten: Callable[[], None] = lambda: None
 
     def load(self) -> float:
-        """What the engine does, as a share of what it can do at the same time."""
+        """The share of what the engine can do at the same time that it does now; above 1 when answers wait."""
         stats = self.engine.stats()
         return (stats.running + stats.waiting) / max(1, stats.slots)
 
@@ -178,23 +139,17 @@ class Replica:
         check_compatibility(self._member, await self._directory.view())
         await self.runtime.__aenter__()
         try:
-            self.membership.change(address=await self._listen(self.host))
+            self.membership.change(address=await self._listen(self.endpoint))
             await self.membership.start()
             await self._tasks.__aenter__()
         except BaseException:
             await self.runtime.__aexit__(None, None, None)
             raise
         self._unlisten = self.membership.listen(self._changed)
-        self.keepers.update(self.membership.view)
-        for work in (self.membership.run(), self.upkeep.run(), self.rebalancer.run(), self.evacuation.run()):
-            self._spawn(work)
+        self.previous_owner.update(self.membership.view)
+        for work in (self.membership.run(), self.sweeps.run(), self.rebalancer.run(), self._failover.run()):
+            self._tasks.spawn(work)
         return self
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._tasks.create_task(work)
-        self._running[task] = None
-        task.add_done_callback(lambda done: self._running.pop(done, None))
-        return task
 
     async def drain(self, report: Report = lambda handed_off, parked, left: None) -> None:
         """Hands everything off; returns when nothing is left here (`actors.handoff.drain`)."""
@@ -206,39 +161,28 @@ class Replica:
         self._unlisten()
         self._drain.close()
         await self.links.close()
-        for task in list(self._running):
-            task.cancel()
         try:
             await self._tasks.__aexit__(kind, error, trace)
         finally:
             await self.runtime.close()
-            await self.host.close()
+            await self.endpoint.close()
             try:
                 await self.membership.leave()
             except SessileError as failure:  # the lease ends by itself
-                log.warning("lease_not_given_back", error=failure.code)
+                log.warning("lease_release_failed", error=failure.code)
             await self.runtime.__aexit__(None, None, None)
 
-    async def _announce_deletion(self, key: SessionKey) -> None:
-        mine = self._member
-        others = [
-            member
-            for member in self.membership.view.members
-            if member.replica != mine.replica and member.fingerprint == mine.fingerprint  # others never had its KV
-        ]
-        await announce_deletion(key, others, self.links)
-
     def _changed(self, change: Change) -> None:
-        self.keepers.update(change.view)
+        self.previous_owner.update(change.view)
         if change.lapsed:
-            self.runtime.doubt("lease_lapsed")
+            self.runtime.reconfirm("lease_lapsed")
         if change.rejoined:
-            self.keepers.directory_lost()
-            self._spawn(self._reclaim(change.rejoined))
+            self.previous_owner.directory_lost()
+            self._tasks.spawn(self._reclaim(change.rejoined))
 
     async def _reclaim(self, partitions: frozenset[int]) -> None:
         try:
             await self.runtime.reclaim(lambda key: partition_of(key) in partitions)
-            log.info("claimed_again", partitions=len(partitions))
+            log.info("partitions_reclaimed", partitions=len(partitions))
         except SessileError as error:  # the sweep tries again what is still unclaimed
-            log.warning("not_claimed_again", error=error.code)
+            log.warning("reclaim_failed", error=error.code)

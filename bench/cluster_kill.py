@@ -74,7 +74,7 @@ async def one_round(
     await speaker.grows(session, rng.randint(EARLY, 20))
     await asyncio.sleep(rng.random() * 0.05)
     owner = await cluster.owner(session)
-    back_before = cluster.said(owner.name).count("engine_back")
+    back_before = cluster.said(owner.name).count("engine_recovered")
     at = time.monotonic()
     if how == "kill":
         await owner.kill()
@@ -106,7 +106,7 @@ async def one_round(
 
 async def engine_is_back(cluster: ChaosCluster, owner: Member, before: int) -> None:
     for _ in range(1_200):
-        if cluster.said(owner.name).count("engine_back") > before:
+        if cluster.said(owner.name).count("engine_recovered") > before:
             return
         await asyncio.sleep(0.1)
     raise AssertionError(f"the engine of {owner.name} does not come back:\n{cluster.said(owner.name)[-2000:]}")

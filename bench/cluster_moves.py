@@ -29,6 +29,7 @@ from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.model import commands as cm
 from sessions.model.events import OutputTextDelta
+from sessions.model.request import request_of
 from sessions.model.types import CommandId, ResponseId, SessionKey
 from sessions.ports import Engine
 from tests.support.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
@@ -85,13 +86,13 @@ class Bench:
             max_output_tokens=tokens,
             logit_bias=dict.fromkeys(ENDS, -100.0) if endless else None,
         )
-        ok = await self.router.execute(ALICE, command)
+        ok = await self.router.execute(request_of(ALICE, command))
         assert ok.response_id is not None
         return ok.response_id
 
     async def cancelled(self, key: SessionKey, story: Story, response: ResponseId) -> None:
         await self.router.execute(
-            ALICE, cm.ResponseCancel(id=CommandId(new_id()), session=key.session, response_id=response)
+            request_of(ALICE, cm.ResponseCancel(id=CommandId(new_id()), session=key.session, response_id=response))
         )
         await story.ends(response)
 
@@ -119,7 +120,7 @@ class Bench:
         """Hands a session off, has its source forget it, and returns when it was sealed."""
         source, target = self.where(key)
         sealed_at = noted_seal(source, key)
-        await source.replica.migration.hand_off(key, target.member)
+        await source.replica.handoff.hand_off(key, target.member)
         await source.replica.engine.release(key)
         return sealed_at()
 

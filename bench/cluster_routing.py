@@ -24,6 +24,7 @@ import msgspec
 from actors.routing.router import Router
 from bench.support import command_line, report
 from sessions.model import commands as cm
+from sessions.model.request import request_of
 from sessions.model.types import CommandId, SessionKey
 from tests.support.cluster.processes import processes
 from tests.support.cluster.real import ALICE, create, new_id
@@ -42,12 +43,12 @@ def replica(arguments: list[str]) -> None:
     inside: Noted = {}
     execute = Runtime.execute
 
-    async def noted(self: Runtime, principal: Any, command: Any, *, instead_of: Any = None) -> Any:
+    async def noted(self: Runtime, request: Any, *, instead_of: Any = None) -> Any:
         began = time.perf_counter()
         try:
-            return await execute(self, principal, command, instead_of=instead_of)
+            return await execute(self, request, instead_of=instead_of)
         finally:
-            inside[command.id] = time.perf_counter() - began
+            inside[request.command.id] = time.perf_counter() - began
 
     Runtime.execute = noted  # type: ignore[method-assign]
     node.main(arguments)
@@ -58,7 +59,7 @@ async def titled(router: Router, key: SessionKey, took: Noted) -> None:
     """One command, as its gateway sees it."""
     command = cm.SessionUpdate(id=CommandId(new_id()), session=key.session, title=new_id())
     began = time.perf_counter()
-    await router.execute(ALICE, command)
+    await router.execute(request_of(ALICE, command))
     took[command.id] = time.perf_counter() - began
 
 

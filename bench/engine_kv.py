@@ -31,7 +31,7 @@ class SavesLate(LlamaEngine):
 
     async def start(self) -> None:
         await super().start()
-        await self._saves_ahead.close()
+        await self._up.eager_saver.close()
 
 
 class Talk:

@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actors.directory.memory import MemoryDirectory
+from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Inference
 from bench.fairness import GPU as SHARED_GPU
 from bench.support import command_line, filler, report
 from inference.brownout_engine import make_brownout_engine
@@ -32,8 +34,8 @@ from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
+from sessions.clock import Clock
 from sessions.limits import BrownoutStep, Limits, Target
-from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
 from sessions.model.events import (
@@ -43,6 +45,7 @@ from sessions.model.events import (
     ResponseFailed,
     ResponseIncomplete,
 )
+from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ReplicaId, SessionId, SessionKey, UnixMs
 from sessions.ports import Engine, Member, Published
 from sessions.turn.keyword_filter import KeywordFilterSet
@@ -139,7 +142,7 @@ async def one(runtime: Runtime, number: int, chance: random.Random, turn: Turn) 
         max_output_tokens=chance.randint(50, 250),
     )
     try:
-        await runtime.execute(LOCAL_PRINCIPAL, command)
+        await runtime.execute(request_of(LOCAL_PRINCIPAL, command))
         await over.wait()
     except SessileError as error:
         turn.refused = error
@@ -162,19 +165,15 @@ async def run(case: Case, seconds: float) -> tuple[list[Turn], list[int]]:
     turns: list[Turn] = []
     levels: list[int] = []
     async with Runtime(
-        replica=replica,
-        incarnation="i",
+        Identity(replica, "i"),
         journal=journal,
         directory=directory,
-        engine=engine,
-        filters=KeywordFilterSet(),
+        inference=Inference(engine, KeywordFilterSet()),
+        clock=Clock(lambda: UnixMs(round(loop.time() * 1000)), lambda: f"id{next(ids)}"),
         limits=RuntimeLimits(
             actor=ActorLimits(admission=admission, turn=GenerationLimits(rollup_s=1.0, rollup_bytes=1 << 20)),
             idle_s=20.0,
         ),
-        now_ms=lambda: UnixMs(round(loop.time() * 1000)),
-        new_id=lambda: f"id{next(ids)}",
-        measures=Metrics(),
     ) as runtime:
         chance = random.Random(7)
         begun, at = loop.time(), 0.0

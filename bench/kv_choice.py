@@ -29,8 +29,8 @@ from bench.support import command_line, report
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.cost import CostModel, RestoreChoice
 from inference.kv.envelope import SnapshotRefused
+from inference.kv.host_tier import HostSnapshot
 from inference.kv.promotion import Promotions
-from inference.kv.tiers import HostSnapshot
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
@@ -123,19 +123,19 @@ async def first_token(engine: LlamaEngine, key: SessionKey, prompt: tuple[int, .
 
 async def empty(engine: LlamaEngine) -> None:
     """Slots and host memory hold nothing and no read is under way; the disk is as it was."""
-    tiers = engine._residency.tiers
+    tiers = engine._slot_kv.tiers
     for slot in engine._table:
         engine._table.forget(slot)
-    await tiers._settle()
+    await tiers.host.settle()
     for snapshot in tuple(tiers.host):
-        await tiers.drop(snapshot)
+        await tiers.catalog.drop(snapshot)
 
 
 async def lay_down(engine: LlamaEngine) -> None:
     """What the slots hold is on disk."""
     for slot in engine._table:
-        await engine._residency.save(slot)
-    await engine._residency.tiers._settle()
+        await engine._slot_kv.save(slot)
+    await engine._slot_kv.tiers.host.settle()
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -152,8 +152,8 @@ async def main(arguments: argparse.Namespace) -> None:
         )
         engine = LlamaEngine(options, MemoryKeyStore(), cost=cost)
         await engine.start()
-        residency = engine._residency
-        waits = Waits(residency.tiers._promotions)
+        slot_kv = engine._slot_kv
+        waits = Waits(slot_kv.tiers._promotions)
         text = tuple(await engine.tokenizer.text("rivers and mountains and the long road between them " * 400))
         keys = {size: SessionKey(TenantId("bench"), SessionId(f"s{size}")) for size in arguments.sizes}
         for size, key in keys.items():
@@ -165,11 +165,11 @@ async def main(arguments: argparse.Namespace) -> None:
                 SlowFile.bytes_per_s = speed * 1e6
                 for number, size in enumerate(chance.sample(arguments.sizes, len(arguments.sizes))):
                     prompt = (*text[:size], *text[7:23])
-                    snapshot, _ = residency.tiers.find(keys[size], as_tokens(prompt))
+                    snapshot, _ = slot_kv.tiers.catalog.find(keys[size], as_tokens(prompt))
                     assert snapshot is not None and not isinstance(snapshot, HostSnapshot)
-                    before, waits.lost_s = residency.counters["restores"], 0.0
+                    before, waits.lost_s = slot_kv.counters["restores"], 0.0
                     own = await first_token(engine, keys[size], prompt)
-                    restored = residency.counters["restores"] > before
+                    restored = slot_kv.counters["restores"] > before
                     lost_s = waits.lost_s
                     await empty(engine)
                     took = {}

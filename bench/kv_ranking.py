@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.support import command_line, report
+from inference.kv.cost import CostModel
 from inference.kv.disk import DiskEntry
-from inference.kv.envelope import KvIdentity
 from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker
 from inference.kv.index import SnapshotIndex, lowest_ranked
-from inference.kv.tiers import Tiers
+from inference.kv.snapshot_worth import SnapshotWorth
 from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.support.percentiles import percentile
 
@@ -60,22 +60,22 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 def main(arguments: argparse.Namespace) -> None:
     chance, clock, model = random.Random(7), Clock(), Timed()
     returns = ReturnTracker(clock, sessions_max=arguments.snapshots, fit_every=FIT_EVERY, model=model)
-    tiers = Tiers(KvIdentity("bench", "bench", "bf16", "blocks"), Path("unused"), 1 << 40, None, returns=returns)
+    worth = SnapshotWorth(returns, CostModel())
     shelf = SnapshotIndex[DiskEntry]()
     for number in range(arguments.snapshots):
         key = SessionKey(TenantId(f"tenant-{number % 100}"), SessionId(f"session-{number}"))
         clock.now += chance.expovariate(50.0)
-        returns.turn(key, chance.randrange(100, 30_000))
+        returns.on_turn(key, chance.randrange(100, 30_000))
         size = chance.randrange(1, 512) << 20
         shelf.add(DiskEntry(key, array.array("I"), Path(f"{number}.kv"), size, clock.now))
     keys = list(shelf.sessions)
     sampled, ranked_all, places = list[float](), list[float](), list[float]()
     for _ in range(arguments.pairs):
-        returns.turn(chance.choice(keys), 2_000)
-        seconds, victim = timed(lambda: lowest_ranked(shelf, tiers.worth))
+        returns.on_turn(chance.choice(keys), 2_000)
+        seconds, victim = timed(lambda: lowest_ranked(shelf, worth))
         sampled.append(seconds)
-        seconds, order = timed(lambda: sorted((tiers.worth(each), number) for number, each in enumerate(shelf)))
-        seconds, _ = timed(lambda: min(list(shelf), key=tiers.worth))
+        seconds, order = timed(lambda: sorted((worth(each), number) for number, each in enumerate(shelf)))
+        seconds, _ = timed(lambda: min(list(shelf), key=worth))
         ranked_all.append(seconds)
         numbers = {id(each): number for number, each in enumerate(shelf)}
         places.append([number for _, number in order].index(numbers[id(victim)]) / len(order))
@@ -84,7 +84,7 @@ def main(arguments: argparse.Namespace) -> None:
     for _ in range(arguments.pairs):
         while len(model.seconds) <= len(fits_all):
             clock.now += 0.02
-            returns.turn(chance.choice(keys), 2_000)
+            returns.on_turn(chance.choice(keys), 2_000)
         going_on = [(each.kind, clock.now - each.since_s) for each in returns._silences.values()]
         fits_all.append(timed(lambda: ReturnModel.fit(model, going_on))[0])  # noqa: B023 - called at once
     report(

@@ -259,11 +259,11 @@ async def write_through(folder: Path, pairs: int, streams: int, tokens: int) -> 
     ratios = []
     rates: dict[bool, list[float]] = {True: [], False: []}
     async with running(options(folder, "bfloat16", disk_folder=None)) as engine:
-        assert engine._spill is not None
+        assert engine._offload is not None
 
         async def round_(number: int, saves: bool) -> float:
-            assert engine._spill is not None
-            engine._spill.saves = saves
+            assert engine._offload is not None
+            engine._offload.saves = saves
             prompts = [words(chance, 96) for _ in range(streams)]
             begun = time.perf_counter()
             turns = await asyncio.gather(

@@ -111,9 +111,9 @@ def endings(engine: VllmEngine) -> dict[str, float]:
 
 
 async def settle(engine: VllmEngine) -> None:
-    assert engine._spill is not None
-    await engine._spill.settled()
-    await engine._spill.tiers._settle()
+    assert engine._offload is not None
+    await engine._offload.settled()
+    await engine._offload.tiers.host.settle()
 
 
 async def empty(engine: VllmEngine) -> None:

@@ -1,4 +1,4 @@
-"""Holds every lock against the package index: no locked release may have been withdrawn by its makers (PEP 592).
+"""Checks every lock for releases that their makers have withdrawn from the package index (PEP 592).
 
     .venv/bin/python -m deploy.withdrawn [LOCK ...]
 
@@ -24,8 +24,8 @@ MARK = " is yanked"
 def withdrawn_pins(lock: Path, uv: Path, env: Mapping[str, str]) -> list[str]:
     """What uv says of the lock's withdrawn releases, a line each. Raises RuntimeError where it cannot tell."""
     with tempfile.TemporaryDirectory() as nowhere:
-        asked = ["--dry-run", "--no-deps", "--require-hashes", "--target", nowhere, "-r", str(lock)]
-        done = subprocess.run([str(uv), "pip", "install", *asked], capture_output=True, text=True, env=dict(env))
+        options = ["--dry-run", "--no-deps", "--require-hashes", "--target", nowhere, "-r", str(lock)]
+        done = subprocess.run([str(uv), "pip", "install", *options], capture_output=True, text=True, env=dict(env))
     if done.returncode:
         raise RuntimeError(f"{lock.name}: {done.stderr.strip()}")
     return [f"{lock.name}: {line}" for line in done.stderr.splitlines() if MARK in line]

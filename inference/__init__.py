@@ -1,4 +1,10 @@
-"""Tokens and KV bytes: engines behind one port, their tokenizers, and the tiers that KV travels through; moderation."""
+"""Tokens and KV bytes: the engines behind one port, their tokenizers, the tiers that KV travels through, moderation.
+
+It never knows the rules of sessions, or transports: it computes from token ids, and everything that it keeps can be
+lost. Start with `factory` (which engine, from which settings), then an engine's `engine.py` (`llama`, `vllm`,
+`simulated`). `fair_queue` says who runs next, `forecast` when, `brownout_engine` joins two engines, `kv` keeps what
+they computed, `moderation` filters text.
+"""
 
 from inference.factory import audit_policies, make_engine, open_filters
 

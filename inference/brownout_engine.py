@@ -1,16 +1,16 @@
-"""Two engines as one: a model, and a smaller one of its family beside it that writes where brownout says so.
+"""Combines two engines into one: a model, and a smaller one of its family that answers under brownout.
 
 A request names who is to write it (`GenerationRequest.model`). Both have the same tokens and the same template, so a
 session's ledger is good for both; anything else is refused at the start. Sessions, placement and whatever is kept of a
 session's KV are the model's own; the smaller one has what its slots hold and nothing below them, no host memory, disk,
 Redis or peer, so that no byte of one model's KV is ever read by the other. A turn that goes back to the model finds
-there what it had: only what was said meanwhile is computed.
+there what it had: only what was added meanwhile is computed.
 
 What one of them holds of a session and the other does not is computed by the other: forecasts count with it.
 (Switching models under load: Zhang et al., "Model-Switching: Dealing with Fluctuating Workloads in
 Machine-Learning-as-a-Service Systems", HotCloud 2020.)
 
-Does not know when the smaller one is asked (`sessions.actor.admission`), nor what either engine is.
+Does not know when the smaller one is used (`sessions.actor.admission`), nor what either engine is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, Ge
 from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Engine, Tokenizer
 
-__all__ = ["BrownoutEngine", "check_model", "make_brownout_engine"]
+__all__ = ["BrownoutEngine", "make_brownout_engine"]
 
 
 class BrownoutEngine:
@@ -103,8 +103,8 @@ class BrownoutEngine:
             await self.main.release(key)
 
     async def park(self, key: SessionKey) -> None:
-        """The smaller one forgets it: nobody else may want its slot for days, and what lies there counts against what
-        the tenant may hold at the model."""
+        """The smaller one forgets it: no other session may need its slot for days, and what lies there counts against
+        what the tenant may hold at the model."""
         try:
             await self.smaller.release(key)
         finally:
@@ -125,7 +125,7 @@ class BrownoutEngine:
         self._of(model)[0].expect(tenant, response_id)
 
     def _of(self, model: str) -> tuple[Engine, Engine]:
-        """The engine that is asked, and the other. A model that neither is, is for the model's own engine to refuse."""
+        """The engine of a model, and the other one. An unknown model is for the model's own engine to refuse."""
         return (self.smaller, self.main) if model == self._info.smaller_model else (self.main, self.smaller)
 
 
@@ -175,14 +175,8 @@ def make_brownout_engine(main: Engine, smaller: Callable[[EngineInfo], Engine]) 
     return (QuotaBrownoutEngine if isinstance(main, HoldsKV) else BrownoutEngine)(main, smaller)
 
 
-def check_model(info: EngineInfo, model: str) -> None:
-    """For an engine of one model. Raises BadInput when a request is for another."""
-    if model and model != info.model:
-        raise BadInput("model_not_found", f"This engine runs {info.model!r} and no {model!r}.", param="model")
-
-
 async def _start_smaller(engine: Engine) -> None:
-    """Says which of the two it was that could not be started."""
+    """Its errors name which of the two could not be started."""
     try:
         await engine.start()
     except (BadInput, Unavailable) as error:
@@ -198,7 +192,7 @@ def check_compatible(main: Engine, smaller: Engine) -> None:
     if one.model_fingerprint == other.model_fingerprint:
         raise _refused(other, one, "is the same model. Name a smaller one, or none")
     if one.model == other.model:
-        raise _refused(other, one, "has the same name, by which clients and bills tell models apart. Rename its file")
+        raise _refused(other, one, "has the same name, by which clients and bills distinguish models. Rename its file")
     if main.tokenizer.fingerprint != smaller.tokenizer.fingerprint:
         why = "has another tokenizer or chat template, so a conversation would be other tokens to it"
         raise _refused(other, one, f"{why}. Name a smaller model of the same family and version")

@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
+from sessions.turn.tool_call_parser import CLOSE, OPEN
 
 CHATML: Final = """\
 {%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
@@ -139,12 +140,12 @@ class ChatTemplate:
             _message("assistant", answers[1]),
             _message("user", users[2]),
         ]
-        asked = self.render(talk, answer=True)
+        rendered = self.render(talk, answer=True)
         after_user = self.render(talk, answer=False).partition(users[2])[2]
         after_answer = self.render(talk[:4], answer=False).partition(answers[1])[2]
-        answer_opening = _without_start(asked.partition(users[2])[2], after_user)
-        before_user = _without_start(_between(asked, answers[0], users[1]), after_answer)
-        if _between(asked, users[0], answers[0]) != after_user + answer_opening:
+        answer_opening = _without_start(rendered.partition(users[2])[2], after_user)
+        before_user = _without_start(_between(rendered, answers[0], users[1]), after_answer)
+        if _between(rendered, users[0], answers[0]) != after_user + answer_opening:
             raise _NotSeparable("an answer in the history begins differently from a new one")
         if not answer_opening or not after_answer:
             raise _NotSeparable("nothing marks where an answer begins or ends")
@@ -190,6 +191,15 @@ class ChatTemplate:
                 built += s.answer_opening
                 if self.render(messages, answer=True) != built:
                     raise _NotSeparable(f"its text of {turns} turns is not the sum of its parts")
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A tool call as Hermes-style models write it."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        value = arguments
+    return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"
 
 
 class _NotSeparable(Exception):

@@ -1,5 +1,6 @@
-"""Makes the engine and the filters that the settings name. Engines are imported only when wanted: llama.cpp's library
-is 100 MB.
+"""Makes the engine and the filters that the settings name.
+
+Engines are imported only when they are needed: llama.cpp's library is 100 MB.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import structlog
 
@@ -81,7 +82,7 @@ def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
     if settings.engine == "sim":
         return _simulated(settings)
     if settings.kv_redis:
-        from inference.kv.redis import check_address  # its client is not loaded where nobody wants it
+        from inference.kv.redis import check_address  # its client is loaded only where it is needed
 
         check_address(settings.kv_redis)
     if settings.engine == "vllm":
@@ -121,17 +122,24 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
             threads=_threads(settings),
             block_tokens=block_tokens,
             adapter=Path(settings.vllm_adapter) if settings.vllm_adapter else None,
-            chat_template=None if settings.chat_template == "model" else settings.chat_template,
-            staging_folder=Path(settings.kv_staging) if settings.kv_staging else None,
-            host_bytes_max=settings.kv_host_mb * 1_000_000 or 4 << 30,
-            disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
-            disk_bytes_max=settings.kv_disk_mb * 1_000_000,
-            redis_url=settings.kv_redis,
-            redis_bytes_max=settings.kv_redis_mb * 1_000_000,
             engine_args=engine_args,
+            **_shared_options(settings, host_bytes_max=4 << 30),
         ),
         keys,
     )
+
+
+def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[str, Any]:
+    """What the options of llama.cpp and vLLM have in common, but for the default of host memory."""
+    return {
+        "chat_template": None if settings.chat_template == "model" else settings.chat_template,
+        "staging_folder": Path(settings.kv_staging) if settings.kv_staging else None,
+        "host_bytes_max": settings.kv_host_mb * 1_000_000 or host_bytes_max,
+        "disk_folder": Path(settings.data) / "kv" if settings.kv_disk_mb else None,
+        "disk_bytes_max": settings.kv_disk_mb * 1_000_000,
+        "redis_url": settings.kv_redis,
+        "redis_bytes_max": settings.kv_redis_mb * 1_000_000,
+    }
 
 
 def _threads(settings: EngineSettings) -> int:
@@ -143,8 +151,8 @@ def _bad_brownout_model(why: str) -> BadInput:
 
 
 def smaller_slots(settings: EngineSettings) -> int:
-    """How many answers the smaller model writes at the same time: it shares the model's device, so half as many where
-    nobody says otherwise."""
+    """How many answers the smaller model writes at the same time: it shares the model's device, so half as many by
+    default."""
     return settings.brownout_slots or max(1, settings.slots // 2)
 
 
@@ -177,13 +185,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         slots=settings.slots,
         context_window=settings.context or 1 << 20,  # cut to what the model was trained for
         threads=max(1, threads - smaller_threads),
-        chat_template=None if settings.chat_template == "model" else settings.chat_template,
-        staging_folder=Path(settings.kv_staging) if settings.kv_staging else None,
-        host_bytes_max=settings.kv_host_mb * 1_000_000 or 1 << 30,
-        disk_folder=Path(settings.data) / "kv" if settings.kv_disk_mb else None,
-        disk_bytes_max=settings.kv_disk_mb * 1_000_000,
-        redis_url=settings.kv_redis,
-        redis_bytes_max=settings.kv_redis_mb * 1_000_000,
+        **_shared_options(settings, host_bytes_max=1 << 30),
     )
     main = LlamaEngine(options, keys)
     if not settings.brownout_model:
@@ -244,7 +246,7 @@ async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[
         try:
             await audit.record(INSTALLATION, [Audited(action=action, at=now_ms(), detail=detail)])
         except SessileError as error:
-            log.error("policy_not_audited", action=action, error=error.code)
+            log.error("policy_audit_failed", action=action, error=error.code)
 
     loaded = Audited(action="policy.loaded", at=now_ms(), detail={"versions": filters.versions})
     await audit.record(INSTALLATION, [loaded])

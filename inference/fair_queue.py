@@ -1,4 +1,4 @@
-"""Who runs next on an engine, and who makes room: fair between tenants by the tokens that they were served.
+"""Queues runs for an engine's slots: fair between tenants by the tokens that they were served, with preemption.
 
     join ──> waiting ──start──> running ──leave──>
                 ^                  │
@@ -6,15 +6,15 @@
 
 Each tenant has a counter of the tokens it was served, prompts at `PROMPT_COST` and answers at `ANSWER_COST`, divided
 by its weight. Among those that wait in the best priority the tenant with the smallest counter is next, its oldest
-claim first. A tenant of which nobody waits is lifted, when somebody of it comes, to within `credit` of the smallest
-counter of those of whom somebody does: time that it did not use is not saved up, but a burst is let through, about one
+claim first. A tenant without waiting claims is lifted, when one comes, to within `credit` of the smallest
+counter of those that have some: time that it did not use is not saved up, but a burst is let through, about one
 answer for each slot. So tenants that always have work are served within a constant of their shares, and one that takes
 less than its share waits for nobody's backlog. This is the virtual token counter of Sheng et al., "Fairness in Serving
 Large Language Models" (OSDI 2024), with weights and a credit.
 
-A tenant that asks for no more than the whole engine could do at once counts as if it had been served a credit less
-(`_rank`): it may run ahead of its share for as long as it takes to tell a burst from a flood, and who asks for more
-waits for it. So nobody gets more than a credit beyond its share, and nobody has to earn its bursts first.
+A tenant that requests no more than the whole engine could do at once counts as if it had been served a credit less
+(`_rank`): it may run ahead of its share for as long as it takes to distinguish a burst from a flood, and who requests
+more waits for it. So nobody gets more than a credit beyond its share, and nobody has to earn its bursts first.
 
 What the paper leaves out, because its batches turn over quickly and ours may not: when all slots are taken, a claim
 may make another one give way. One of a worse priority always does, the worst first. Within a priority a tenant that was
@@ -24,7 +24,7 @@ that takes nearly all of its share: its arrivals come in bursts, in a burst it w
 a while it gets no more. Who gives way ranks behind all the more for it, so claims do not chase each other in circles. A
 victim keeps its place in its tenant's line.
 
-An engine that takes long to empty a slot asks for a `reserve`: while somebody is around who goes first and has less
+An engine that takes long to empty a slot needs a `reserve`: while a tenant is around that goes first and has less
 than its share (it has claims, or had some less than a credit ago), those who have theirs leave so many slots idle, and
 make room where there are none. A tenant that is alone, or goes first, leaves nothing idle.
 
@@ -338,7 +338,7 @@ class FairQueue(Generic[T]):
         return max(found, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
 
     def gives_way(self, claim: SlotClaim[T]) -> bool:
-        """Whether somebody else is around who would go before it: then its prompt is computed in pieces."""
+        """Whether another tenant is around that would go before it: then its prompt is computed in pieces."""
         mine = self._tenants[claim.tenant]
         return any(
             (other.priority, self._rank(other)) < (claim.priority, self._rank(mine))
@@ -364,7 +364,7 @@ class FairQueue(Generic[T]):
         return found
 
     def _has_short(self, around: dict[TenantId, _Tenant], beside: TenantId, priority: int) -> bool:
-        """Whether somebody who goes before a claim of this tenant has less than its share."""
+        """Whether a tenant that goes before a claim of this one has less than its share."""
         total = sum(tenant.weight for tenant in around.values())
         before = (priority, self._rank(around[beside])) if beside in around else (priority, 0.0)
         return any(

@@ -1,8 +1,8 @@
-"""What an engine has learned of its own pace, and what that means for a turn that came now.
+"""Forecasts when a turn that came now would get its first token, from the engine's own pace.
 
 Learned, each as a mean that forgets: how long an answer holds its slot, how long a prompt token takes until the first
-token is there, how long a later token takes. With the queue (`inference.fair_queue`) they say when a turn would say its
-first word: when those that go before it have freed a slot, and its prompt is computed. A turn that finds a slot free,
+token is there, how long a later token takes. With the queue (`inference.fair_queue`) they say when a turn would get its
+first token: when those that go before it have freed a slot, and its prompt is computed. A turn that finds a slot free,
 or whose tenant has less than its share of them, waits for nobody.
 
 An answer that was let in and has not reached the queue yet counts as waiting (`expect`), so that many that come at once
@@ -42,14 +42,14 @@ class DecayingMean:
 
 
 class LoadForecast:
-    """One engine's. Its engine tells it of every run: `arrived`, `started`, `spoke`, `paused`, `ended`."""
+    """One engine's. Its engine reports every run: `arrived`, `started`, `on_output`, `paused`, `ended`."""
 
     def __init__(self, queue: FairQueue[Any], clock: Callable[[], float]) -> None:
         self._queue = queue
         self._clock = clock
         self._expected: dict[ResponseId, tuple[TenantId, float]] = {}
         self._started: dict[SlotClaim[Any], tuple[float, int]] = {}
-        self._spoke: dict[SlotClaim[Any], float] = {}
+        self._first_output: dict[SlotClaim[Any], float] = {}
         self.slot_s = DecayingMean()
         self.prompt_token_s = DecayingMean()
         self.token_s = DecayingMean()
@@ -70,23 +70,23 @@ class LoadForecast:
         begun = self._started.get(claim)
         if begun is not None:
             now = self._clock()
-            self._spoke[claim] = now
+            self._first_output[claim] = now
             self.prompt_token_s.add((now - begun[0]) / max(1, begun[1]))
 
     def paused(self, claim: SlotClaim[Any]) -> None:
         """A run made room: what it takes from now on says nothing of the engine's pace."""
         self._started.pop(claim, None)
-        self._spoke.pop(claim, None)
+        self._first_output.pop(claim, None)
 
     def ended(self, claim: SlotClaim[Any], tokens: int) -> None:
-        """A run is over, having said so many tokens; one that never had a slot may be told of too."""
-        begun, spoke = self._started.pop(claim, None), self._spoke.pop(claim, None)
-        if begun is None or spoke is None:
+        """A run is over, having emitted so many tokens; one that never had a slot may be reported too."""
+        begun, first_output = self._started.pop(claim, None), self._first_output.pop(claim, None)
+        if begun is None or first_output is None:
             return
         now = self._clock()
         self.slot_s.add(now - begun[0])
         if tokens > 1:
-            self.token_s.add((now - spoke) / (tokens - 1))
+            self.token_s.add((now - first_output) / (tokens - 1))
 
     def forecast(self, tenant: TenantId, share: Share, new_tokens: int, *, room: bool) -> Forecast:
         """`room`: there is KV memory for it now."""

@@ -1,8 +1,8 @@
-"""Which openings (instructions, tools) sessions of a tenant have in common: only those are kept for all of them.
+"""Finds the openings (instructions, tools) that sessions of a tenant have in common: only those are shared.
 
-What one session alone begins with may tell of a person: it stays in that session's own KV, and goes with it. An opening
-counts as common from the second session on that begins so here since the engine started; of the `KNOWN_MAX` that were
-seen last. Knows neither engines nor KV.
+What one session alone begins with may reveal something of a person: it stays in that session's own KV, and goes with
+it. An opening counts as common from the second session on that begins so here since the engine started; of the
+`KNOWN_MAX` that were seen last. Knows neither engines nor KV.
 """
 
 from __future__ import annotations

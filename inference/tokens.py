@@ -1,4 +1,4 @@
-"""Small things about token ids that every engine needs: common prefixes and text that comes in bytes.
+"""Token id helpers that every engine needs: common prefixes, and text that comes in bytes.
 
 Token sequences are `array('I')` here: four bytes a token, compared at the speed of memcmp. Knows nothing of
 vocabularies or engines.
@@ -45,7 +45,7 @@ class Utf8Stream:
     __slots__ = ("_decoder",)
 
     def __init__(self, before: Iterable[bytes] = ()) -> None:
-        """`before`: bytes of the tokens that this stream continues. Their text was somebody else's to emit,
+        """`before`: bytes of the tokens that this stream continues. Their text was emitted before,
         except for a last character that they only begin."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for piece in before:

@@ -17,10 +17,11 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from sessions.limits import Forecast, Share
-from sessions.model.commands import ActorCommand, Ok
+from sessions.model.commands import Ok
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.model.request import Request
 from sessions.model.types import (
     ActivationId,
     CommandId,
@@ -408,7 +409,7 @@ class Sessions(Protocol):
 
     In one process the runtime implements it directly; between processes the router does, over peer links."""
 
-    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
+    async def execute(self, request: Request) -> Ok:
         """Runs a command to its journaled answer. Raises the SessileError that is its answer otherwise."""
         ...
 

@@ -1,8 +1,8 @@
 """The one table of error codes: what each becomes on every door.
 
 A code is API. `sessions.model.errors` says what kind of error it is; this table adds the HTTP status, the gRPC status
-and, where an error ends a WebSocket, its close code. The close codes that tell a client what to do next are PROTOCOL.md
-§4's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after the others it does not.
+and, where an error ends a WebSocket, its close code. The close codes that make a client's next move plain are
+PROTOCOL.md §4's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after all else it does not.
 
 Does not know: who raises what, and how an error is written down on a door.
 """
@@ -105,7 +105,7 @@ CODES: Final[dict[str, ErrorRow]] = {
 }
 
 INNER: Final[dict[str, str]] = {
-    # Codes that say inside what happened, and what a client is told of it.
+    # Codes of our own, by the public code that a client sees.
     "append_too_large": "too_large",
     "body_unreadable": "internal_error",
     "directory_closed": "directory_unavailable",

@@ -1,10 +1,10 @@
-"""What a client may ask, whatever door it came in by: the operations behind WebSocket, HTTP and gRPC.
+"""The operations of a gateway, the same behind WebSocket, HTTP and gRPC.
 
-A gateway routes commands to actors (`Sessions`), answers questions from the journal, and owns the feeds that all its
+A gateway routes commands to actors (`Sessions`), reads from the journal, and owns the feeds that all its
 readers share. It holds nothing that another gateway would miss.
 
 Limits: commands under way per principal and in all. Over them a command is refused with `rate_limited` or `overloaded`
-and a time to come back; it was not begun. A command that was begun goes on when its client leaves: the same id asks for
+and a time to come back; it was not begun. A command that was begun goes on when its client leaves: the same id gets
 its answer again (I5).
 """
 
@@ -27,6 +27,7 @@ from sessions.model.authorization import demand, may_see
 from sessions.model.commands import ActorCommand, Ok, ResponseCancel
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import Head, ResponsePlace
+from sessions.model.request import request_of
 from sessions.model.reviews import Case
 from sessions.model.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId
 from sessions.ports import Sessions
@@ -141,10 +142,11 @@ class Gateway:
         begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
             with self._admitted(principal, "chat"):
+                sent = request_of(principal, command)
                 if self._quotas is not None:
-                    ok = await self._quotas.execute(principal, command, self._sessions.execute)
+                    ok = await self._quotas.execute(sent, self._sessions.execute)
                 else:
-                    ok = await self._sessions.execute(principal, command)
+                    ok = await self._sessions.execute(sent)
                 if tracer is not None and isinstance(ok.response_id, str):
                     said = {"sessile.command": str(command.__struct_config__.tag)}
                     end = tracer.now_s()
@@ -158,8 +160,8 @@ class Gateway:
 
     async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""
-        with suppress(NotFound, Gone):  # nobody is left to be told
-            await self._sessions.execute(*decision_notice(case))
+        with suppress(NotFound, Gone):  # nobody is left to be notified
+            await self._sessions.execute(request_of(*decision_notice(case)))
         await self.store.reviews.mark_delivered(case.id, decision=case.decisions)
 
     async def cancel(
@@ -188,8 +190,8 @@ class Gateway:
             return Done(id=command_id, session=session, epoch=head.epoch, offset=head.top, state=state)
 
     async def find_response(self, principal: Principal, response_id: ResponseId) -> ResponsePlace | None:
-        """Where a response is; None where the principal has none of that id, so that somebody else's is like none at
-        all. Raises Unavailable."""
+        """Where a response is; None where the principal has none of that id, so that another principal's is like none
+        at all. Raises Unavailable."""
         with self._admitted(principal, "read"):
             place = await self._journal.find_response(principal.tenant, response_id)
             if place is None or (principal.user is None or principal.role != "user"):

@@ -1,15 +1,15 @@
-"""Limits at the door: what a command asks of its tenant's and user's limits, before any actor hears of it.
+"""Enforces tenant and user limits: each command reserves what it may take before any actor gets it.
 
 A command that may begin a response reserves a request and tokens (its own text, what its session held at the end of its
 last turn, and the output it may make at most) and is settled where the response ends (`actors.limits.settlement`). One
 that turns out to begin none, or is refused, gives its tokens back; where nobody knows whether it was applied, the
 reservation stays until the response ends or it lapses. Listed sessions and stored bytes are counted in the journal, at
 most every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile is added. Where there is no room left,
-the journal is asked whether the command was applied before: its answer is given again (I5).
+the journal is searched for an earlier application of the command: its answer is given again (I5).
 
 Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
 
-`RateLimitState` carries where the buckets stand to the answer of the HTTP request that was asked for, refused or not.
+`RateLimitState` carries where the buckets stand to the answer of the HTTP request, refused or not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from sessions.limits import (
 from sessions.machine.responses import response_id_of
 from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
-from sessions.model.types import Principal, ResponseId, SessionKey, TenantId, derived_session_id
+from sessions.model.request import Request
+from sessions.model.types import ResponseId, TenantId
 from transport.websocket.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -53,13 +54,13 @@ _SAYS: Final = {
     "stored_bytes": "bytes of history",
 }
 
-Execute = Callable[[Principal, cm.ActorCommand], Awaitable[cm.Ok]]
+Execute = Callable[[Request], Awaitable[cm.Ok]]
 
 log = structlog.get_logger(__name__)
 
 
 class RateLimitState:
-    """Where the asker's buckets stand, as far as this request has asked. Mutable: the request's own."""
+    """Where the caller's buckets stand, as far as this request knows. Mutable: the request's own."""
 
     __slots__ = ("standing",)
 
@@ -69,15 +70,15 @@ class RateLimitState:
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` as OpenAI writes them."""
-        found: list[tuple[bytes, bytes]] = []
+        headers: list[tuple[bytes, bytes]] = []
         if self.standing is not None:
             for name, gauge in (("requests", self.standing.requests), ("tokens", self.standing.tokens)):
                 if gauge is not None:
-                    found += _headers(name, gauge)
-        return found
+                    headers += _headers(name, gauge)
+        return headers
 
 
-RATE_LIMIT_STATE: Final[ContextVar[RateLimitState | None]] = ContextVar("told", default=None)
+RATE_LIMIT_STATE: Final[ContextVar[RateLimitState | None]] = ContextVar("rate_limits", default=None)
 
 
 class _Tally:
@@ -91,7 +92,7 @@ class _Tally:
 
 
 class Quotas:
-    """Asks the limiter for each command that costs something. One per gateway."""
+    """Reserves at the limiter for each command that costs something. One per gateway."""
 
     def __init__(
         self,
@@ -119,25 +120,28 @@ class Quotas:
         after_ms = self._pace.enter(self._clock(), rate) if rate is not None else 0
         if after_ms:
             self.counters["connections_paced"] += 1
-            raise Overloaded("overloaded", "Too many connect at once. Come again as told.", retry_after_ms=after_ms)
+            raise Overloaded(
+                "overloaded", "Too many connect at once. Come again after the given time.", retry_after_ms=after_ms
+            )
 
-    async def execute(self, principal: Principal, command: cm.ActorCommand, execute: Execute) -> cm.Ok:
+    async def execute(self, request: Request, execute: Execute) -> cm.Ok:
         """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""
+        principal, command = request.principal, request.command
         tenant = self._limits().of(principal.tenant)
         text_bytes = begins(command)
-        await self._check_room(principal, command, text_bytes, tenant, tenant.user)
-        demand = self._demand(principal, command, text_bytes, tenant, tenant.user)
+        await self._check_room(request, text_bytes, tenant, tenant.user)
+        demand = self._demand(request, text_bytes, tenant, tenant.user)
         if demand is None:
-            return await execute(principal, command)
+            return await execute(request)
         grant = await self._limiter.reserve(demand)
-        told = RATE_LIMIT_STATE.get()
-        if told is not None:
-            told.standing = grant.standing
+        rate_limits = RATE_LIMIT_STATE.get()
+        if rate_limits is not None:
+            rate_limits.standing = grant.standing
         if grant.refusal is not None:
             self.counters[f"limited_{grant.refusal.what}"] += 1
             raise _limited(grant.refusal)
         try:
-            ok = await execute(principal, command)
+            ok = await execute(request)
         except Unavailable:
             raise  # it may have been applied: the reservation is settled at its end, or lapses
         except SessileError as error:
@@ -151,29 +155,21 @@ class Quotas:
         try:
             await self._limiter.release(tenant, name, unasked=unasked)
         except Unavailable as error:
-            log.warning("not_released", response=name, error=error.code)
+            log.warning("reservation_release_failed", response=name, error=error.code)
 
-    def _demand(
-        self,
-        principal: Principal,
-        command: cm.ActorCommand,
-        text_bytes: int | None,
-        tenant: Ceilings,
-        user: Ceilings,
-    ) -> Demand | None:
+    def _demand(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> Demand | None:
         """What a command asks for; None where it begins no response, or nothing of it is limited."""
         if text_bytes is None or not (_counts(tenant) or _counts(user)):
             return None
-        limits = self._limits()
-        key = _key(principal, command)
-        wanted = getattr(command, "max_output_tokens", None)
+        limits, key, principal, command = self._limits(), request.key, request.principal, request.command
+        output_max = getattr(command, "max_output_tokens", None)
         return Demand(
             tenant=principal.tenant,
             user=user_scope(principal),
             session=key.session,
             name=response_id_of(key, principal, command.id),
             input_tokens=text_bytes // TEXT_BYTES_PER_TOKEN + MESSAGE_TOKENS,
-            output_tokens=limits.output_tokens if wanted is None else wanted,
+            output_tokens=limits.output_tokens if output_max is None else output_max,
             tenant_ceilings=tenant,
             user_ceilings=user,
             hold_ms=round(limits.reservation_s * 1000),
@@ -181,36 +177,30 @@ class Quotas:
 
     # -- what is stored ---------------------------------------------------------------------------------------------
 
-    async def _check_room(
-        self,
-        principal: Principal,
-        command: cm.ActorCommand,
-        text_bytes: int | None,
-        tenant: Ceilings,
-        user: Ceilings,
-    ) -> None:
+    async def _check_room(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> None:
         """Raises Limited (`quota_exceeded`) for a session or a text too many."""
+        principal, command = request.principal, request.command
         lists = _lists(command)
         if not lists and text_bytes is None:
             return
-        asked: list[tuple[Ceilings, str | None, _Tally]] = []
+        tallied: list[tuple[Ceilings, str | None, _Tally]] = []
         for ceilings, whose in ((tenant, None), (user, principal.user)):
             if whose is None and ceilings is user:
                 continue  # the journal knows end users, not keys
             if (lists and ceilings.sessions is not None) or ceilings.stored_bytes is not None:
                 stored = ceilings.stored_bytes is not None
-                asked.append((ceilings, whose, await self._tally(principal.tenant, whose, stored=stored)))
-        for ceilings, whose, tally in asked:
+                tallied.append((ceilings, whose, await self._tally(principal.tenant, whose, stored=stored)))
+        for ceilings, whose, tally in tallied:
             if lists and ceilings.sessions is not None and tally.sessions >= ceilings.sessions:
                 full = "sessions", ceilings.sessions
             elif ceilings.stored_bytes is not None and tally.stored_bytes >= ceilings.stored_bytes:
                 full = "stored_bytes", ceilings.stored_bytes
             else:
                 continue
-            if await self._tallies.find_command(_key(principal, command), principal.id, command.id) is None:
+            if await self._tallies.find_command(request.key, principal.id, command.id) is None:
                 raise self._full(*full, whose)
             return
-        for _, _, tally in asked:
+        for _, _, tally in tallied:
             tally.stored_bytes += text_bytes or 0
             tally.sessions += lists
 
@@ -219,8 +209,8 @@ class Quotas:
         now = self._clock()
         if known is not None and now - known.at < TALLY_S and (known.with_bytes or not stored):
             return known
-        found = await self._tallies.tally(tenant, user=user, stored=stored)
-        tally = self._tallied[(tenant, user)] = _Tally(found.sessions, found.stored_bytes, stored, now)
+        stored_now = await self._tallies.tally(tenant, user=user, stored=stored)
+        tally = self._tallied[(tenant, user)] = _Tally(stored_now.sessions, stored_now.stored_bytes, stored, now)
         self._tallied.move_to_end((tenant, user))
         while len(self._tallied) > TALLIES_MAX:
             self._tallied.popitem(last=False)
@@ -236,10 +226,6 @@ class Quotas:
             retryable=False,
             retry_after_ms=FULL_RETRY_MS,
         )
-
-
-def _key(principal: Principal, command: cm.ActorCommand) -> SessionKey:
-    return SessionKey(principal.tenant, command.session or derived_session_id(principal, command.id))
 
 
 def _lists(command: cm.ActorCommand) -> bool:

@@ -1,7 +1,7 @@
 """The tasks that a gateway owns: bounded by their starters, watched to their end, ended with the gateway.
 
 An `asyncio.TaskGroup` gives up all of its tasks when one fails. Here one client's failure must not be another's: a task
-that fails is logged with its traceback and counted, the others go on. `close` cancels what is left and waits.
+that fails is logged with its traceback and counted, the rest goes on. `close` cancels what is left and waits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Tasks:
             log.error("task_failed", exc_info=error)
 
     async def settled(self) -> None:
-        """Until none is left, those included that others start meanwhile."""
+        """Until none is left, those included that are started meanwhile."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 

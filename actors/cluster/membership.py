@@ -70,7 +70,8 @@ class Membership:
         lease_ttl_s: float = LEASE_TTL_S,
         renew_s: float = RENEW_S,
     ) -> None:
-        """`member` None: only look. `load` is asked at each announcement. `lease_ttl_s` is the directory's."""
+        """`member` None: only read the view. `load` is called at each announcement. `lease_ttl_s` is the
+        directory's."""
         if not 0 < renew_s < lease_ttl_s / 2:
             raise ValueError("a lease is renewed at least twice in its TTL")
         self._directory = directory
@@ -102,13 +103,13 @@ class Membership:
     @property
     def must_confirm(self) -> bool:
         """Whether the lease has run out by our own clock. True without a member, before `start` and after `leave`."""
-        self._look()
+        self._check_deadline()
         return self._lapsed
 
     @property
     def tenure(self) -> int:
         """Changes whenever the lease had run out or was lost: compare it with what it was at a confirmation."""
-        self._look()
+        self._check_deadline()
         return self._tenure
 
     def listen(self, listener: Listener) -> Callable[[], None]:
@@ -117,7 +118,7 @@ class Membership:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         if not self._lapsed and asyncio.get_running_loop().time() >= self._deadline:
             self._lapsed = True
             self._tenure += 1
@@ -125,7 +126,7 @@ class Membership:
     # -- keeping ------------------------------------------------------------------------------------
 
     async def start(self) -> View:
-        """Announces for the first time. Raises what the directory raises: nobody starts without one."""
+        """Announces for the first time. Raises what the directory raises: no replica starts without one."""
         await self._renew()
         self._started = True
         return self._view
@@ -148,7 +149,7 @@ class Membership:
                 wait_s = self._renew_s
                 if self._failing:
                     self._failing = False
-                    log.info("announced_again", version=self._view.version)
+                    log.info("announcement_recovered", version=self._view.version)
 
     def change(self, *, draining: bool | None = None, weight: float | None = None, address: str | None = None) -> None:
         """Announces these from now on; the running keeper does so at once."""
@@ -162,7 +163,7 @@ class Membership:
         """Gives the lease back, and with it every session. Not while `run` runs. Raises what the directory raises."""
         member, self._member = self._member, None
         self._deadline = -float("inf")
-        self._look()
+        self._check_deadline()
         if member is not None:
             await self._directory.withdraw(member.replica, member.incarnation)
 
@@ -187,20 +188,20 @@ class Membership:
         sent_at = asyncio.get_running_loop().time()
         async with asyncio.timeout(self._renew_s):
             if self._member is None:
-                self._saw(await self._directory.view(), frozenset(), lapsed=False)
+                self._update_view(await self._directory.view(), frozenset(), lapsed=False)
                 return
             member = msgspec.structs.replace(self._member, load=self._load())
             answer = await self._directory.announce(member)
-        self._look()
+        self._check_deadline()
         rejoined = answer.rejoined if self._started else frozenset[int]()
         if rejoined and not self._lapsed:  # lost or emptied, while our own clock saw nothing
             self._tenure += 1
         lapsed = bool(rejoined) or (self._lapsed and self._started)
         self._deadline = sent_at + self._ttl_s
         self._lapsed = asyncio.get_running_loop().time() >= self._deadline
-        self._saw(View(answer.version, answer.members), rejoined, lapsed=lapsed)
+        self._update_view(View(answer.version, answer.members), rejoined, lapsed=lapsed)
 
-    def _saw(self, view: View, rejoined: frozenset[int], *, lapsed: bool) -> None:
+    def _update_view(self, view: View, rejoined: frozenset[int], *, lapsed: bool) -> None:
         if view.version < self._view.version:
             view = self._view  # an answer that was overtaken
         before = {member.replica: member.incarnation for member in self._view.members}

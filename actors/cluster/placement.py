@@ -1,14 +1,14 @@
-"""Where a cold session goes: weighted rendezvous hashing with bounded load.
+"""Places cold sessions: weighted rendezvous hashing with bounded load.
 
-Decides only for sessions that nobody owns; a live session is where the directory says. Pure but for two caches: the
+Decides only for sessions without an owner; a live session is where the directory says. Pure but for two caches: the
 ranking of sessions under one version of the view, and the sessions placed since loads were last announced.
 
 * Each member scores -weight / ln(u), u drawn from a hash of (session, replica), and the highest score is the session's
   place. A member that leaves moves only its own sessions; one that joins takes only what is now its own; a weight of 2
   draws twice as much. The hash is BLAKE2b, so that every process agrees.
 * Bounded load: with one more session the members carry W in all, and none may carry more than 1.25 times its share of
-  W, rounded up to a whole session. Whoever would is passed over, in the order of the scores. Not all can be full, so
-  the bound is never broken.
+  W, rounded up to a whole session. A member that would is passed over, in the order of the scores. Not all can be full,
+  so the bound is never broken.
 * The holder of a session's KV is preferred while it stays under its bound. (Following the cache without a bound
   thrashes: one hot replica preempts itself to death while others idle.)
 
@@ -50,7 +50,7 @@ class Placement(Protocol):
     ) -> Member | None:
         """The member that `key` should go to, of those that serve `model` (None: any) and are not to be avoided.
 
-        `holder` has the session's KV. None when nobody is left: all gone, draining or avoided.
+        `holder` has the session's KV. None when no member is left: all are draining or avoided.
         """
         ...
 
@@ -81,7 +81,7 @@ class BoundedRendezvous:
         holder: ReplicaId | None = None,
         avoid: Collection[ReplicaId] = (),
     ) -> Member | None:
-        self._look_at(view)
+        self._update_view(view)
         able = {member.replica: member for member in view.members if _serves(member, model)}
         members = {replica: member for replica, member in able.items() if replica not in avoid}
         if not members:
@@ -114,7 +114,7 @@ class BoundedRendezvous:
 
     def limits(self, view: View, *, model: str | None = None) -> dict[ReplicaId, float]:
         """The load up to which each member of `model` is in its bound now: what rebalancing goes by."""
-        self._look_at(view)
+        self._update_view(view)
         members = {member.replica: member for member in view.members if _serves(member, model)}
         limits = self._limits(members, sum(self._work(member) for member in members.values()))
         return {replica: limits[replica] / member.weight for replica, member in members.items()}
@@ -134,7 +134,7 @@ class BoundedRendezvous:
         placed = self._placed.get(member.replica, 0) + self._placed_before.get(member.replica, 0)
         return member.load * member.weight + placed * self._session_load
 
-    def _look_at(self, view: View) -> None:
+    def _update_view(self, view: View) -> None:
         if view is self._view:
             return
         self._view = view
@@ -147,13 +147,13 @@ class BoundedRendezvous:
 
     def _rank(self, key: SessionKey, model: str | None, members: Collection[Member]) -> tuple[ReplicaId, ...]:
         """The members' replicas by falling score. Kept per version of the view, the oldest dropped first."""
-        found = self._ranked.get((key, model))
-        if found is None:
-            found = ranking(key, members)
+        ranked = self._ranked.get((key, model))
+        if ranked is None:
+            ranked = ranking(key, members)
             if len(self._ranked) >= RANKED_MAX:
                 del self._ranked[next(iter(self._ranked))]
-            self._ranked[key, model] = found
-        return found
+            self._ranked[key, model] = ranked
+        return ranked
 
 
 def session_load_of(view: View) -> float:

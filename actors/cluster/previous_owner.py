@@ -1,21 +1,21 @@
-"""Who may still hold a session that the directory names nobody for: a replica asks before it takes one.
+"""Queries the previous owner of a session that the directory has no owner for, before a replica acquires it.
 
 A directory that was emptied, or that failed over, has forgotten owners that live, and remembers them one by one as they
-announce themselves again. Whoever looks in between sees a view of a few members and sessions without owners. So the
-replica that the journal granted a session to last is asked first, while its process may live: because the view has it,
-or because it has vanished from the view and its link still stands. A replica that is suspected is not asked, so a dead
-one is replaced as soon as ever.
+announce themselves again. A lookup in between sees a view of a few members and sessions without owners. So the
+replica that the journal granted a session to last is queried first, while its process may live: because the view has
+it, or because it has vanished from the view and its link still stands. A replica that is suspected is not queried, so a
+dead one is replaced as soon as ever.
 
-A replica that this process has never met cannot be asked: while the directory may not have heard of it again, for one
-lease TTL after it was seen to have forgotten, its sessions wait. (Those of a process that was met and is gone do not,
+A replica that this process has never met cannot be queried: while the directory may not have heard of it again, for one
+lease TTL after it was seen to have forgotten, its sessions wait. (Those of a process that was met and has left do not,
 unless another answers in its place.)
 
-Members that vanish are dialed at once, so that whoever asks later finds them linked or suspected and does not wait. One
+Members that vanish are dialed at once, so that later queries find them linked or suspected and does not wait. One
 that leaves in order has closed its door before it gives its lease back.
 
-Invariant: nothing here is needed for safety (I1). No answer, within `ask_s`, is as good as a no. Bounds: the members of
-the last views that are linked, and `DEPARTED_MAX` names. Does not know: what the directory forgot before this process
-joined, unless it was the first to join since.
+Invariant: nothing here is needed for safety (I1). No answer, within `query_timeout_s`, is as good as a no. Bounds: the
+members of the last views that are linked, and `DEPARTED_MAX` names. Does not know: what the directory forgot before
+this process joined, unless it was the first to join since.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEPARTED_MAX: Final = 1024
 
 
 class PreviousOwnerQuery:
-    """What one replica knows of the others' lives: `links.tell` names it, so it hears of suspicions."""
+    """What one replica knows of whether the others live. A listener of `links`."""
 
     def __init__(
         self,
@@ -50,67 +50,68 @@ class PreviousOwnerQuery:
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         lease_ttl_s: float,
-        ask_s: float = QUERY_TIMEOUT_S,
+        query_timeout_s: float = QUERY_TIMEOUT_S,
     ) -> None:
         self._replica = replica
         self._links = links
         self._spawn = spawn
         self._ttl_s = lease_ttl_s
-        self._ask_s = ask_s
+        self._query_timeout_s = query_timeout_s
         self._forgetful_until = -float("inf")
         self._members: dict[ReplicaId, Member] = {}
         self._vanished: dict[ReplicaId, Member] = {}
-        self._gone: OrderedDict[ReplicaId, Member] = OrderedDict()  # met, and lost
+        self._departed: OrderedDict[ReplicaId, Member] = OrderedDict()  # met, and lost
+        links.add_listener(self)
 
     def update(self, view: View) -> None:
         """The directory names these members now. Those that it named before, and does not, are looked for."""
         if view.version == 1 and not self._members:  # the first to come to an empty directory: what did it know?
             self.directory_lost()
         members = {member.replica: member for member in view.members}
-        gone = {replica: member for replica, member in self._members.items() if replica not in members}
+        departed = {replica: member for replica, member in self._members.items() if replica not in members}
         self._members = members
         for replica in members:
             self._vanished.pop(replica, None)
-            self._gone.pop(replica, None)
-        looked_for = [member for member in gone.values() if not self._links.suspect(member)]
-        self._vanished.update({member.replica: member for member in looked_for})
-        for member in gone.values():
+            self._departed.pop(replica, None)
+        unreachable = [member for member in departed.values() if not self._links.suspect(member)]
+        self._vanished.update({member.replica: member for member in unreachable})
+        for member in departed.values():
             if member.replica not in self._vanished:
                 self._record_departure(member)
         self._update_links()
-        for member in looked_for:
-            self._spawn(self._look_for(member))
+        for member in unreachable:
+            self._spawn(self._probe(member))
 
     def directory_lost(self) -> None:
         """The directory has forgotten something, just now: as long as a lease lasts others may not be back in it."""
         self._forgetful_until = asyncio.get_running_loop().time() + self._ttl_s
 
     def _record_departure(self, member: Member) -> None:
-        self._gone[member.replica] = member
-        while len(self._gone) > DEPARTED_MAX:
-            self._gone.popitem(last=False)
+        self._departed[member.replica] = member
+        while len(self._departed) > DEPARTED_MAX:
+            self._departed.popitem(last=False)
 
     def _update_links(self) -> None:
         self._links.update((*self._members.values(), *self._vanished.values()))
 
-    async def _look_for(self, member: Member) -> None:
+    async def _probe(self, member: Member) -> None:
         try:
             await self._links.get(member)
         except LinkDown:
             self._given_up(member)
         else:
-            log.info("vanished_and_lives", replica=member.replica)
+            log.info("vanished_replica_reached", replica=member.replica)
 
     def _given_up(self, member: Member) -> None:
-        """A member that has vanished does not answer: it is gone."""
+        """A member that has vanished does not answer: it has departed."""
         if self._vanished.get(member.replica) == member:
             del self._vanished[member.replica]
             self._record_departure(member)
             self._update_links()
 
-    async def holder(self, key: SessionKey, head: Head) -> Owner | None:
-        """The owner that the journal names, if its process lives and says that it has the session in memory. Raises
-        Unavailable when nobody can know at this moment."""
+    async def find_owner(self, key: SessionKey, head: Head) -> Owner | None:
+        """The owner that the journal names, if its process lives and answers that it has the session in memory. Raises
+        Unavailable when that cannot be known at this moment."""
         replica = ReplicaId(last_replica(head))
         if replica == self._replica:
             return None
@@ -123,16 +124,16 @@ class PreviousOwnerQuery:
         if self._links.suspect(member):
             return None
         try:
-            async with asyncio.timeout(self._ask_s):
+            async with asyncio.timeout(self._query_timeout_s):
                 owner = await (await self._links.get(member)).holds(key)
         except (LinkDown, SessileError, TimeoutError) as error:
-            log.info("holder_not_asked", session=key.session, tenant=key.tenant, replica=replica, error=str(error))
+            log.info("owner_query_failed", session=key.session, tenant=key.tenant, replica=replica, error=str(error))
             return None
         return owner if owner is not None and owner_label(owner) == head.owner else None
 
     async def _may_be_back(self, replica: ReplicaId) -> bool:
         """Whether a replica that the directory may have forgotten runs, as a process that we have not met."""
-        met = self._gone.get(replica)
+        met = self._departed.get(replica)
         if met is None:
             return True
         try:

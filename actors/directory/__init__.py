@@ -1,22 +1,10 @@
-"""The directory: who owns which session now.
+"""The directory: who owns which session now. A hint that is validated at the target; the journal is the authority.
 
-A hint that is validated at the target, never the authority (the journal is). Two implementations of the port
-`sessions.ports.Directory` follow the same rules and pass the same suite (`tests/contract/test_directory.py`):
+Never needed for safety (I1): while it is away or emptied, owners go on, replicas announce themselves again and claim
+what it has forgotten (`Announcement.rejoined`). Two implementations of `sessions.ports.Directory` pass one suite:
+`memory` (one process, the simulator) and `valkey` (Valkey or Redis 7: one server, Sentinel, cluster).
 
-* `memory.MemoryDirectory`: inside one process, and under virtual time in the simulator;
-* `valkey.ValkeyDirectory`: on Valkey or Redis 7, alone, behind Sentinel, or as a cluster.
-
-What both keep:
-
-* a lease per replica, with the number of its join (its generation). A session's entry counts only while the lease
-  that it was claimed under is alive, so giving a lease back gives every session back, and nothing has to be renewed
-  per session;
-* a view of the live members whose version only grows, over a loss of everything too, because every caller brings
-  the highest version that it has seen;
-* which gateways read which session, until it lapses.
-
-What happens when it is lost or emptied: owners go on (the journal fences them), replicas announce themselves again,
-and learn from the answer (`Announcement.rejoined`) for which partitions they must claim their sessions again.
+Start with `rules`, which both follow; `lua/` is the same on a server.
 """
 
 from actors.directory.common import (

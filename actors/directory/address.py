@@ -9,7 +9,7 @@
 `ssl_keyfile` (paths), `ssl_check_hostname` (yes, no), `sentinel_username`, `sentinel_password`. Names and passwords are
 percent-encoded where they hold characters that an address reserves.
 
-What is malformed is refused here, before anything is connected, with BadInput that says what is wrong and never
+What is malformed is refused here, before anything is connected, with BadInput that names the mistake and never
 repeats a password. Nothing here connects; whether anybody answers is for `ValkeyDirectory.open`.
 """
 
@@ -190,7 +190,7 @@ def client_for(address: Address, *, timeout_s: float) -> Redis | RedisCluster:
         case "unix":
             return Redis(unix_socket_path=address.path, db=address.db, **common)
         case "sentinel":
-            # All of them are asked, one after another, within the time that one connection may take.
+            # All of them are queried, one after another, within the time that one connection may take.
             each_s = timeout_s / (len(address.hosts) + 1)
             tls = {name: value for name, value in common.items() if name.startswith("ssl")}
             sentinels = Sentinel(  # type: ignore[no-untyped-call]  # redis-py has no types for it

@@ -36,7 +36,7 @@ def partition_of(key: SessionKey) -> int:
 class Announcement(View, frozen=True):
     """The answer to an announcement: the view, and where the lease had not been alive until this call.
 
-    In `rejoined` partitions others have seen no lease of this replica for a while: its entries there may be gone
+    In `rejoined` partitions others have seen no lease of this replica for a while: its entries there may be lost
     or taken, so it claims its sessions there again. All of them at the first announcement.
     """
 
@@ -48,17 +48,18 @@ class Leases(Directory, Protocol):
 
     async def announce(self, member: Member) -> Announcement:
         """As in the port. Raises Conflict (`replica_replaced`) when another process has joined since as the same
-        replica: whoever gets that must stop, because nothing that it claims can count any more."""
+        replica: who gets that must stop, because nothing that it claims can count any more."""
         ...
 
     async def news(self) -> None:
-        """Returns when an answer told of a newer view than the last that was handed out, or that the lease is
+        """Returns when an answer carried a newer view than the last that was returned, or that the lease is
         missing; at once if one has since the last `announce` or `view`. For one waiter."""
         ...
 
 
 class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
-    """What one gateway is told, oldest first, for one reader. Ends when the directory or the reader closes it.
+    """The activations that one gateway is notified of, oldest first, for one reader. Ends when the directory or the
+    reader closes it.
 
     It collects from the moment it is made, read or not, up to `UNREAD_MAX`; `missed` counts what it gave up.
     """
@@ -94,7 +95,7 @@ class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
         self.close()
 
     def close(self) -> None:
-        """Ends it; what was told before is still read. Idempotent."""
+        """Ends it; what was pushed before is still read. Idempotent."""
         if not self._closed:
             self._closed = True
             self._wake.set()

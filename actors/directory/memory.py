@@ -79,7 +79,7 @@ class MemoryDirectory:
 
     async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
         await self._request("withdraw")
-        # Whoever joins again under this name joins anew: nothing that was claimed before counts for it.
+        # A replica that joins again under this name joins anew: nothing that was claimed before counts for it.
         self._generations.pop((replica, incarnation), None)
         self._store.withdraw(replica, incarnation, now=_now())
         await self._reply("withdraw")
@@ -147,7 +147,7 @@ class MemoryDirectory:
             self._check_open()
 
     async def _reply(self, operation: str, *, tells_version: bool = True) -> None:
-        version = self._store.told  # as of the call, however late the answer comes
+        version = self._store.announced_version  # as of the call, however late the answer comes
         if self._faults is not None:
             await self._faults.reply(operation)
         if tells_version:

@@ -3,11 +3,12 @@
 Calls wait in a bounded queue; a pump takes a batch, writes it whole, reads one answer for each, and resolves their
 futures. What that decides:
 
-* A caller that is cancelled leaves only its future. Nobody but the pump reads from the connection, and the pump stops
+* A caller that is cancelled leaves only its future. Only the pump reads from the connection, and the pump stops
   only with the lane, so an answer can never go to the next caller (a cancelled redis-py call has once left its
   connection one answer behind). Leftover bytes on an idle connection close it, as a second lock on the same door.
 * Calls take effect in the order in which they were made, also those that were cancelled after they were sent.
-* "Nothing happened" (NotSent) and "it may have happened" (Lost) are told apart by whether the batch was written.
+* "Nothing happened" (NotSent) and "it may have happened" (ReplyLost) are distinguished by whether the batch was
+  written.
 
 It does not know what the commands mean, and repeats none. Source: the multiplexed connection of StackExchange.Redis.
 """
@@ -97,7 +98,7 @@ class PipelinedConnection:
         if self._pump is None:
             self._pump = loop.create_task(self._run(), name="directory-lane")
         elif self._pump.done():
-            await self._pump  # raises what ended it: our own bug, and nobody should wait for it
+            await self._pump  # raises what ended it: our own bug, and no caller should wait for it
         if self._waiting.full():
             raise NotSent(f"{WAITING_MAX} calls are waiting already")
         call = _Call(words, asking, loop.create_future(), loop.time())
@@ -106,7 +107,7 @@ class PipelinedConnection:
             return await call.answer
         finally:
             if call.answer.done() and not call.answer.cancelled():
-                call.answer.exception()  # cancelled just as it was answered: nobody else will look at it
+                call.answer.exception()  # cancelled just as it was answered: nothing else retrieves it
 
     async def close(self) -> None:
         """Calls in flight end with Lost, waiting ones with NotSent. Idempotent."""

@@ -1,7 +1,7 @@
-"""One gateway's ear at the servers: sharded channels, one per partition, read for as long as the directory is open.
+"""Subscribes to the activations of one gateway: sharded channels, one per partition, while the directory is open.
 
-It connects again by itself and forever, with a growing pause, and follows slots that move in a cluster. What was told
-while it was not connected is missed (the port says so). A silent connection is asked with PING, so that a half-open
+It connects again by itself and forever, with a growing pause, and follows slots that move in a cluster. What was sent
+while it was not connected is missed (the port says so). A silent connection is probed with PING, so that a half-open
 one is found out within `2 * quiet_s`. `live` is set while every channel is subscribed.
 """
 
@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from actors.directory.pipelined_connection import NotSent, connect, end, send
 from actors.directory.topology import Servers
+from sessions.backoff import Backoff
 
 QUIET_S: Final = 2.0
 PAUSE_S: Final = 0.1
@@ -27,15 +28,17 @@ log = structlog.get_logger(__name__)
 
 
 class PubSubBroken(Exception):
-    """The connection said something that ends it: a slot that moved away, or no answer."""
+    """The connection got an answer that ends it: a slot that moved away, or no answer."""
 
 
 class PubSubListener:
-    def __init__(self, servers: Servers, channels: list[str], tell: Callable[[bytes], None], *, quiet_s: float) -> None:
-        """`tell` gets every message's bytes; it must not block or raise. Starts at once, needs a running loop."""
+    def __init__(
+        self, servers: Servers, channels: list[str], on_message: Callable[[bytes], None], *, quiet_s: float
+    ) -> None:
+        """`on_message` gets every message's bytes; it must not block or raise. Starts at once, needs a running loop."""
         self._servers = servers
         self._channels = channels
-        self._tell = tell
+        self._on_message = on_message
         self._quiet_s = quiet_s
         self.live = asyncio.Event()
         self._missing: set[bytes] = set()
@@ -45,7 +48,7 @@ class PubSubListener:
     async def ready(self, timeout_s: float) -> None:
         """Returns when every channel is subscribed. Raises NotSent when that takes too long."""
         if self._task.done():
-            await self._task  # raises what ended it: our own bug, and nobody should wait for it
+            await self._task  # raises what ended it: our own bug, and no caller should wait for it
         try:
             async with asyncio.timeout(timeout_s):
                 await self.live.wait()
@@ -57,7 +60,7 @@ class PubSubListener:
         await end(self._task)
 
     async def _run(self) -> None:
-        pause_s = PAUSE_S
+        backoff = Backoff(PAUSE_S, PAUSE_MAX_S)
         while True:
             self._missing = {channel.encode() for channel in self._channels}
             try:
@@ -71,14 +74,13 @@ class PubSubListener:
                 NotSent,
             ) as errors:  # also ResponseError: MOVED, a missing right
                 if self.live.is_set():
-                    pause_s = PAUSE_S
+                    backoff.reset()
                     log.warning("directory_subscription_lost", error=_first(errors))
             finally:
                 self.live.clear()
             if self._closed:  # a task group that fails while it is cancelled raises only the failure
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            await asyncio.sleep(backoff.next_s())
             with contextlib.suppress(NotSent):  # still away: the next attempt finds the same
                 await self._servers.refresh()
 
@@ -93,18 +95,18 @@ class PubSubListener:
             await connection.disconnect(nowait=True)
 
     async def _read(self, connection: AbstractConnection) -> None:
-        asked = False
+        probed = False
         while True:
             answer = await connection.read_response(timeout=self._quiet_s)
             match answer:
-                case None if asked:
+                case None if probed:
                     raise PubSubBroken("the server is silent")
                 case None:
                     await send(connection, [("PING",)])
-                    asked = True
+                    probed = True
                     continue
                 case [b"smessage", _, bytes() as message]:
-                    self._tell(message)
+                    self._on_message(message)
                 case [b"ssubscribe", bytes() as channel, _]:
                     self._missing.discard(channel)
                     if not self._missing:
@@ -113,7 +115,7 @@ class PubSubListener:
                     raise PubSubBroken("a slot has moved away")
                 case _:
                     pass  # the answer to a PING
-            asked = False
+            probed = False
 
 
 def _first(errors: BaseExceptionGroup) -> str:

@@ -7,9 +7,11 @@ Rules (DESIGN.md §4):
 * A lease is (replica, incarnation, generation, renewed at, TTL). The generation is the number of the view in which it
   joined. Alive means |now - renewed at| < TTL: in both directions, because a clock that went back (another server
   took over) must not keep the dead alive.
-* An entry counts while a living lease has its replica, incarnation and generation.
+* An entry counts while a living lease has its replica, incarnation and generation. So giving a lease back gives every
+  session back, and nothing is renewed per session.
+* The view's version only grows, over a loss of everything too: every caller brings the highest that it has seen.
 * A process that announces itself for the first time takes its replica's place at once. One that had joined before
-  and finds a later generation in its place has been replaced, and is told so.
+  and finds a later generation in its place has been replaced, and gets Conflict.
 * A lapsed lease is remembered for `GRACE_TTLS` of its TTL, so that a directory that was merely slow does not lose
   the entries of everybody; after that its entries are dropped.
 """
@@ -74,7 +76,7 @@ class DirectoryState:
 
     def _clear(self) -> None:
         self.version = 0
-        self.told = 0  # what answers about sessions say of it: the version at the last announcement or withdrawal
+        self.announced_version = 0  # at the last announcement or withdrawal: what answers about sessions carry
         self._leases: dict[ReplicaId, Lease] = {}
         self._visible: set[ReplicaId] = set()  # those in the view of `version`
         self._entries: dict[SessionKey, DirectoryEntry] = {}
@@ -110,7 +112,7 @@ class DirectoryState:
             generation = generation or self.version
         self._leases[member.replica] = Lease(member, generation, now, ttl)
         self._visible.add(member.replica)
-        self.told = self.version
+        self.announced_version = self.version
         view = self._view()
         return Announcement(view.version, view.members, frozenset() if alive else EVERYWHERE), generation
 
@@ -121,7 +123,7 @@ class DirectoryState:
             self._drop(lease)
             self._visible.discard(replica)
             self.version += 1
-        self.told = self.version
+        self.announced_version = self.version
 
     def view(self, *, seen: int, now: float) -> View:
         self._prune(seen, now)
@@ -133,9 +135,9 @@ class DirectoryState:
     def _prune(self, seen: int, now: float, *, coming: ReplicaId | None = None) -> None:
         """Takes the lapsed out of the view, lifts its version over everything that a caller has seen, and forgets
         who lapsed long ago (but not who is just `coming` back)."""
-        gone = {replica for replica in self._visible if not self._leases[replica].alive(now)}
-        self._visible -= gone
-        if gone or seen > self.version:
+        lapsed = {replica for replica in self._visible if not self._leases[replica].alive(now)}
+        self._visible -= lapsed
+        if lapsed or seen > self.version:
             self.version = max(self.version, seen) + 1
         for lease in [each for each in self._leases.values() if each.forgotten(now) and each.member.replica != coming]:
             del self._leases[lease.member.replica]

@@ -26,7 +26,8 @@ class Script(NamedTuple):
 @cache
 def script(name: str) -> Script:
     """Reads it at its first use."""
-    # A script that says what it does is refused as a whole when the server is out of memory, before its first write.
+    # A script that declares what it does is refused as a whole when the server is out of memory, before its first
+    # write.
     flags = "#!lua flags=no-writes\n" if name in READ_ONLY else "#!lua\n"
     parts = ["prelude", "members", name] if name in WITH_MEMBERS else ["prelude", name]
     text = flags + "\n".join((FOLDER / f"{part}.lua").read_text() for part in parts)

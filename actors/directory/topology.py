@@ -1,8 +1,8 @@
 """Which server a partition lives on, and the lane to it: one server (plain, unix, Sentinel) or a cluster.
 
 `Servers.call` sends a command to the server of a key and raises what `PipelinedConnection.call` raises. On a cluster it
-follows MOVED and ASK, and reads the map of slots again when a node is gone; `NotSent` and `Lost` keep their meaning,
-because only calls that no server has accepted are sent on.
+follows MOVED and ASK, and reads the map of slots again when a node has left; `NotSent` and `ReplyLost` keep their
+meaning, because only calls that no server has accepted are sent on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AWAY: Final = (RedisError, RedisClusterException, OSError)  # the second is none
 
 
 class Servers(Protocol):
-    """`together` says whether one script may touch several partitions (a cluster's are in different slots)."""
+    """`together`: whether one script may touch several partitions (a cluster's are in different slots)."""
 
     @property
     def together(self) -> bool: ...
@@ -105,17 +105,17 @@ class ClusterServers:
 
     async def call(self, key: str, *words: Word) -> Any:
         slot = key_slot(key.encode())
-        asked: str | None = None  # a node that serves this one call for a slot on the move
+        redirect: str | None = None  # a node that serves this one call for a slot on the move
         refreshed = False
         for _ in range(HOPS_MAX):
             try:
-                lane = self._lane(asked) if asked else self._lane(self._node(slot).name)
-                return await lane.call(*words, asking=asked is not None)
+                lane = self._lane(redirect) if redirect else self._lane(self._node(slot).name)
+                return await lane.call(*words, asking=redirect is not None)
             except MovedError as error:
-                asked = None
+                redirect = None
                 await self._client.nodes_manager.move_slot(error)
             except AskError as error:
-                asked = f"{error.host}:{error.port}"
+                redirect = f"{error.host}:{error.port}"
             except TryAgainError:
                 await asyncio.sleep(TRY_AGAIN_PAUSE_S)
             except ClusterDownError as error:
@@ -123,7 +123,7 @@ class ClusterServers:
             except NotSent:
                 if refreshed:
                     raise
-                refreshed, asked = True, None
+                refreshed, redirect = True, None
                 before = self._name(slot)
                 await self.refresh()
                 if self._name(slot) == before:
@@ -131,7 +131,7 @@ class ClusterServers:
         raise NotSent(f"no server took the call after {HOPS_MAX} hops")
 
     async def refresh(self) -> None:
-        """One at a time, and never cancelled half way: whoever asks meanwhile waits for the one that runs."""
+        """One at a time, and never cancelled half way: concurrent callers wait for the one that runs."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="directory-cluster-map")
         await asyncio.shield(self._refreshing)
@@ -152,7 +152,7 @@ class ClusterServers:
             raise NotSent(f"{type(error).__name__}: {error}") from error
 
     def _name(self, slot: int) -> str | None:
-        """None where the map does not tell: it was never read, or has a hole."""
+        """None where the map has no node for it: it was never read, or has a hole."""
         try:
             return self._node(slot).name
         except NotSent:

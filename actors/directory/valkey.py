@@ -63,7 +63,7 @@ NO_LEASE: Final = -1
 
 log = structlog.get_logger(__name__)
 
-Told = tuple[SessionKey, Owner]
+Activation = tuple[SessionKey, Owner]
 
 
 class ValkeyDirectory:
@@ -80,7 +80,7 @@ class ValkeyDirectory:
     ) -> None:
         """Raises BadInput for a malformed `url` (see `address.parse`). Connects to nothing yet.
 
-        `quiet_s`: how long a subscription may be silent before it is asked whether it is still there.
+        `quiet_s`: how long a subscription may be silent before it is probed.
         """
         address = parse(url)
         client = client_for(address, timeout_s=timeout_s)
@@ -102,7 +102,7 @@ class ValkeyDirectory:
     # -- life ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Raises Unavailable when nobody answers, BadInput when a server is there that cannot be the directory."""
+        """Raises Unavailable when no server answers, BadInput when a server is there that cannot be the directory."""
         try:
             await self._servers.open()
             info = await self._servers.call(self._key(0, "meta"), "INFO")
@@ -205,7 +205,7 @@ class ValkeyDirectory:
         return frozenset(partition for partition, flag in flags.items() if flag & JOINED)
 
     async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
-        # Whoever joins again under this name joins anew: nothing that was claimed before counts for it.
+        # A replica that joins again under this name joins anew: nothing that was claimed before counts for it.
         self._generations.pop((replica, incarnation), None)
         (version,) = await self._run(script("resign"), [self._members, self._members_meta], [replica, incarnation])
         self._freshness.record_answer(version)
@@ -263,7 +263,7 @@ class ValkeyDirectory:
 
     async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
         """As in the port. Where this directory also listens for `gateway`, it first waits until it is heard, so
-        that nothing that is told after `watch` has returned is missed while the servers stay up."""
+        that no activation after `watch` has returned is missed while the servers stay up."""
         self._check_open()
         try:
             for name, subscription in list(self._subscriptions.values()):
@@ -301,7 +301,7 @@ class ValkeyDirectory:
 
         def push(message: bytes) -> None:
             try:
-                key, owner = msgspec.msgpack.decode(message, type=Told)
+                key, owner = msgspec.msgpack.decode(message, type=Activation)
             except msgspec.MsgspecError as error:
                 log.warning("directory_message_refused", error=str(error))
             else:
@@ -362,7 +362,7 @@ class ValkeyDirectory:
                 raise self._refused(error) from error
 
     async def _all(self, runs: Sequence[Any]) -> list[Any]:
-        """All of them, also when some fail; then raises the first failure (a lost one says more than a refused)."""
+        """All of them, also when some fail; then raises the first failure (a lost one matters more than a refused)."""
         answers = await asyncio.gather(*runs, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if failures:

@@ -1,11 +1,11 @@
-"""Emptying a replica: everything that is in memory goes elsewhere, what is being read and answered first.
+"""Drains a replica: every session in memory goes elsewhere, those being read and answered first.
 
-From the first moment on nothing new comes here: the view says so, and whoever asks is told. An open answer is handed
-off in mid-answer, in the first half of the time only to a replica that has room for it (it may end here first); an
-idle session with KV is handed off with it; one without is simply parked, because wherever it is woken next is as good.
-With no other replica only open answers are waited for.
-What cannot be handed off (nobody has room, the target failed, again and again) is parked when `drain_s` ends: its log
-is whole, and another replica goes on with it as after a failure.
+From the first moment on nothing new comes here: the view shows it, and new commands are refused. An open answer is
+handed off in mid-answer, in the first half of the time only to a replica that has room for it (it may end here first);
+an idle session with KV is handed off with it; one without is simply parked, because wherever it is woken next is as
+good. With no other replica only open answers are waited for. What cannot be handed off (no replica has room, the target
+failed, again and again) is parked when `drain_s` ends: its log is whole, and another replica goes on with it as after a
+failure.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ from typing import Final
 import msgspec
 import structlog
 
-from actors.cluster.membership import Membership
-from actors.cluster.placement import Placement
-from actors.handoff.source import HandoffAbandoned, HandoffSource
-from actors.hosting.runtime import Runtime
+from actors.handoff.planner import HandoffPlanner
+from sessions.clock import Clock
 from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
-from sessions.model.types import SessionKey, UnixMs
-from sessions.ports import Engine
+from sessions.model.types import SessionKey
 
 log = structlog.get_logger(__name__)
 
-BY_SIGNAL: Final = "signal"  # the process was told to end
+BY_SIGNAL: Final = "signal"  # SIGTERM
 Report = Callable[[int, int, int], None]  # handed off, parked, left
 
 
@@ -43,39 +40,27 @@ class Drain:
     """Implements `actors.peer.server.Drainer`. Draining twice is waiting for the same end."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        engine: Engine,
-        membership: Membership,
-        migration: HandoffSource,
-        placement: Placement,
-        *,
-        limits: DrainLimits | None = None,
-        audit: AuditLog | None = None,
-        now_ms: Callable[[], UnixMs] = lambda: UnixMs(0),
+        self, planner: HandoffPlanner, clock: Clock, *, limits: DrainLimits | None = None, audit: AuditLog | None = None
     ) -> None:
         """`audit` None: draining is in the process's log only."""
         self.limits = limits or DrainLimits()
-        self._audit = audit
-        self._now_ms = now_ms
         self.handed_off = 0
         self.parked = 0
-        self._runtime = runtime
-        self._engine = engine
-        self._membership = membership
-        self._migration = migration
-        self._placement = placement
+        self._planner = planner
+        self._runtime = planner.runtime
+        self._clock = clock
+        self._audit = audit
         self._running: asyncio.Task[None] | None = None
 
     async def drain(self, report: Report, *, by: str) -> None:
-        """Returns when no session is in memory here. Cancelling it does not take the draining back. `by` is who asked;
-        what begins is written down before it does. Raises Unavailable, and nothing begins, where that cannot be and
-        somebody asked who can ask again; the end of the process (`BY_SIGNAL`) waits for no journal."""
+        """Returns when no session is in memory here. Cancelling it does not take the draining back. `by` names the
+        requester; it is audited before anything begins. Raises Unavailable, and nothing begins, where that cannot be
+        and the requester can try again; the end of the process (`BY_SIGNAL`) waits for no journal."""
         if self._running is None:
             await self._audit_drain(by)
         if self._running is None:
-            self._runtime.draining = True
-            self._membership.change(draining=True)
+            self._runtime.start_draining()
+            self._planner.membership.change(draining=True)
             self._running = asyncio.get_running_loop().create_task(self._empty())
         while not self._running.done():
             report(self.handed_off, self.parked, max(1, self._runtime.num_present))
@@ -86,14 +71,14 @@ class Drain:
     async def _audit_drain(self, by: str) -> None:
         if self._audit is None:
             return
-        detail = {"replica": str(self._runtime.replica), "by": by}
-        row = Audited(action="replica.draining", at=self._now_ms(), detail=detail)
+        detail = {"replica": str(self._runtime.identity.replica), "by": by}
+        row = Audited(action="replica.draining", at=self._clock.now_ms(), detail=detail)
         try:
             await self._audit.record(INSTALLATION, [row])
         except SessileError as error:
             if by != BY_SIGNAL:
                 raise
-            log.warning("drain_not_written_down", error=error.code)
+            log.warning("drain_audit_failed", error=error.code)
 
     def close(self) -> None:
         """Whatever is still here stays until the runtime closes. Idempotent."""
@@ -104,19 +89,21 @@ class Drain:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.drain_s
         attempts: dict[SessionKey, int] = {}
-        log.info("draining", sessions=self._runtime.num_present)
+        log.info("drain_started", sessions=self._runtime.num_present)
         try:
             async with asyncio.timeout_at(deadline):
                 while self._runtime.num_present:
                     before = self.handed_off + self.parked
                     patient = loop.time() < deadline - self.limits.drain_s / 2
-                    await asyncio.gather(*(self._leave(key, attempts, patient) for key in self._keys_in_drain_order()))
+                    await asyncio.gather(
+                        *(self._drain_session(key, attempts, patient) for key in self._keys_in_drain_order())
+                    )
                     if self.handed_off + self.parked == before:
                         await asyncio.sleep(self.limits.pause_s)
         except TimeoutError:
-            log.warning("drained_in_part", left=self._runtime.num_present)
+            log.warning("drain_timed_out", left=self._runtime.num_present)
             await asyncio.gather(*(self._park(key) for key in self._keys_in_drain_order()))
-        log.info("drained", handed_off=self.handed_off, parked=self.parked)
+        log.info("drain_finished", handed_off=self.handed_off, parked=self.parked)
 
     def _keys_in_drain_order(self) -> list[SessionKey]:
         """Open answers before idle sessions, read ones before others."""
@@ -124,34 +111,26 @@ class Drain:
         actors = sorted(runtime.actors, key=lambda actor: (not actor.open, not runtime.readers(actor.key)))
         return [actor.key for actor in actors]
 
-    async def _leave(self, key: SessionKey, attempts: dict[SessionKey, int], patient: bool) -> None:
+    async def _drain_session(self, key: SessionKey, attempts: dict[SessionKey, int], patient: bool) -> None:
         actor = self._runtime.actor(key)
         if actor is None:
             return
-        worth_it = actor.busy or (self._engine.place(key).tokens > 0 and attempts.get(key, 0) < self.limits.attempts)
-        if not worth_it:
+        has_kv = self._planner.engine.place(key).tokens > 0
+        if not actor.busy and not (has_kv and attempts.get(key, 0) < self.limits.attempts):
             await self._park(key)
             return
         attempts[key] = attempts.get(key, 0) + 1
-        target = self._placement.choose(
-            key, self._membership.view, model=self._engine.info.model, avoid=[self._runtime.replica]
-        )
+        target = self._planner.choose_target(key)
         if target is None and not actor.open:
-            await self._park(key)  # with nobody to take it: what waits for a tool waits in the log as well
+            await self._park(key)  # with no replica to take it: what waits for a tool waits in the log as well
             return
         if target is None or (patient and actor.speaking and target.load >= 1):
             return
-        try:
-            if self._runtime.actor(key) is actor:
-                await self._migration.hand_off(key, target)
-                self.handed_off += 1
-        except HandoffAbandoned as reason:
-            log.info("stays_here", session=key.session, tenant=key.tenant, reason=str(reason))
-        except SessileError as error:  # it went by another way
-            log.info("left_otherwise", session=key.session, tenant=key.tenant, error=error.code)
+        if self._runtime.actor(key) is actor:
+            self.handed_off += await self._planner.try_hand_off(key, target)
 
     async def _park(self, key: SessionKey) -> None:
-        if self._migration.leaving(key):
+        if self._planner.source.leaving(key):
             return  # it may be another's in a moment: looked at again
         await self._runtime.passivate(key)
         self.parked += 1

@@ -1,8 +1,8 @@
-"""A replica whose engine has gone away, and is being started again: its open answers go on where there is one.
+"""Hands open answers off when a replica's engine is lost, while it is being started again.
 
-While the engine is away the view says that nothing new is to come here, and every session with an open answer is handed
-off. What finds no other replica waits here, and goes on when the engine is back; idle sessions stay, and with them
-whatever is kept of their KV.
+While the engine is lost the replica announces that nothing new is to come here, and every session with an open answer
+is handed off. What finds no other replica waits here, and goes on when the engine is back; idle sessions stay, and with
+them whatever is kept of their KV.
 """
 
 from __future__ import annotations
@@ -12,47 +12,43 @@ from typing import Final
 
 import structlog
 
-from actors.cluster.membership import Membership
 from actors.handoff.operator_handoff import OperatorHandoff
-from actors.hosting.runtime import Runtime
+from actors.handoff.planner import HandoffPlanner
 from sessions.model.errors import SessileError
 from sessions.model.types import SessionKey
-from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
-AGAIN_S: Final = 1.0  # after a look at which nobody could be moved
+AGAIN_S: Final = 1.0  # after a check at which nothing could be moved
 
 
 class EngineFailover:
     """`run` ends only by cancellation."""
 
-    def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership, moving: OperatorHandoff, *, look_s: float = 0.2
-    ) -> None:
+    def __init__(self, planner: HandoffPlanner, handoff: OperatorHandoff, *, check_s: float = 0.2) -> None:
         self.moved = 0
-        self._runtime = runtime
-        self._engine = engine
-        self._membership = membership
-        self._moving = moving
-        self._look_s = look_s
+        self._runtime = planner.runtime
+        self._engine = planner.engine
+        self._membership = planner.membership
+        self._handoff = handoff
+        self._check_s = check_s
 
     async def run(self) -> None:
-        away, pause_s = False, self._look_s
+        lost, pause_s = False, self._check_s
         while True:
             await asyncio.sleep(pause_s)
-            pause_s = self._look_s
+            pause_s = self._check_s
             if self._runtime.draining:
                 continue  # everything leaves anyway (`actors.handoff.drain`)
             why = self._engine.stats().away
-            if why is not None and not away:
-                log.warning("engine_away", reason=why)
-            elif why is None and away:
-                log.info("engine_back", moved=self.moved)
-            if (why is not None) != away:
-                away = not away
-                self._membership.change(draining=away)
-            if away:
+            if why is not None and not lost:
+                log.warning("engine_lost", reason=why)
+            elif why is None and lost:
+                log.info("engine_recovered", moved=self.moved)
+            if (why is not None) != lost:
+                lost = not lost
+                self._membership.change(draining=lost)
+            if lost:
                 before = self.moved
                 open_ones = [actor.key for actor in self._runtime.actors if actor.open]
                 await asyncio.gather(*(self._move(key) for key in open_ones))
@@ -61,7 +57,7 @@ class EngineFailover:
 
     async def _move(self, key: SessionKey) -> None:
         try:
-            await self._moving.move(key, "")
+            await self._handoff.move(key, "")
             self.moved += 1
         except SessileError as error:
-            log.debug("not_moved", session=key.session, tenant=key.tenant, reason=error.public_message)
+            log.debug("handoff_failed", session=key.session, tenant=key.tenant, reason=error.public_message)

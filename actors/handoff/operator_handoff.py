@@ -1,54 +1,45 @@
-"""One session handed off because an operator says so: to the replica that they name, or where placement would have it.
+"""Hands one session off on an operator's request: to the replica that they name, or where placement would have it.
 
 Whether it works is the hand-off's own business (`actors.handoff.source`); here it is decided where to, and what an
-operator is told when it stays. Changes nothing when it is refused.
+operator is answered when it stays. Changes nothing when it is refused.
 """
 
 from __future__ import annotations
 
-from actors.cluster.membership import Membership
-from actors.cluster.placement import Placement
-from actors.handoff.source import HandoffAbandoned, HandoffSource
-from actors.hosting.runtime import Runtime
+from actors.handoff.planner import HandoffPlanner
+from actors.handoff.source import HandoffAbandoned
 from sessions.model.authorization import not_found
 from sessions.model.errors import BadInput, Conflict
 from sessions.model.types import SessionKey
-from sessions.ports import Engine, Member, Owner
+from sessions.ports import Member, Owner
 
 
 class OperatorHandoff:
     """Implements `actors.peer.server.SessionMover` for one replica."""
 
-    def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership, migration: HandoffSource, placement: Placement
-    ) -> None:
-        self._runtime = runtime
-        self._engine = engine
-        self._membership = membership
-        self._migration = migration
-        self._placement = placement
+    def __init__(self, planner: HandoffPlanner) -> None:
+        self._planner = planner
 
     async def move(self, key: SessionKey, to: str) -> Owner:
         """Raises NotFound where the session is not in memory here, BadInput for a target that cannot take it, Conflict
         when it stays, with the reason."""
-        if self._runtime.actor(key) is None:
+        if self._planner.runtime.actor(key) is None:
             raise not_found(key)
         target = self._target(key, to)
         try:
-            return await self._migration.hand_off(key, target)
+            return await self._planner.source.hand_off(key, target)
         except HandoffAbandoned as reason:
             raise Conflict("session_stays", f"It stays where it is: {reason}.", retryable=True) from reason
 
     def _target(self, key: SessionKey, to: str) -> Member:
-        view, me = self._membership.view, self._runtime.replica
         if not to:
-            chosen = self._placement.choose(key, view, model=self._engine.info.model, avoid=[me])
+            chosen = self._planner.choose_target(key)
             if chosen is None:
                 raise Conflict("session_stays", "There is no other replica that could take it.", retryable=True)
             return chosen
-        for member in view.members:
-            if member.replica == to and member.replica != me:
-                if member.draining or member.model != self._engine.info.model:
+        for member in self._planner.others():
+            if member.replica == to:
+                if not self._planner.can_take(member):
                     why = f"{to!r} cannot take it: it drains or serves another model."
                     raise BadInput("invalid_request", why, param="to")
                 return member

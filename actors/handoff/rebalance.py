@@ -1,4 +1,4 @@
-"""Moving live sessions away from a replica that carries too much.
+"""Moves live sessions away from a replica whose load is above its bound.
 
 Placement bounds where cold sessions go; this is for the load that grows afterwards: sessions that were idle when they
 were placed and now all talk. Every replica looks only at itself. While its load is above its bound (1.25 times its
@@ -17,16 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
-import structlog
 
-from actors.cluster.membership import Membership
-from actors.handoff.source import HandoffAbandoned, HandoffSource
-from actors.hosting.runtime import Runtime
-from sessions.model.errors import SessileError
+from actors.handoff.planner import HandoffPlanner
 from sessions.model.types import ReplicaId, SessionKey
-from sessions.ports import Engine, Member, View
-
-log = structlog.get_logger(__name__)
+from sessions.ports import Member, View
 
 
 class PlacementLimits(Protocol):
@@ -48,20 +42,16 @@ class Rebalancer:
 
     def __init__(
         self,
-        runtime: Runtime,
-        engine: Engine,
-        membership: Membership,
-        migration: HandoffSource,
+        planner: HandoffPlanner,
         bounds: PlacementLimits,
         *,
         load: Callable[[], float],
         limits: RebalanceLimits | None = None,
     ) -> None:
         self.moved = 0
-        self._runtime = runtime
-        self._engine = engine
-        self._membership = membership
-        self._migration = migration
+        self._planner = planner
+        self._runtime = planner.runtime
+        self._engine = planner.engine
         self._bounds = bounds
         self._load = load
         self._limits = limits or RebalanceLimits()
@@ -79,13 +69,9 @@ class Rebalancer:
 
     def surplus(self) -> tuple[int, Member | None]:
         """How many sessions are to go now, and to whom."""
-        view, model, me = self._membership.view, self._engine.info.model, self._runtime.replica
-        bound = self._bounds.limits(view, model=model).get(me)
-        others = [
-            member
-            for member in view.members
-            if member.replica != me and member.model == model and not member.draining and member.weight > 0
-        ]
+        planner, me = self._planner, self._runtime.identity.replica
+        bound = self._bounds.limits(planner.view, model=self._engine.info.model).get(me)
+        others = [member for member in planner.others() if planner.can_take(member) and member.weight > 0]
         load = self._load()
         if bound is None or not others or load <= max(bound, self._limits.load_min):
             return 0, None
@@ -105,10 +91,4 @@ class Rebalancer:
         return waiting[: self._engine.stats().waiting] + idle
 
     async def _move(self, key: SessionKey, target: Member) -> None:
-        try:
-            await self._migration.hand_off(key, target)
-            self.moved += 1
-        except HandoffAbandoned as reason:
-            log.info("stays_here", session=key.session, tenant=key.tenant, reason=str(reason))
-        except SessileError as error:
-            log.info("left_otherwise", session=key.session, tenant=key.tenant, error=error.code)
+        self.moved += await self._planner.try_hand_off(key, target)

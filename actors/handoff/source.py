@@ -1,4 +1,4 @@
-"""The source's side of hand-offs: moving a session to another replica on purpose, idle or in mid-answer.
+"""Hands sessions off to another replica, idle or in mid-answer: the source's side.
 
     reserve ─► bring KV up at the target, while the session goes on here ─► seal at a token boundary
             ─► the target claims, is granted the next fence, goes on at offset + 1 ─► it leaves here
@@ -6,15 +6,16 @@
 What the engine has outside the device, or can bring there beside a run, is copied in the snapshot format: of an engine
 with block access nearly all of a session in mid-answer too, of one without what was there before the turn. What the
 copy lacks the target prefills from the ledger, in rounds: while it prefills, the source decodes further, so each round
-has only what was said during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
+has only what was written during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
 2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers
 wait for.
 
-Commands that come during the seal wait in the actor, bounded, and are answered by whoever has the session afterwards.
+Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
-A hand-off may fail at any point and leaves exactly one owner. Before the seal: it goes on here. After: the journal says
-whose fence stands. Ours: it goes on here, and a target that is merely slow takes it from us by its grant, which is as
-good. Not ours: it has moved. While the journal does not answer, going on is safe, because nothing is shown without it.
+A hand-off may fail at any point and leaves exactly one owner. Before the seal: it goes on here. After: the journal
+decides whose fence stands. Ours: it goes on here, and a target that is merely slow takes it from us by its grant, which
+is as good. Not ours: it has moved. While the journal does not answer, going on is safe, because nothing is shown
+without it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class HandoffSource:
         self._runtime = runtime
         self._engine = engine
         self._links = links
-        self._measures = runtime.measures
+        self._measures = runtime.metrics
         self._leaving: dict[SessionKey, None] = {}
         self._slots = asyncio.Semaphore(self.limits.at_once)
 
@@ -71,7 +72,7 @@ class HandoffSource:
         return key in self._leaving
 
     async def hand_off(self, key: SessionKey, target: Member) -> Owner:
-        """Moves a session. Raises StaysHere, or Unavailable when it was lost to somebody else meanwhile."""
+        """Moves a session. Raises HandoffAbandoned, or Unavailable when another replica took it meanwhile."""
         if key in self._leaving:
             raise HandoffAbandoned("it is leaving already")
         self._leaving[key] = None
@@ -97,46 +98,46 @@ class HandoffSource:
         if actor is None or actor.phase is not Phase.WARM:
             raise HandoffAbandoned("it is not here")
         link: PeerLink = await self._links.get(target)
-        with link.open_handoff() as talk:
+        with link.open_handoff() as channel:
             try:
-                await self._reserve(talk, actor)
-                await self._bring_up(talk, actor)
-                owner = await self._switch(talk, actor)
+                await self._reserve(channel, actor)
+                await self._bring_up(channel, actor)
+                owner = await self._switch(channel, actor)
             except BaseException:  # whatever it was: the target is not to wait for the session
-                talk.give_up("given up")
+                channel.give_up("given up")
                 raise
         self.handed_off += 1
         await self._engine.park(key)
         return owner
 
-    async def _receive(self, talk: HandoffChannel, seconds: float) -> pf.HandoffAnswer:
-        """The target's next word. Raises StaysHere when it gives up, or says nothing for so long."""
+    async def _receive(self, channel: HandoffChannel, seconds: float) -> pf.HandoffAnswer:
+        """The target's next answer. Raises HandoffAbandoned when it gives up, or does not answer for so long."""
         try:
             async with asyncio.timeout(seconds):
-                said = await talk.receive()
+                answer = await channel.receive()
         except TimeoutError:
-            raise HandoffAbandoned("the target says nothing") from None
-        if isinstance(said, pf.Abort):
-            raise HandoffAbandoned(f"the target does not take it: {said.reason}")
-        return said
+            raise HandoffAbandoned("the target does not answer") from None
+        if isinstance(answer, pf.Abort):
+            raise HandoffAbandoned(f"the target does not take it: {answer.reason}")
+        return answer
 
     # -- before the seal ---------------------------------------------------------------------------------------------
 
-    async def _reserve(self, talk: HandoffChannel, actor: Actor) -> None:
+    async def _reserve(self, channel: HandoffChannel, actor: Actor) -> None:
         longest = max((len(ledger) for ledger in await _ledgers(actor)), default=0)
-        talk.send(pf.Reserve(talk.number, actor.key, longest))
-        await self._receive(talk, self.limits.reserve_s)
+        channel.send(pf.Reserve(channel.number, actor.key, longest))
+        await self._receive(channel, self.limits.reserve_s)
 
-    async def _bring_up(self, talk: HandoffChannel, actor: Actor) -> None:
+    async def _bring_up(self, channel: HandoffChannel, actor: Actor) -> None:
         """Has the target hold KV for all but a rest of the session's ledgers."""
-        told: list[array[int]] = []
+        covered: list[array[int]] = []
         for ledger in await _ledgers(actor):
-            await self._copy(talk, actor.key, ledger, told)
+            await self._copy(channel, actor.key, ledger, covered)
         rest_before, near = -1, False
         last: array[int] = array("I")
         for _ in range(self.limits.rounds_max):
             ledgers = await _ledgers(actor)
-            rests = [len(ledger) - covered_prefix_length(ledger, told) for ledger in ledgers]
+            rests = [len(ledger) - covered_prefix_length(ledger, covered) for ledger in ledgers]
             rest = sum(rests)
             if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest:
                 return
@@ -147,52 +148,55 @@ class HandoffSource:
             for ledger, missing in zip(ledgers, rests, strict=True):
                 if missing:
                     keep = common_prefix_length(last, ledger)
-                    talk.send(pf.HandoffPrefill(talk.number, keep, pack_tokens(ledger[keep:])))
-                    said = await self._receive(talk, self.limits.kv_s)
-                    told.append(ledger[: said.tokens] if isinstance(said, pf.HandoffReady) else ledger[:0])
+                    channel.send(pf.HandoffPrefill(channel.number, keep, pack_tokens(ledger[keep:])))
+                    answer = await self._receive(channel, self.limits.kv_s)
+                    covered.append(ledger[: answer.tokens] if isinstance(answer, pf.HandoffReady) else ledger[:0])
                     last = ledger
             if actor.phase is not Phase.WARM:
                 raise HandoffAbandoned("it left by itself")
 
-    async def _copy(self, talk: HandoffChannel, key: SessionKey, ledger: array[int], told: list[array[int]]) -> None:
-        """Sends what there is of a ledger's KV where that is more than the target was `told`; adds what it has then."""
+    async def _copy(
+        self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]
+    ) -> None:
+        """Sends what there is of a ledger's KV where that covers more than the target has (`covered`); adds what it has
+        then."""
         try:
             async with asyncio.timeout(self.limits.kv_s):
                 export = await self._engine.export_kv(key, ledger)
         except Exception:  # KV is a cache: what an engine does here costs tokens at most
-            log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
+            log.exception("kv_export_failed", session=key.session, tenant=key.tenant)
             return
         if export is None:
             return
         async with contextlib.aclosing(export.chunks) as chunks:
-            news = common_prefix_length(ledger, export.ledger) - covered_prefix_length(ledger, told)
-            if news > 0 and 2 * news >= len(export.ledger):  # else it is another branch's, and most of it of no use
-                tokens = await self._send(talk, key, chunks)
-                told.append(export.ledger[:tokens])
+            gain = common_prefix_length(ledger, export.ledger) - covered_prefix_length(ledger, covered)
+            if gain > 0 and 2 * gain >= len(export.ledger):  # else it is another branch's, and most of it of no use
+                tokens = await self._send(channel, key, chunks)
+                covered.append(export.ledger[:tokens])
 
-    async def _send(self, talk: HandoffChannel, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
+    async def _send(self, channel: HandoffChannel, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
         """Returns how many tokens the target has of it."""
         under_way, sent = 0, False
         async with contextlib.aclosing(_log_export_errors(chunks, key)) as whole:
             async for chunk in whole:
                 while under_way and under_way + len(chunk) > self.limits.chunk_bytes:
-                    said = await self._receive(talk, self.limits.kv_s)
-                    if isinstance(said, pf.KVSnapshotCredit):
-                        under_way -= said.num_bytes
+                    answer = await self._receive(channel, self.limits.kv_s)
+                    if isinstance(answer, pf.KVSnapshotCredit):
+                        under_way -= answer.num_bytes
                 if chunk:
-                    talk.send(pf.KVSnapshotChunk(talk.number, chunk))
+                    channel.send(pf.KVSnapshotChunk(channel.number, chunk))
                     under_way, sent = under_way + len(chunk), True
         if not sent:
             return 0
-        talk.send(pf.KVSnapshotChunk(talk.number, b""))
+        channel.send(pf.KVSnapshotChunk(channel.number, b""))
         while True:
-            said = await self._receive(talk, self.limits.kv_s)
-            if isinstance(said, pf.HandoffReady):
-                return said.tokens
+            answer = await self._receive(channel, self.limits.kv_s)
+            if isinstance(answer, pf.HandoffReady):
+                return answer.tokens
 
     # -- the seal and after ------------------------------------------------------------------------------------------
 
-    async def _switch(self, talk: HandoffChannel, actor: Actor) -> Owner:
+    async def _switch(self, channel: HandoffChannel, actor: Actor) -> Owner:
         """Seals, and finds out who has the session then. Cancelling leaves it with exactly one owner, too."""
         owner = self._runtime.ownership.owner(actor.key)
         if owner is None:
@@ -202,27 +206,27 @@ class HandoffSource:
             await actor.seal()
             if actor.phase is not Phase.SEALED:
                 raise HandoffAbandoned("it left by itself")
-            talk.send(pf.Sealed(talk.number, owner, actor.epoch, actor.top))
-            said = await self._receive(talk, self.limits.take_s)
-            assert isinstance(said, pf.SessionTaken)
+            channel.send(pf.Sealed(channel.number, owner, actor.epoch, actor.top))
+            answer = await self._receive(channel, self.limits.take_s)
+            assert isinstance(answer, pf.SessionTaken)
         except BaseException as error:
             await asyncio.shield(self._resolve(actor))
             if isinstance(error, HandoffAbandoned | LinkDown) and self._runtime.actor(actor.key) is not actor:
                 raise Unavailable("session_moving", "The session went to another replica.") from error
             raise
         self._measures.handoff_s.of("seal").observe(asyncio.get_running_loop().time() - sealed_at)
-        self._runtime.succeed(actor.key, said.owner)
-        return said.owner
+        self._runtime.hand_over(actor.key, answer.owner)
+        return answer.owner
 
     async def _resolve(self, actor: Actor) -> None:
-        """The target's word is missing or is no: the journal says whose the session is."""
+        """The target's answer is missing or is no: the journal decides whose the session is."""
         try:
             ours = await self._runtime.ownership.confirm(actor.key, actor.fence)
         except SessileError as error:
             log.warning("handoff_unresolved", session=actor.key.session, tenant=actor.key.tenant, error=str(error))
             ours = True
         if ours:
-            await self._runtime.ownership.regain(actor.key)
+            await self._runtime.ownership.reclaim_one(actor.key)
             actor.unseal()
         else:
             actor.lost()
@@ -234,7 +238,7 @@ async def _log_export_errors(chunks: AsyncGenerator[bytes, None], key: SessionKe
         async for chunk in chunks:
             yield chunk
     except Exception:  # KV is a cache, as above
-        log.exception("kv_not_sent", session=key.session, tenant=key.tenant)
+        log.exception("kv_export_failed", session=key.session, tenant=key.tenant)
 
 
 async def _ledgers(actor: Actor) -> list[array[int]]:
@@ -245,9 +249,9 @@ async def _ledgers(actor: Actor) -> list[array[int]]:
         return []
 
 
-def covered_prefix_length(ledger: array[int], told: list[array[int]]) -> int:
-    """How many leading tokens of a ledger are among what was told."""
-    return max((common_prefix_length(ledger, each) for each in told), default=0)
+def covered_prefix_length(ledger: array[int], covered: list[array[int]]) -> int:
+    """How many leading tokens of a ledger are covered by one of several others."""
+    return max((common_prefix_length(ledger, each) for each in covered), default=0)
 
 
 def common_prefix_length(one: array[int], other: array[int]) -> int:

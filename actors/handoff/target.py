@@ -1,12 +1,12 @@
-"""The target's side of hand-offs: room is reserved, KV comes in while the source still decodes, then the session.
+"""Takes sessions in from other replicas: room is reserved, KV comes in while the source decodes, then the session.
 
     Reserve ─► Reserved        (or Abort: draining, full)
-    Chunk … Chunk ""  ─► ChunkTaken …, Ready        the KV snapshot, verified by the engine; Ready 0 means refused
-    Prefill           ─► Ready                      KV computed here instead, or beyond the snapshot
-    Sealed            ─► Taken | Abort              claim instead of the source, the journal's next fence, go on
+    KVSnapshotChunk …  ─► KVSnapshotCredit …, HandoffReady        the KV snapshot, verified by the engine; Ready 0 means
+    refused HandoffPrefill    ─► HandoffReady                      KV computed here instead, or beyond the snapshot
+    Sealed            ─► SessionTaken | Abort              claim instead of the source, the journal's next fence, go on
 
 Invariants: nothing of the session starts before `Sealed` has come and the journal has granted the fence; KV that came
-in is a cache and may be used or lost (I6). A visit's end (the link broke) drops what was reserved; a session that was
+in is a cache and may be used or lost (I6). The link's end drops what was reserved; a session that was
 being taken is taken to the end: the source finds out by the journal.
 
 Bounds: `arrivals_max` sessions on their way here at the same time; `chunk_bytes` of KV under way for each.
@@ -35,7 +35,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class HandoffTarget:
-    """What a replica's `PeerHost` asks for hand-offs."""
+    """Accepts the hand-offs that come to a replica."""
 
     def __init__(self, runtime: Runtime, engine: Engine, *, arrivals_max: int = 64) -> None:
         self.runtime = runtime
@@ -64,8 +64,8 @@ class IncomingHandoff:
 class HandoffTargetSession:
     """The hand-offs of one link."""
 
-    def __init__(self, reception: HandoffTarget, post: Post, spawn: Spawn) -> None:
-        self._reception = reception
+    def __init__(self, target: HandoffTarget, post: Post, spawn: Spawn) -> None:
+        self._target = target
         self._post = post
         self._spawn = spawn
         self._arrivals: dict[int, IncomingHandoff] = {}
@@ -102,28 +102,28 @@ class HandoffTargetSession:
     # -- room ------------------------------------------------------------------------------------------------------
 
     def _reserve(self, frame: pf.Reserve) -> None:
-        reception = self._reception
+        target = self._target
         reason = None
-        if reception.runtime.draining:
+        if target.runtime.draining:
             reason = "draining"
-        elif frame.key in reception.arriving:
+        elif frame.key in target.arriving:
             reason = "on its way already"
-        elif len(reception.arriving) >= reception.arrivals_max:
+        elif len(target.arriving) >= target.arrivals_max:
             reason = "too many at the same time"
-        elif frame.tokens >= reception.engine.info.context_window:
+        elif frame.tokens >= target.engine.info.context_window:
             reason = "does not fit the context window"
         if reason is not None:
             self._post(pf.Abort(frame.handoff, reason))
             return
         arrival = IncomingHandoff(frame.handoff, frame.key)
-        self._arrivals[frame.handoff] = reception.arriving[frame.key] = arrival
+        self._arrivals[frame.handoff] = target.arriving[frame.key] = arrival
         self._post(pf.Reserved(frame.handoff))
 
     def _drop(self, arrival: IncomingHandoff) -> None:
         """The session does not come (or has come): its room is free."""
         self._arrivals.pop(arrival.number, None)
-        if self._reception.arriving.get(arrival.key) is arrival:
-            del self._reception.arriving[arrival.key]
+        if self._target.arriving.get(arrival.key) is arrival:
+            del self._target.arriving[arrival.key]
         if arrival.work is not None:
             arrival.work.cancel()
 
@@ -142,7 +142,9 @@ class HandoffTargetSession:
             try:
                 tokens = await work()
             except Exception as error:  # noqa: BLE001 - KV is a cache: what an engine does here costs tokens at most
-                log.warning("kv_not_taken", session=arrival.key.session, tenant=arrival.key.tenant, error=repr(error))
+                log.warning(
+                    "kv_import_failed", session=arrival.key.session, tenant=arrival.key.tenant, error=repr(error)
+                )
             arrival.work, arrival.busy = None, False
             self._post(pf.HandoffReady(arrival.number, tokens))
 
@@ -155,7 +157,7 @@ class HandoffTargetSession:
         arrival.chunks.put_nowait(data)
 
     async def _import(self, arrival: IncomingHandoff, chunks: asyncio.Queue[bytes]) -> int:
-        """Feeds the snapshot to the engine, and whatever the engine does not want to nobody."""
+        """Feeds the snapshot to the engine, and drops what the engine does not take."""
         ended = False
 
         async def arriving() -> AsyncIterator[bytes]:
@@ -167,8 +169,8 @@ class HandoffTargetSession:
 
         stream, failed, tokens = arriving(), None, 0
         try:
-            tokens = await self._reception.engine.import_kv(arrival.key, stream)
-        except Exception as error:  # noqa: BLE001 - told below, once the rest has come
+            tokens = await self._target.engine.import_kv(arrival.key, stream)
+        except Exception as error:  # noqa: BLE001 - reported below, once the rest has come
             failed = error
         await stream.aclose()  # type: ignore[attr-defined]
         while not ended and (data := await chunks.get()):
@@ -180,7 +182,7 @@ class HandoffTargetSession:
 
     async def _prefill(self, arrival: IncomingHandoff) -> int:
         """Computes KV ahead, unless answers wait for the engine: then it could only wait behind them."""
-        engine = self._reception.engine
+        engine = self._target.engine
         if engine.stats().waiting == 0:
             await engine.warm(arrival.key, arrival.ledger)
         return min(engine.place(arrival.key).tokens, len(arrival.ledger))
@@ -190,13 +192,13 @@ class HandoffTargetSession:
     async def _take(self, arrival: IncomingHandoff, sealed: pf.Sealed) -> None:
         """The source has stopped: the session is claimed, granted, loaded and goes on here."""
         try:
-            owner = await self._reception.runtime.adopt(arrival.key, sealed.owner)
-            self._reception.taken += 1
+            owner = await self._target.runtime.adopt(arrival.key, sealed.owner)
+            self._target.taken += 1
             self._post(pf.SessionTaken(arrival.number, owner))
         except Moved as moved:
             self._post(pf.Abort(arrival.number, f"held by {moved.owner}"))
         except SessileError as error:
-            log.warning("not_taken", session=arrival.key.session, tenant=arrival.key.tenant, error=str(error))
+            log.warning("adoption_failed", session=arrival.key.session, tenant=arrival.key.tenant, error=str(error))
             self._post(pf.Abort(arrival.number, error.code))
         finally:
             self._drop(arrival)

@@ -1,4 +1,4 @@
-"""One session's trouble among many: a sweep tells of it and goes on with the next, which comes by again."""
+"""Keeps one session's failure from ending a sweep over many: it is logged, and the next sweep tries it again."""
 
 from __future__ import annotations
 

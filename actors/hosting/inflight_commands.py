@@ -1,49 +1,53 @@
-"""One answer for a command that is sent twice: a copy that comes while the first is being answered gets its answer.
+"""Joins copies of a command: one that comes while the first is being answered gets the same answer.
 
-The log answers copies of what was applied, whenever they come. This is for what is refused: while a refusal waits for
-the journal's word, the session goes on, and a copy that is looked at by itself might be applied after all.
+Copies of what was applied are answered by the session's actor, whenever they come (`sessions.model.request`). This is
+for what is refused: while a refusal is confirmed with the journal, the session goes on, and a copy that was looked at
+by itself might be applied after all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-T = TypeVar("T")
-
-
-class _InflightCommand(NamedTuple, Generic[T]):
-    command: object
-    answer: asyncio.Future[T]
+from sessions.model.commands import Ok
+from sessions.model.request import Request
+from sessions.model.types import CommandId, SessionKey
 
 
-class InflightCommands(Generic[T]):
+class _InflightCommand(NamedTuple):
+    digest: bytes
+    answer: asyncio.Future[Ok]
+
+
+class InflightCommands:
     def __init__(self) -> None:
-        self._under_way: dict[Hashable, _InflightCommand[T]] = {}
+        self._under_way: dict[tuple[SessionKey, str, CommandId], _InflightCommand] = {}
 
-    async def execute_once(self, name: Hashable, command: object, answer: Callable[[], Awaitable[T]]) -> T:
-        """What `answer` returns or raises, or what it did for an equal command of this name that is under way. A copy
-        whose first is cancelled goes on by itself."""
-        while (first := self._under_way.get(name)) is not None and first.command == command:
+    async def execute_once(self, request: Request, execute: Callable[[], Awaitable[Ok]]) -> Ok:
+        """What `execute` returns or raises, or what it did for an equal request that is under way. A copy whose first
+        is cancelled goes on by itself."""
+        name = (request.key, request.principal.id, request.command.id)
+        while (first := self._under_way.get(name)) is not None and first.digest == request.digest:
             await asyncio.wait((first.answer,))
             if not first.answer.cancelled():
                 return first.answer.result()
-        if first is not None:  # another command under the same name: for the session to refuse
-            return await answer()
-        mine = self._under_way[name] = _InflightCommand(command, asyncio.get_running_loop().create_future())
+        if first is not None:  # another command under the same id: for the session to refuse
+            return await execute()
+        own = self._under_way[name] = _InflightCommand(request.digest, asyncio.get_running_loop().create_future())
         try:
-            answered = await answer()
+            answer = await execute()
         except Exception as error:
-            mine.answer.set_exception(error)
-            mine.answer.exception()  # looked at: there may be no copy
+            own.answer.set_exception(error)
+            own.answer.exception()  # retrieved: there may be no copy
             raise
         except BaseException:
-            mine.answer.cancel()
+            own.answer.cancel()
             raise
         else:
-            mine.answer.set_result(answered)
-            return answered
+            own.answer.set_result(answer)
+            return answer
         finally:
             del self._under_way[name]
-            del mine  # holds the error, whose traceback holds this frame
+            del own  # holds the error, whose traceback holds this frame

@@ -1,9 +1,9 @@
-"""What becomes of answers that nobody reads any more: they go on, pause or are cancelled after a while (orphan policy).
+"""Applies the orphan policy: answers without readers go on, pause or are cancelled after a while.
 
 Decides when; what it means for an open response is the actor's. Where the policy is to go on, nothing is kept or timed.
 
-A session whose answers are all paused leaves memory like an idle one, and stays away until somebody reads or asks
-something here. That is remembered by the fence under which it left: whoever is granted it next goes on with it.
+A session whose answers are all paused leaves memory like an idle one, and stays away until it is read or gets a
+command here. That is remembered by the fence under which it left: the next owner goes on with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sessions.actor.actor import Actor
 from sessions.model.journal_types import Head
 from sessions.model.types import SessionKey
 
-PUT_AWAY_MAX: Final = 100_000  # beyond it the oldest goes on though nobody reads it
+LEFT_PAUSED_MAX: Final = 100_000  # beyond it the oldest goes on without readers
 
 
 class OrphanPolicy:
@@ -30,19 +30,19 @@ class OrphanPolicy:
         read: Callable[[SessionKey], bool],
         wake: Callable[[SessionKey], None],
     ) -> None:
-        """`read`: somebody reads the session through this replica. `wake`: activates one that was put away."""
+        """`read`: the session has readers through this replica. `wake`: activates one that left paused."""
         self._limits = limits
         self._actor_of = actor_of
         self._read = read
         self._wake = wake
         self._timers: dict[SessionKey, asyncio.TimerHandle] = {}
         self._paused: set[SessionKey] = set()
-        self._put_away: dict[SessionKey, int] = {}  # left memory paused, under this fence
+        self._left_paused: dict[SessionKey, int] = {}  # left memory paused, under this fence
 
     def unread(self, key: SessionKey) -> None:
         """The last reader has left: the policy's time begins."""
         if self._limits.orphan_policy != "continue" and key not in self._timers:
-            self._timers[key] = asyncio.get_running_loop().call_later(self._limits.orphan_after_s, self._over, key)
+            self._timers[key] = asyncio.get_running_loop().call_later(self._limits.orphan_after_s, self._expired, key)
 
     def read_again(self, key: SessionKey) -> None:
         timer = self._timers.pop(key, None)
@@ -53,25 +53,25 @@ class OrphanPolicy:
             actor = self._actor_of(key)
             if actor is not None:
                 actor.readers_back()
-        if self._put_away.pop(key, None) is not None and self._actor_of(key) is None:
+        if self._left_paused.pop(key, None) is not None and self._actor_of(key) is None:
             self._wake(key)
 
-    def put_away(self, head: Head) -> bool:
-        """The session left memory here with all its answers paused, and nobody has had it since."""
-        if self._put_away.get(head.key, head.fence) != head.fence:
-            del self._put_away[head.key]
-        return head.key in self._put_away
+    def left_paused(self, head: Head) -> bool:
+        """The session left memory here with all its answers paused, and has had no owner since."""
+        if self._left_paused.get(head.key, head.fence) != head.fence:
+            del self._left_paused[head.key]
+        return head.key in self._left_paused
 
-    def left(self, actor: Actor) -> None:
+    def deactivated(self, actor: Actor) -> None:
         """The session has left memory."""
-        self._put_away.pop(actor.key, None)
+        self._left_paused.pop(actor.key, None)
         if actor.key in self._paused and actor.open and not actor.busy:
-            self._put_away[actor.key] = actor.fence
-            if len(self._put_away) > PUT_AWAY_MAX:
-                del self._put_away[next(iter(self._put_away))]
+            self._left_paused[actor.key] = actor.fence
+            if len(self._left_paused) > LEFT_PAUSED_MAX:
+                del self._left_paused[next(iter(self._left_paused))]
         self._paused.discard(actor.key)
 
-    def _over(self, key: SessionKey) -> None:
+    def _expired(self, key: SessionKey) -> None:
         self._timers.pop(key, None)
         actor = self._actor_of(key)
         if actor is not None and not self._read(key):

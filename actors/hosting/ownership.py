@@ -1,7 +1,7 @@
-"""How a session comes to this replica and stays its: claim, grant, load; and when that must be looked up again.
+"""Acquires sessions for a replica (claim, grant, load) and knows when ownership must be confirmed again.
 
 The directory's claim only spares a race; the journal's grant decides (I1). When the directory is away, a session may
-be taken by the journal alone where nobody else can be meant: it is new, its last grant was ours, or whoever asks has
+be taken by the journal alone where nobody else can be meant: it is new, its last grant was ours, or the requester has
 lost the owner that the last grant names. What was taken so is claimed once the directory is back (`reclaim`).
 
 What this replica believes to own can be wrong without its noticing: it was stopped for a while (SIGSTOP, a pause
@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
 
+from sessions.clock import Clock
 from sessions.machine.state import State, apply, empty, replay
 from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Head, Loaded
-from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionKey, UnixMs
+from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionKey
 from sessions.ports import Claim, Directory, Journal, Owner
 
 log = structlog.get_logger(__name__)
@@ -37,14 +39,40 @@ STOOD_STILL_S: Final = 1.0  # below what others need to take us for dead
 
 
 class Moved(Exception):
-    """Another replica holds the session: an ordinary answer, and the router goes there. None: nobody knows who."""
+    """Another replica holds the session: an ordinary answer, and the router goes there. None: the owner is not
+    known."""
 
     def __init__(self, owner: Owner | None) -> None:
         super().__init__(owner.replica if owner is not None else "?")
         self.owner = owner
 
 
-Holder = Callable[[SessionKey, Head], Awaitable[Owner | None]]
+class Identity(NamedTuple):
+    """One replica process; its incarnation is new at every start."""
+
+    replica: ReplicaId
+    incarnation: str
+
+
+async def _no_owner(key: SessionKey, head: Head) -> None:
+    return
+
+
+async def _no_announcement(key: SessionKey) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """What a replica's actors learn from, and say to, the rest of the cluster. As it stands: there is no other replica.
+
+    `must_confirm`: our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: the owner that
+    still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
+    `announce_deletion`: has other replicas release their KV of a deleted session."""
+
+    must_confirm: Callable[[], bool] = lambda: False
+    find_owner: Callable[[SessionKey, Head], Awaitable[Owner | None]] = _no_owner
+    announce_deletion: Callable[[SessionKey], Awaitable[None]] = _no_announcement
 
 
 class ActivatedSession(msgspec.Struct, frozen=True):
@@ -57,34 +85,20 @@ class ActivatedSession(msgspec.Struct, frozen=True):
 
 
 class Ownership:
-    """Claims, grants and doubts of one replica."""
+    """Claims, grants and generation of one replica."""
 
     def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        incarnation: str,
-        journal: Journal,
-        directory: Directory,
-        now_ms: Callable[[], UnixMs],
-        new_id: Callable[[], str],
-        must_confirm: Callable[[], bool],
-        holder: Holder | None = None,
+        self, identity: Identity, *, journal: Journal, directory: Directory, clock: Clock, peers: Peers | None = None
     ) -> None:
-        """`must_confirm`: the lease has run out by our own clock (`actors.cluster.membership`). `holder`: who has a
-        session according to its last owner itself (`actors.cluster.previous_owner`); None: nobody is asked."""
-        self.replica = replica
-        self.incarnation = incarnation
+        self._identity = identity
         self._journal = journal
         self._directory = directory
-        self._now_ms = now_ms
-        self._new_id = new_id
-        self._must_confirm = must_confirm
-        self._holder = holder
+        self._clock = clock
+        self._peers = peers or Peers()
         self._held: dict[SessionKey, Owner] = {}
         self._unclaimed: dict[SessionKey, None] = {}
         self._unreleased: dict[tuple[SessionKey, Owner], None] = {}  # entries that could not be given back
-        self._doubts = 0
+        self._generation = 0
         self._confirmed: dict[SessionKey, int] = {}
         self._ticked_at: float | None = None
 
@@ -93,18 +107,18 @@ class Ownership:
 
     # -- taking ----------------------------------------------------------------------------------------------------
 
-    async def take(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
+    async def acquire(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
         """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
 
-        The directory may have forgotten an owner that lives (it was emptied, or failed over), so whoever the journal
-        names is asked first.
+        The directory may have forgotten an owner that lives (it was emptied, or failed over), so the owner that the
+        journal names is queried first.
 
         `head` was read before; `instead_of` is the owner that is to be replaced (hand-off, early takeover). Whatever
         fails after the claim gives the claim back.
         """
-        owner = Owner(self.replica, self.incarnation, ActivationId(self._new_id()))
-        doubts = self._doubts
-        await self._spare(key, head, instead_of)
+        owner = Owner(*self._identity, ActivationId(self._clock.new_id()))
+        generation = self._generation
+        await self._check_previous_owner(key, head, instead_of)
         await self._claim(key, owner, head, instead_of)
         try:
             granted = await self._grant(key, owner, head, instead_of)
@@ -113,7 +127,7 @@ class Ownership:
             await self._give_back(key, owner)
             raise
         self._held[key] = owner
-        self._confirmed[key] = doubts
+        self._confirmed[key] = generation
         return ActivatedSession(owner, granted, state, loaded)
 
     async def _claim(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> None:
@@ -121,7 +135,7 @@ class Ownership:
             claim = await self._claimed(key, owner, instead_of)
         except BaseException as error:
             if isinstance(error, Unavailable) and self._goes_by_journal(head, instead_of):
-                log.warning("taken_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+                log.warning("claim_skipped", session=key.session, tenant=key.tenant, error=error.code)
                 self._unclaimed[key] = None
                 return
             if isinstance(error, OutcomeUnknown) or not isinstance(error, Unavailable):  # it may stand
@@ -138,7 +152,7 @@ class Ownership:
         return claim
 
     async def _claim_with_retries(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
-        """A claim is idempotent on its owner: one of unknown outcome is asked again. Raises OutcomeUnknown where it may
+        """A claim is idempotent on its owner: one of unknown outcome is repeated. Raises OutcomeUnknown where it may
         stand, and another Unavailable where it does not."""
         unknown: OutcomeUnknown | None = None
         for _ in range(ATTEMPTS):
@@ -153,24 +167,25 @@ class Ownership:
 
     def is_ours(self, owner: Owner) -> bool:
         """It is this process, whatever the activation."""
-        return owner.replica == self.replica and owner.incarnation == self.incarnation
+        return (owner.replica, owner.incarnation) == self._identity
 
     def _goes_by_journal(self, head: Head | None, instead_of: Owner | None) -> bool:
         if head is None or head.top == 0:
             return True
-        if last_replica(head) == self.replica:
+        if last_replica(head) == self._identity.replica:
             return True
         return instead_of is not None and head.owner == owner_label(instead_of)
 
-    async def _spare(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
-        """Raises Moved when whoever the journal names, other than who is to be replaced, lives and has the session."""
-        if self._holder is None or head is None or head.top == 0:
+    async def _check_previous_owner(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
+        """Raises Moved when the owner that the journal names, unless it is to be replaced, lives and has the
+        session."""
+        if head is None or head.top == 0:
             return
         if instead_of is not None and head.owner == owner_label(instead_of):
             return
-        holder = await self._holder(key, head)
-        if holder is not None:
-            raise Moved(holder)
+        owner = await self._peers.find_owner(key, head)
+        if owner is not None:
+            raise Moved(owner)
 
     async def _grant(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> Head:
         """The fence, by compare-and-swap on the one read before; a race, or an unknown outcome, is read again."""
@@ -180,25 +195,25 @@ class Ownership:
                     key,
                     expected_fence=None if head is None else head.fence,
                     owner=owner_label(owner),
-                    new_epoch=Epoch(self._new_id()),
-                    now_ms=self._now_ms(),
+                    new_epoch=Epoch(self._clock.new_id()),
+                    now_ms=self._clock.now_ms(),
                 )
             except (Fenced, OutcomeUnknown):
                 before, head = head, await self._journal.head(key)
                 if head is not None and head.owner == owner_label(owner):
                     return head  # it had been granted
                 if before is None or head is None or head.owner != before.owner:
-                    await self._spare(key, head, instead_of)
+                    await self._check_previous_owner(key, head, instead_of)
         raise session_moving_error()
 
     async def _load(self, key: SessionKey, granted: Head) -> tuple[State, Loaded]:
-        loaded = await self._journal.load(key, now_ms=self._now_ms())
+        loaded = await self._journal.load(key, now_ms=self._clock.now_ms())
         if loaded is None or loaded.head.fence != granted.fence:
             raise session_moving_error()
         try:
             state = replay(loaded)
         except ValueError:
-            log.warning("snapshot_unreadable", session=key.session, tenant=key.tenant)
+            log.warning("snapshot_rejected", session=key.session, tenant=key.tenant)
             state = empty(key, user=granted.user, listed=granted.listed)
             for record in await self._whole_log(key):
                 apply(state, record)
@@ -217,7 +232,7 @@ class Ownership:
 
     # -- giving back -----------------------------------------------------------------------------------------------
 
-    def let_go(self, key: SessionKey) -> Owner:
+    def drop(self, key: SessionKey) -> Owner:
         """The session leaves memory; its entry is still to be released."""
         self._unclaimed.pop(key, None)
         self._confirmed.pop(key, None)
@@ -242,7 +257,7 @@ class Ownership:
                 del self._unreleased[next(iter(self._unreleased))]
             log.warning("release_failed", session=key.session, error=error.code)
 
-    async def release_again(self) -> None:
+    async def retry_releases(self) -> None:
         """Gives back what could not be given back before. Raises Unavailable; then it is tried again.
 
         Where the session is ours again, its new claim takes the old one's place, and what is left waits for its end."""
@@ -253,7 +268,7 @@ class Ownership:
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> list[SessionKey]:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
-        claimed before. Returns those for which it names somebody else: they are asked again next time, and nothing is
+        claimed before. Returns those for which it names another owner: they are claimed again next time, and nothing is
         answered for them without the journal's word. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
         self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
@@ -263,19 +278,19 @@ class Ownership:
             if owner is None:
                 continue
             claim = await self._claimed(key, owner, None)
-            if self._held.get(key) != owner:  # it has left meanwhile, and may be here anew: this claim is nobody's
+            if self._held.get(key) != owner:  # it has left meanwhile, and may be here anew: this claim is void
                 await self._release(key, owner)
                 if key in self._held:
                     self._unclaimed[key] = None
             elif claim.won:
                 self._unclaimed.pop(key, None)
             else:
-                log.info("claimed_by_another", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
+                log.info("claim_contested", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
                 self._confirmed.pop(key, None)
                 contested.append(key)
         return contested
 
-    async def regain(self, key: SessionKey) -> None:
+    async def reclaim_one(self, key: SessionKey) -> None:
         """After a hand-off that failed: the directory's entry is ours again, now or by `reclaim`. Raises nothing.
 
         It is never taken from the target, whose grant may be on its way."""
@@ -283,37 +298,38 @@ class Ownership:
             try:
                 await self.reclaim(lambda each: each == key)
             except SessileError as error:
-                log.warning("not_regained", session=key.session, tenant=key.tenant, error=error.code)
+                log.warning("reclaim_failed", session=key.session, tenant=key.tenant, error=error.code)
 
-    # -- doubt -----------------------------------------------------------------------------------------------------
+    # -- confirmation
+    # -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
         """To be called every TICK_S. True when this process stood still in between."""
-        late = self._late()
+        stalled = self._stalled()
         self._ticked_at = asyncio.get_running_loop().time()
-        return late
+        return stalled
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Whatever was confirmed so far must be confirmed again."""
-        self._doubts += 1
+        self._generation += 1
 
-    def _late(self) -> bool:
+    def _stalled(self) -> bool:
         if self._ticked_at is None:
             return False
         return asyncio.get_running_loop().time() - self._ticked_at > TICK_S + STOOD_STILL_S
 
-    def certain(self, key: SessionKey) -> bool:
-        """Whether answers may be given for a session without asking the journal first."""
-        return self._confirmed.get(key) == self._doubts and not self._must_confirm() and not self._late()
+    def is_confirmed(self, key: SessionKey) -> bool:
+        """Whether answers may be given for a session without reading the journal first."""
+        return self._confirmed.get(key) == self._generation and not self._peers.must_confirm() and not self._stalled()
 
     async def confirm(self, key: SessionKey, fence: int) -> bool:
         """Whether the journal still has the session under our fence. Raises Unavailable: then answer nothing."""
-        doubts = self._doubts
+        generation = self._generation
         head = await self._journal.head(key)
         if head is None or head.fence != fence:
             return False
         if key in self._held:
-            self._confirmed[key] = doubts
+            self._confirmed[key] = generation
         return True
 
 

@@ -1,11 +1,11 @@
-"""Pacing: how many sessions that lost their owner come back at the same time, and which first.
+"""Limits how many sessions that lost their owner are recovered at the same time, by priority.
 
 Recovering a turn costs the survivor a prefill, so a replica that inherits hundreds of sessions at once would serve
-nobody. A slot is held from before the claim until the recovered session has written something (or ended, or patience
-with it ends); whoever waits is admitted by priority, then in order. Commands do not pass here: who asks now is
-served now.
+none. A slot is held from before the claim until the recovered session has written something (or ended, or patience
+with it ends); waiters are admitted by priority, then in order. Commands do not pass here: they are
+served at once.
 
-Bounds: `at_once` slots. What waits is bounded by those who ask.
+Bounds: `at_once` slots. What waits is bounded by its callers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from sessions.model.events import Record, SessionMigrated
 from sessions.model.types import SessionKey
 
-FIRST, READ, UNREAD = 0, 1, 2  # priorities: somebody waits, somebody reads, nobody does
+FIRST, READ, UNREAD = 0, 1, 2  # priorities: a command waits, it has readers, it has none
 
 
 class RecoveryGate:
@@ -59,7 +59,7 @@ class RecoveryGate:
         self._free += 1
 
     def hold(self, key: SessionKey) -> None:
-        """The slot is `key`'s until it makes progress or ends. Who asked for the same session twice has one slot."""
+        """The slot is `key`'s until it makes progress or ends. Two recoveries of a session have one slot."""
         if key in self._holding:
             self.leave()
             return

@@ -1,4 +1,4 @@
-"""A replica's actors: activation, routing to them, publishing what they make durable, passivation.
+"""Hosts a replica's actors: activates sessions, routes commands to them, publishes what they write, passivates them.
 
 Activation (COLD → CLAIMING → LOADING → WARM) is single-flight per session: claim in the directory, grant in the
 journal, load, fold (`actors.hosting.ownership`), go on with what is unfinished.
@@ -6,7 +6,7 @@ A crash anywhere in it leaves a claim that lapses with the lease, or a grant who
 
 Limits: `actors_max` in memory (the longest idle one leaves first; when none is idle, commands are shed),
 `activations_max` at the same time and `recoveries_max` sessions coming back from a lost owner (others wait).
-Upkeep (sweeps) is in `actors.maintenance.sweeps`, hand-off in `actors.handoff.source`.
+Sweeps are in `actors.maintenance.sweeps`, hand-off in `actors.handoff`.
 After: Orleans' virtual actors (Bernstein et al., 2014), whose directory and activation we follow.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Literal
 
@@ -25,9 +25,10 @@ from actors.hosting.error_isolation import isolate_errors
 from actors.hosting.inflight_commands import InflightCommands
 from actors.hosting.ownership import (
     TICK_S,
-    Holder,
+    Identity,
     Moved,
     Ownership,
+    Peers,
     activation_cause,
     activation_reason,
     last_replica,
@@ -35,21 +36,22 @@ from actors.hosting.ownership import (
 )
 from actors.hosting.recovery_gate import READ, UNREAD, RecoveryGate
 from actors.hosting.runtime_limits import RuntimeLimits
+from actors.hosting.services import Accounting, Inference
 from actors.hosting.single_flight import SingleFlight, shutting_down
 from actors.hosting.subscribers import OnDeactivated, Sink, Subscribers
 from sessions.actor.actor import Actor
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.mailbox import ActorStopped
-from sessions.billing.prices import PriceBook
+from sessions.clock import Clock
 from sessions.machine.inputs_effects import Activated
-from sessions.machine.machine import Machine, idempotency_conflict
-from sessions.metrics import Metrics
+from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.authorization import deleted, demand, may_see, not_found
 from sessions.model.errors import BadInput, Gone, NotFound, Overloaded, SessileError
 from sessions.model.journal_types import Head
-from sessions.model.types import Principal, ReplicaId, SessionId, SessionKey, UnixMs, derived_session_id
-from sessions.ports import Directory, Engine, FilterSet, Journal, Owner, Published
+from sessions.model.request import Request, recorded_answer
+from sessions.model.types import Principal, SessionKey
+from sessions.ports import Directory, Journal, Owner, Published
 
 __all__ = ["Moved", "Runtime", "RuntimeLimits"]
 
@@ -67,77 +69,56 @@ class Runtime:
 
     def __init__(
         self,
+        identity: Identity,
         *,
-        replica: ReplicaId,
-        incarnation: str,
         journal: Journal,
         directory: Directory,
-        engine: Engine,
-        filters: FilterSet,
+        inference: Inference,
+        clock: Clock,
         limits: RuntimeLimits,
-        now_ms: Callable[[], UnixMs],
-        new_id: Callable[[], str],
-        must_confirm: Callable[[], bool] = lambda: False,
-        measures: Metrics | None = None,
-        prices: PriceBook | None = None,
-        holder: Holder | None = None,
+        accounting: Accounting | None = None,
+        peers: Peers | None = None,
     ) -> None:
-        """`must_confirm`: our lease has run out (`actors.cluster.membership`): answers need the journal's word first.
-        `holder` asks who still has a session that the directory may have forgotten
-        (`actors.cluster.previous_owner`)."""
-        self.measures = measures or Metrics()
-        self._prices = prices
-        self.replica = replica
-        self.incarnation = incarnation
+        """`peers` None: this replica is alone."""
+        accounting, peers = accounting or Accounting(), peers or Peers()
+        self.identity = identity
         self.limits = limits
+        self.metrics = accounting.metrics
+        self.draining = False  # sessions that are here go on, others do not come
         self._journal = journal
         self._directory = directory
-        self._engine = engine
-        self._filters = filters
-        self._now_ms = now_ms
-        self.told: Callable[[Published], None] = lambda published: None  # all that becomes durable; must not block
-        self.announce_deletion: Callable[[SessionKey], Awaitable[None]] = (
-            _no_previous_owner  # whoever may hold KV of it, too
-        )
-        self.draining = False  # sessions that are here go on, others do not come
-        self.ownership = Ownership(
-            replica=replica,
-            incarnation=incarnation,
-            journal=journal,
-            directory=directory,
-            now_ms=now_ms,
-            new_id=new_id,
-            must_confirm=must_confirm,
-            holder=holder,
-        )
+        self._engine = inference.engine
+        self._accounting = accounting
+        self._announce_deletion = peers.announce_deletion
+        self.ownership = Ownership(identity, journal=journal, directory=directory, clock=clock, peers=peers)
         self._actors: dict[SessionKey, Actor] = {}
-        self._copies = InflightCommands[cm.Ok]()
-        self._looking = SingleFlight[Head | None](shutting_down, ended=_not_activated)
-        self._activating = SingleFlight[Actor](shutting_down, ended=_not_activated)
+        self._inflight = InflightCommands()
+        self._head_reads = SingleFlight[Head | None](shutting_down, ended=_log_failed_activation)
+        self._activating = SingleFlight[Actor](shutting_down, ended=_log_failed_activation)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
         self._passivation_slots = asyncio.Semaphore(limits.passivations_max)
         self._gate = RecoveryGate(at_once=limits.recoveries_max, patience_s=limits.recovery_patience_s)
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
-        self.audience = Subscribers(limits, self._actors.get, self._wake)
+        self.subscribers = Subscribers(limits, self._actors.get, self._wake)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
-
-    async def __aenter__(self) -> Runtime:
-        await self._tasks.__aenter__()
-        self._world = ActorContext(
-            journal=self._journal,
-            engine=self._engine,
-            filters=self._filters,
-            replica=self.replica,
-            now_ms=self._now_ms,
+        self._context = ActorContext(
+            journal=journal,
+            engine=inference.engine,
+            filters=inference.filters,
+            replica=identity.replica,
+            now_ms=clock.now_ms,
             spawn=self._spawn,
             publish=self._publish,
             erase=self.erase,
-            limits=self.limits.actor,
-            metrics=self.measures,
+            limits=limits.actor,
+            metrics=accounting.metrics,
         )
-        self._vigil = self._spawn(self._keep_vigil())
+
+    async def __aenter__(self) -> Runtime:
+        await self._tasks.__aenter__()
+        self._monitor = self._spawn(self._monitor_ownership())
         return self
 
     async def __aexit__(
@@ -146,7 +127,11 @@ class Runtime:
         await self.close()
         await self._tasks.__aexit__(kind, error, trace)
 
-    async def quiet(self, patience_s: float) -> None:
+    def start_draining(self) -> None:
+        """From now on no session is activated here; those that are in memory go on."""
+        self.draining = True
+
+    async def quiesce(self, patience_s: float) -> None:
         """Takes no new sessions or commands and returns when no answer is being written, or patience ends."""
         self._closing = True
         with contextlib.suppress(TimeoutError):
@@ -157,42 +142,39 @@ class Runtime:
     async def close(self) -> None:
         """Takes no more commands and passivates every actor. Open responses stay open in the log. Idempotent."""
         self._closing = True
-        await self._looking.close()
+        await self._head_reads.close()
         await self._activating.close()
         await asyncio.gather(*(self.passivate(key) for key in list(self._actors)))
-        self._vigil.cancel()
+        self._monitor.cancel()
         self._gate.close()
 
     # -- Sessions --------------------------------------------------------------------------------------------------
 
-    async def execute(
-        self, principal: Principal, command: cm.ActorCommand, *, instead_of: Owner | None = None
-    ) -> cm.Ok:
+    async def execute(self, request: Request, *, instead_of: Owner | None = None) -> cm.Ok:
         """See the `Sessions` port. Raises Moved when another replica holds the session.
 
-        `instead_of` is an owner that the asker has lost: its claim, and no other's, may be taken over."""
-        demand(principal, "chat")
-        key = self.key_of(principal, command)
-        if self._closing and not isinstance(command, cm.ResponseCancel):
+        `instead_of` is an owner that the sender has lost: its claim, and no other's, may be taken over."""
+        demand(request.principal, "chat")
+        if self._closing and not isinstance(request.command, cm.ResponseCancel):
             raise shutting_down()
-        name = (key, principal.id, command.id)
-        return await self._copies.execute_once(name, command, lambda: self._answer(key, principal, command, instead_of))
+        return await self._inflight.execute_once(request, lambda: self._execute(request, instead_of))
 
-    async def _answer(
-        self, key: SessionKey, principal: Principal, command: cm.ActorCommand, instead_of: Owner | None
-    ) -> cm.Ok:
-        create = cm.session_settings_of(command) is not None
+    async def _execute(self, request: Request, instead_of: Owner | None) -> cm.Ok:
+        key, create = request.key, cm.session_settings_of(request.command) is not None
         for _ in range(ATTEMPTS):
             actor = self._actors.get(key)
             if actor is None:
                 try:
-                    actor = await self._activated(key, principal, create=create, instead_of=instead_of)
+                    actor = await self._get_or_activate(key, request.principal, create=create, instead_of=instead_of)
                 except Gone:
-                    return await self._answer_before(key, principal, command)
-            elif not self.ownership.certain(key):
+                    answer = await recorded_answer(self._journal, request)
+                    if answer is None:
+                        raise
+                    return answer
+            elif not self.ownership.is_confirmed(key):
                 await self._confirm(actor)
             try:
-                answer = await actor.execute(principal, command)
+                answer = await actor.execute(request)
             except ActorStopped:
                 await actor.settled()
                 continue
@@ -200,49 +182,34 @@ class Runtime:
                 if await self._confirm(actor):
                     raise
                 continue
-            if create:
-                return msgspec.structs.replace(answer, epoch=actor.epoch)
-            return answer
+            return msgspec.structs.replace(answer, epoch=actor.epoch) if create else answer
         raise session_moving_error()
-
-    async def _answer_before(self, key: SessionKey, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
-        """What a deleted session answered to the command while it was there. Raises Gone where it did not."""
-        record = await self._journal.find_command(key, principal.id, command.id)
-        if record is None:
-            raise deleted(key)
-        if record.digest != cm.command_digest(command):
-            raise idempotency_conflict()
-        return record.answer
 
     def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
         """See the `Sessions` port."""
-        return self.audience.watch(key, sink)
+        return self.subscribers.watch(key, sink)
 
-    async def attach(self, key: SessionKey, sink: Sink, left: OnDeactivated) -> tuple[Actor, Callable[[], None]] | None:
+    async def attach(
+        self, key: SessionKey, sink: Sink, on_deactivated: OnDeactivated
+    ) -> tuple[Actor, Callable[[], None]] | None:
         """Like `watch` for a session that is in memory here; None where it is not. Nothing falls between the actor's
         `top` as it is on return and the first call of `sink`.
 
-        `left` (plain function) is called once when the session leaves memory. Raises Unavailable when it is in doubt
-        whether the session is still ours and the journal does not say."""
+        `on_deactivated` (plain function) is called once when the session leaves memory. Raises Unavailable when it is
+        in doubt whether the session is still ours and the journal does not say."""
         activating = self._activating.get(key)
         if activating is not None:
             await asyncio.wait((activating,))
         actor = self._actors.get(key)
-        if actor is not None and not self.ownership.certain(key):
+        if actor is not None and not self.ownership.is_confirmed(key):
             await self._confirm(actor)
             actor = self._actors.get(key)
-        return None if actor is None else (actor, self.audience.attach(key, sink, left))
-
-    @staticmethod
-    def key_of(principal: Principal, command: cm.ActorCommand) -> SessionKey:
-        """The session that a command is for; one that creates without a name gets the name that follows from it."""
-        session: SessionId | None = command.session
-        return SessionKey(principal.tenant, session or derived_session_id(principal, command.id))
+        return None if actor is None else (actor, self.subscribers.attach(key, sink, on_deactivated))
 
     def _publish(self, published: Published) -> None:
         self._gate.published(published.key, published.records)
-        self.told(published)
-        self.audience.publish(published)
+        self._accounting.on_published(published)
+        self.subscribers.publish(published)
 
     # -- activation ------------------------------------------------------------------------------------------------
 
@@ -257,10 +224,10 @@ class Runtime:
     def actors(self) -> list[Actor]:
         return list(self._actors.values())
 
-    async def holder(self, key: SessionKey) -> Owner | None:
+    async def confirmed_owner(self, key: SessionKey) -> Owner | None:
         """Our ownership of a session in memory here, by the journal's word where it is in doubt. Raises Unavailable."""
         actor = self._actors.get(key)
-        if actor is None or not (self.ownership.certain(key) or await self._confirm(actor)):
+        if actor is None or not (self.ownership.is_confirmed(key) or await self._confirm(actor)):
             return None
         return self.ownership.owner(key)
 
@@ -278,7 +245,7 @@ class Runtime:
 
     def readers(self, key: SessionKey) -> int:
         """How many watch the session through this replica."""
-        return self.audience.count(key)
+        return self.subscribers.count(key)
 
     async def recover(
         self, key: SessionKey, *, instead_of: Owner | None = None, priority: int = UNREAD
@@ -288,7 +255,7 @@ class Runtime:
         try:
             actor = self._actors.get(key)
             if actor is None:
-                actor = await self._activated(key, None, create=False, instead_of=instead_of)
+                actor = await self._get_or_activate(key, None, create=False, instead_of=instead_of)
         except BaseException:
             self._gate.leave()
             raise
@@ -299,18 +266,18 @@ class Runtime:
         return self.ownership.owner(key)
 
     def _wake(self, key: SessionKey) -> None:
-        """Somebody reads a session that was put away with paused answers."""
+        """Activates a session that left memory with paused answers, because it is read again."""
 
         async def wake() -> None:
-            with isolate_errors("not_woken", key), contextlib.suppress(Moved):
+            with isolate_errors("wake_failed", key), contextlib.suppress(Moved):
                 await self.recover(key, priority=READ)
 
         if not self._closing:
             self._spawn(wake())
 
-    def put_away(self, head: Head) -> bool:
-        """The session left memory here with all its answers paused (orphan policy), and nobody has had it since."""
-        return self.audience.put_away(head)
+    def left_paused(self, head: Head) -> bool:
+        """The session left memory here with all its answers paused (orphan policy), and has had no owner since."""
+        return self.subscribers.left_paused(head)
 
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
         """The target's side of a hand-off, after the source's seal. Raises Moved, SessileError."""
@@ -319,10 +286,10 @@ class Runtime:
             if head is None:
                 raise not_found(key)
             older = self._actors.get(key)
-            if older is not None and older.fence != head.fence:  # of ours, that nobody told of its end
+            if older is not None and older.fence != head.fence:  # of ours, which has not learnt of its end
                 older.lost()
             try:
-                await self._single(key, head, source, "handoff")
+                await self._activate_once(key, head, source, "handoff")
             except Moved as moved:  # an attempt for a command was under way, which could not replace the source
                 if moved.owner != source:
                     raise
@@ -332,14 +299,14 @@ class Runtime:
                 return owner
         raise session_moving_error()
 
-    def succeed(self, key: SessionKey, owner: Owner) -> None:
-        """The source's side: the session is `owner`'s now. The actor here leaves and says so."""
+    def hand_over(self, key: SessionKey, owner: Owner) -> None:
+        """The source's side of a hand-off, at its end: the session is `owner`'s now, and its actor here leaves."""
         actor = self._actors.get(key)
         if actor is not None:
             self._successors[key] = owner
             actor.hand_over()
 
-    async def _activated(
+    async def _get_or_activate(
         self, key: SessionKey, principal: Principal | None, *, create: bool, instead_of: Owner | None = None
     ) -> Actor:
         """The session's actor, activated by whoever comes first; everyone else waits for the same attempt."""
@@ -347,7 +314,7 @@ class Runtime:
         if task is None:
             if self._closing or self.draining:
                 raise shutting_down()
-            head = await self._head(key)
+            head = await self._read_head(key)
             if head is None or head.top == 0:
                 if not create:
                     raise not_found(key)
@@ -355,14 +322,15 @@ class Runtime:
                 raise not_found(key)
             elif head.deleted_at is not None and not create:
                 raise deleted(key)
-            return await self._single(key, head, instead_of, None)
+            return await self._activate_once(key, head, instead_of, None)
         return await self._activating.join(task)
 
-    async def _head(self, key: SessionKey) -> Head | None:
+    async def _read_head(self, key: SessionKey) -> Head | None:
         """The head, read once for all who ask at the same time, so that they go on in the order in which they came."""
-        return await self._looking.join(self._looking.get(key) or self._looking.begin(key, self._journal.head(key)))
+        reading = self._head_reads.get(key) or self._head_reads.begin(key, self._journal.head(key))
+        return await self._head_reads.join(reading)
 
-    async def _single(
+    async def _activate_once(
         self, key: SessionKey, head: Head | None, instead_of: Owner | None, cause: Literal["handoff"] | None
     ) -> Actor:
         actor = self._actors.get(key)
@@ -391,7 +359,7 @@ class Runtime:
     ) -> Actor:
         begun_at = asyncio.get_running_loop().time()
         async with self._activation_slots:
-            taken = await self.ownership.take(key, head, instead_of=instead_of)
+            taken = await self.ownership.acquire(key, head, instead_of=instead_of)
             loaded, granted = taken.loaded, taken.head
             machine = Machine(
                 taken.state,
@@ -400,17 +368,20 @@ class Runtime:
                 fingerprint=self._engine.tokenizer.fingerprint,
                 smaller_model=self._engine.info.smaller_model,
                 forgetful=not loaded.commands_complete,
-                prices=self._prices,
+                prices=self._accounting.prices,
             )
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
-            actor = Actor(machine, granted, self._world, on_end=self._ended, snapshot_at=snapshot_at)
+            actor = Actor(machine, granted, self._context, on_end=self._deactivated, snapshot_at=snapshot_at)
             self._actors[key] = actor
-            self._reasons[key] = activation_reason(head, self.replica, instead_of, handed_off=cause is not None)
-            same = head is not None and last_replica(head) == self.replica
-            actor.activate(Activated(self.replica, cause or ("restart" if same else "failover")))
+            me = self.identity.replica
+            self._reasons[key] = activation_reason(head, me, instead_of, handed_off=cause is not None)
+            same = head is not None and last_replica(head) == me
+            actor.activate(Activated(me, cause or ("restart" if same else "failover")))
             why = activation_cause(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
-            self.measures.activated(why, asyncio.get_running_loop().time() - begun_at)
-            log.info("activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch)
+            self.metrics.activated(why, asyncio.get_running_loop().time() - begun_at)
+            log.info(
+                "session_activated", session=key.session, tenant=key.tenant, fence=granted.fence, epoch=granted.epoch
+            )
         self._spawn(self._notify_watchers(key, taken.owner))
         return actor
 
@@ -418,9 +389,10 @@ class Runtime:
         try:
             await self._directory.activated(key, owner)
         except SessileError as error:  # they look again once per TTL
-            log.warning("watchers_not_told", session=key.session, tenant=key.tenant, error=error.code)
+            log.warning("watcher_notification_failed", session=key.session, tenant=key.tenant, error=error.code)
 
-    # -- doubt -----------------------------------------------------------------------------------------------------
+    # -- confirmation
+    # -----------------------------------------------------------------------------------------------------
 
     async def _confirm(self, actor: Actor) -> bool:
         """Whether an actor is still ours by the journal's word; one that is not leaves. Raises Unavailable."""
@@ -429,22 +401,22 @@ class Runtime:
             actor.lost()
         return ours
 
-    async def _keep_vigil(self) -> None:
+    async def _monitor_ownership(self) -> None:
         """Notices when this process stood still, or the journal went back (a restored backup): what is here may have
         other owners, or another log, so it looks at all of it."""
         incarnation = self._journal.incarnation
         while True:
             if self.ownership.tick():
-                self.doubt("stood_still")
+                self.reconfirm("stood_still")
             if self._journal.incarnation != incarnation:
                 incarnation = self._journal.incarnation
-                self.doubt("journal_went_back")
+                self.reconfirm("journal_went_back")
             await asyncio.sleep(TICK_S)
 
-    def doubt(self, why: str) -> None:
+    def reconfirm(self, why: str) -> None:
         """Others may have taken our sessions: each is confirmed by the journal before anything is answered for it."""
-        log.warning("in_doubt", why=why, actors=len(self._actors))
-        self.ownership.doubt()
+        log.warning("ownership_questioned", why=why, actors=len(self._actors))
+        self.ownership.invalidate()
         self._spawn(self._confirm_all(self.actors))
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
@@ -458,11 +430,11 @@ class Runtime:
 
         async def confirm(actor: Actor) -> None:
             async with slots:
-                if not self.ownership.certain(actor.key):
+                if not self.ownership.is_confirmed(actor.key):
                     try:
                         await self._confirm(actor)
-                    except SessileError as error:  # asked again before anything is answered for it
-                        log.warning("not_confirmed", session=actor.key.session, error=error.code)
+                    except SessileError as error:  # confirmed again before anything is answered for it
+                        log.warning("confirmation_failed", session=actor.key.session, error=error.code)
 
         await asyncio.gather(*(confirm(actor) for actor in actors))
 
@@ -477,30 +449,26 @@ class Runtime:
                 await self._engine.park(key)
 
     async def erase(self, key: SessionKey) -> None:
-        """The KV of a session that is deleted goes from here, and others are told."""
+        """The KV of a session that is deleted is released here and on the other replicas."""
         try:
             await self._engine.release(key)
         finally:
-            await self.announce_deletion(key)
+            await self._announce_deletion(key)
 
-    def _ended(self, actor: Actor) -> None:
+    def _deactivated(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
             self._reasons.pop(actor.key, None)
             self._gate.done(actor.key)
-            owner = self.ownership.let_go(actor.key)
+            owner = self.ownership.drop(actor.key)
             successor = self._successors.pop(actor.key, None)
             # A successor has claimed it already, unless it was taken while the directory was away.
             self._spawn(self.ownership.release(actor.key, owner))
-            self.audience.left(actor, successor)
+            self.subscribers.deactivated(actor, successor)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
 
 
-async def _no_previous_owner(key: SessionKey) -> None:
-    return
-
-
-def _not_activated(key: SessionKey, error: Exception) -> None:
-    log.info("not_activated", session=key.session, tenant=key.tenant, error=str(error))
+def _log_failed_activation(key: SessionKey, error: Exception) -> None:
+    log.info("activation_failed", session=key.session, tenant=key.tenant, error=str(error))

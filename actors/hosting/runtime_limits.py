@@ -1,4 +1,4 @@
-"""The limits of a replica's actors; what happens at each is said in `actors.hosting.runtime`."""
+"""The limits of a replica's actors; what happens at each is described in `actors.hosting.runtime`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RuntimeLimits(msgspec.Struct, frozen=True):
     activations_max: int = 64
     passivations_max: int = 64  # at once; each may leave a snapshot with the journal
     recoveries_max: int = 8
-    recovery_patience_s: float = 30.0  # a recovered session that says nothing for so long gives its slot to the next
+    recovery_patience_s: float = 30.0  # a recovered session that writes nothing for so long gives its slot to the next
     idle_s: float = 600.0
     orphan_policy: Literal["continue", "pause", "cancel"] = "continue"
     orphan_after_s: float = 30.0

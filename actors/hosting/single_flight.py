@@ -1,7 +1,7 @@
-"""One attempt at a time per session: whoever comes meanwhile waits for it, and all go on in the order of arrival.
+"""Runs one attempt at a time per session: concurrent callers wait for it, and all go on in the order of arrival.
 
 An attempt is a task of its own, so that a caller who gives up takes nothing from the others. A caller never gets the
-attempt's cancellation for its own: it is told `interrupted` instead.
+attempt's cancellation for its own: it gets `interrupted` instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SingleFlight(Generic[T]):
     """`close` cancels what is under way; it must be called."""
 
     def __init__(self, interrupted: Callable[[], Exception], *, ended: Callable[[SessionKey, Exception], None]) -> None:
-        """`ended` hears of attempts that failed, whether or not somebody waits for them."""
+        """`ended` is called with attempts that failed, whether or not a caller waits for them."""
         self._interrupted = interrupted
         self._ended = ended
         self._tasks: dict[SessionKey, asyncio.Task[T]] = {}

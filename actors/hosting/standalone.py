@@ -1,20 +1,20 @@
-"""A replica that is all there is: the one member of its own process's directory."""
+"""A replica that is alone: the one member of its own process's directory."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-from actors.hosting.runtime import Runtime
+from actors.hosting.ownership import Identity
 from sessions.ports import Directory, Engine, Member
 
 ANNOUNCE_S: Final = 2.0
 
 
-def standalone_member(runtime: Runtime, engine: Engine, fingerprint: str) -> Member:
+def standalone_member(identity: Identity, engine: Engine, fingerprint: str) -> Member:
     return Member(
-        replica=runtime.replica,
-        incarnation=runtime.incarnation,
+        replica=identity.replica,
+        incarnation=identity.incarnation,
         address="",
         model=engine.info.model,
         fingerprint=fingerprint,

@@ -1,7 +1,7 @@
-"""Who watches the sessions of one replica through it, and who is to be told when one of them leaves its memory.
+"""Publishes events to those who watch sessions through this replica, and notifies them when one leaves memory.
 
-A watch outlives activations: it hears whoever holds the session here next. What becomes of an answer that nobody
-watches any more is `actors.hosting.orphan_policy`; readers on other nodes are `actors.routing.subscriptions`.
+A watch outlives activations: it goes on with the next actor of the session here. What becomes of an answer that is
+not watched any more is `actors.hosting.orphan_policy`; readers on other nodes are `actors.routing.subscriptions`.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ class Subscribers:
     ) -> None:
         """See `OrphanPolicy` for `wake`."""
         self._sinks: dict[SessionKey, dict[Sink, None]] = {}
-        self._leavers: dict[SessionKey, dict[OnDeactivated, None]] = {}
-        self._orphans = OrphanPolicy(limits, actor_of, self._sinks.__contains__, wake)
-        self.put_away = self._orphans.put_away
+        self._on_deactivated: dict[SessionKey, dict[OnDeactivated, None]] = {}
+        self._orphan_policy = OrphanPolicy(limits, actor_of, self._sinks.__contains__, wake)
+        self.left_paused = self._orphan_policy.left_paused
 
     @property
     def empty(self) -> bool:
-        return not self._sinks and not self._leavers
+        return not self._sinks and not self._on_deactivated
 
     def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
         """Calls `sink` with all that becomes durable here from now on, until the returned function is called."""
         self._sinks.setdefault(key, {})[sink] = None
-        self._orphans.read_again(key)
+        self._orphan_policy.read_again(key)
 
         def unwatch() -> None:
             if _dropped(self._sinks, key, sink):
-                self._orphans.unread(key)
+                self._orphan_policy.unread(key)
 
         return unwatch
 
-    def attach(self, key: SessionKey, sink: Sink, left: OnDeactivated) -> Callable[[], None]:
-        """The same for a session that is in memory; `left` is called once when it leaves."""
+    def attach(self, key: SessionKey, sink: Sink, on_deactivated: OnDeactivated) -> Callable[[], None]:
+        """The same for a session that is in memory; `on_deactivated` is called once when it leaves."""
         unwatch = self.watch(key, sink)
-        self._leavers.setdefault(key, {})[left] = None
+        self._on_deactivated.setdefault(key, {})[on_deactivated] = None
 
         def detach() -> None:
             unwatch()
-            _dropped(self._leavers, key, left)
+            _dropped(self._on_deactivated, key, on_deactivated)
 
         return detach
 
@@ -70,11 +70,11 @@ class Subscribers:
         for sink in tuple(self._sinks.get(published.key, ())):
             sink(published)
 
-    def left(self, actor: Actor, successor: Owner | None) -> None:
+    def deactivated(self, actor: Actor, successor: Owner | None) -> None:
         """The session has left memory here, to `successor` as far as that is known."""
-        self._orphans.left(actor)
-        for left in self._leavers.pop(actor.key, {}):
-            left(actor.epoch, actor.top, successor)
+        self._orphan_policy.deactivated(actor)
+        for notify in self._on_deactivated.pop(actor.key, {}):
+            notify(actor.epoch, actor.top, successor)
 
 
 def _dropped(table: dict[SessionKey, dict[T, None]], key: SessionKey, one: T) -> bool:

@@ -1,1 +1,5 @@
-"""Where takings are counted: in one process (`memory`), for a cluster (`valkey`), and without it (`lost`)."""
+"""Rate and quota limiters (`sessions.limits.Limiter`): in memory, on Valkey, and a fallback for when that is away.
+
+Never decides what a command costs (`transport.quotas` does). Start with `memory`; `limits.lua` is the same arithmetic;
+`settlement` settles reservations where responses end.
+"""

@@ -1,4 +1,4 @@
-"""What holds while the counts of a cluster are away, as the limits file says (`store_lost`).
+"""Limits requests while the counts of a cluster cannot be reached, as the limits file sets (`store_lost`).
 
     local   every process counts by itself, each with `local_share` of the limits (about one over the gateways)
     open    nothing is limited
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class FallbackLimiter:
-    """Implements `Limiter` over one that may be away. Settling passes its failures on: whoever settles tries again."""
+    """Implements `Limiter` over one that may be away. Settling passes its failures on: its caller tries again."""
 
     def __init__(self, store: Limiter, limits: LimitsNow, clock_ms: Callable[[], float]) -> None:
         self._store = store
@@ -44,11 +44,11 @@ class FallbackLimiter:
                 self._again_at = self._clock_ms() + PAUSE_MS
                 if not self.lost:
                     self.lost = True
-                    log.error("limits_lost", error=error.code, instead=self._limits().store_lost)
+                    log.error("limiter_lost", error=error.code, instead=self._limits().store_lost)
             else:
                 if self.lost:
                     self.lost = False
-                    log.info("limits_back")
+                    log.info("limiter_recovered")
                 return grant
         limits = self._limits()
         if limits.store_lost == "open":

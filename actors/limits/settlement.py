@@ -1,11 +1,11 @@
 """Settles reservations at the end of their responses, where those become durable: at the replica.
 
 So it does not matter whether the gateway that reserved is still there, and after a failover the next owner settles.
-What ends is noted without waiting and settled by one task in order; while the counts are away it is tried again until
+What ends is queued without waiting and settled by one task in order; while the counts are away it is tried again until
 the reservation would have lapsed. What is lost with this process lapses by itself (`sessions.limits`).
 
-Bounds: `WAITING_MAX` ends wait; beyond them the oldest is given up and counted (`given_up`): it lapses. One log line
-says so at the first, and one every `LOG_EVERY`.
+Bounds: `WAITING_MAX` ends wait; beyond them the oldest is given up and counted (`given_up`): it lapses. It is
+logged at the first, and once every `LOG_EVERY`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class Settler:
-    """`published` is told of everything that becomes durable; `run` belongs to a task."""
+    """`published` takes everything that becomes durable; `run` belongs to a task."""
 
     def __init__(self, limiter: Limiter, limits: LimitsNow, clock: Callable[[], float]) -> None:
         self._limiter = limiter
@@ -60,7 +60,7 @@ class Settler:
         self._ended.popleft()
         self.given_up += 1
         if self._overflowed % LOG_EVERY == 0:
-            log.warning("not_settled", error="too many wait", waiting=len(self._ended), given_up=self.given_up)
+            log.warning("settlement_failed", error="too many wait", waiting=len(self._ended), given_up=self.given_up)
         self._overflowed += 1
 
     async def run(self) -> None:
@@ -75,7 +75,7 @@ class Settler:
                         await asyncio.sleep(RETRY_S)
                         continue
                     self.given_up += 1
-                    log.warning("not_settled", session=key.session, response=name, error=error.code)
+                    log.warning("settlement_failed", session=key.session, response=name, error=error.code)
                 if self._ended and self._ended[0][1] == name:
                     self._ended.popleft()
             self._some.clear()

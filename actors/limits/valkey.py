@@ -3,7 +3,7 @@
 All that concerns a tenant carries the same hash tag, so a decision about the tenant and its user runs whole on one
 server of a cluster too. The connection is the directory's lane: a call that is cancelled leaves no answer
 behind for the next one.
-Nothing is kept longer than it says something: full buckets, ended reservations and silent sessions expire.
+Nothing is kept longer than it matters: full buckets, ended reservations and silent sessions expire.
 
 Does not know what holds while the server is away (`actors.limits.fallback`).
 """

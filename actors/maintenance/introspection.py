@@ -1,13 +1,13 @@
-"""What a replica tells an operator of the sessions in its memory: who has them, in which state, and why here.
+"""Lists the sessions in a replica's memory for operators: their owner, their state, and why they are here.
 
 Decides how a session's presence is described; changes nothing. Pages in the order of (tenant, session), which is the
-same on every replica, so that whoever asks all of them can merge the pages. A parked session is in nobody's memory and
-so in nobody's list: the journal has it, and the next one that is asked for it activates it.
+same on every replica, so that a caller can merge the pages of all of them. A parked session is in no memory and
+so in no list: the journal has it, and the next command for it activates it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from heapq import nsmallest
 from typing import Final
 
@@ -28,40 +28,37 @@ STATES: Final = ("loading", "idle", "turn", "sealed", "fenced", "gone")
 class SessionSurvey:
     """Answers for one replica."""
 
-    def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership | None, now: Callable[[], float]
-    ) -> None:
-        """`now` is the loop's time, by which actors note when they were active; `membership` None: no others."""
+    def __init__(self, runtime: Runtime, engine: Engine, membership: Membership | None = None) -> None:
+        """`membership` None: there is no other replica."""
         self._runtime = runtime
         self._engine = engine
         self._membership = membership
-        self._now = now
 
-    def answer(self, asked: Survey) -> Surveyed:
-        wanted = [key for key in self._runtime.keys_present() if self._fits(key, asked)]
-        behind = [key for key in wanted if asked.after is None or key > asked.after]
-        limit = max(1, min(asked.limit, PAGE_MAX))
-        page = nsmallest(limit, behind)
-        described = tuple(self._described(key) for key in page)
-        return Surveyed(asked.id, described, len(wanted), len(behind) > limit, self._held(asked.tenant))
+    def answer(self, survey: Survey) -> Surveyed:
+        matching = [key for key in self._runtime.keys_present() if self._fits(key, survey)]
+        after = [key for key in matching if survey.after is None or key > survey.after]
+        limit = max(1, min(survey.limit, PAGE_MAX))
+        page = nsmallest(limit, after)
+        described = tuple(self._describe(key) for key in page)
+        return Surveyed(survey.id, described, len(matching), len(after) > limit, self._kv_bytes(survey.tenant))
 
-    def _held(self, tenant: str) -> int | None:
+    def _kv_bytes(self, tenant: str) -> int | None:
         engine = self._engine
         return engine.holdings.bytes_of(TenantId(tenant)) if tenant and isinstance(engine, HoldsKV) else None
 
-    def _fits(self, key: SessionKey, asked: Survey) -> bool:
+    def _fits(self, key: SessionKey, survey: Survey) -> bool:
         return (
-            asked.tenant in ("", key.tenant)
-            and asked.session in ("", key.session)
-            and asked.state in ("", state_of(self._runtime.actor(key)))
+            survey.tenant in ("", key.tenant)
+            and survey.session in ("", key.session)
+            and survey.state in ("", state_of(self._runtime.actor(key)))
         )
 
-    def _described(self, key: SessionKey) -> ResidentSession:
+    def _describe(self, key: SessionKey) -> ResidentSession:
         actor = self._runtime.actor(key)
         kv = self._engine.place(key)
         return ResidentSession(
             key=key,
-            replica=self._runtime.replica,
+            replica=self._runtime.identity.replica,
             state=state_of(actor),
             fence=actor.fence if actor is not None else 0,
             epoch=actor.epoch if actor is not None else "",
@@ -70,7 +67,7 @@ class SessionSurvey:
             kv_tier=kv.tier,
             kv_tokens=kv.tokens,
             readers=self._runtime.readers(key),
-            idle_s=self._now() - actor.active_at if actor is not None and not actor.busy else 0.0,
+            idle_s=asyncio.get_running_loop().time() - actor.active_at if actor is not None and not actor.busy else 0.0,
             reason=f"{self._runtime.reason(key)}; {self._choice(key)}",
         )
 
@@ -78,7 +75,7 @@ class SessionSurvey:
         """Which choice of the hash this replica is for the session, of those that serve its model now."""
         if self._membership is None:
             return "the only replica"
-        model, me = self._engine.info.model, self._runtime.replica
+        model, me = self._engine.info.model, self._runtime.identity.replica
         able = [member for member in self._membership.view.members if member.model == model and member.weight > 0]
         ranked = ranking(key, able)
         return f"choice {ranked.index(me) + 1} of {len(ranked)}" if me in ranked else "not in the view"

@@ -1,17 +1,17 @@
-"""KV that lies here of sessions that are deleted: a replica may hold some of each that it ever had, or was to take in.
+"""Releases KV of deleted sessions: a replica may hold some of each that it ever had, or was to take in.
 
-At once: whoever deletes a session tells the other replicas over their links. As a backstop each looks, at every sweep,
-what became of a page of the sessions that its engine holds KV of; so one that could not be told finds out by itself.
+At once: the replica that deletes a session notifies the others over their links. As a backstop each looks, at every
+sweep, in the journal for a page of the sessions that its engine holds KV of; so one that was not notified finds out by
+itself.
 
-Invariant: KV goes by the journal's word alone, whoever says that it should. Bounds: `PAGE` questions to the journal at
-a sweep, one after the other; `ANNOUNCE_TIMEOUT_S` for reaching a replica. A session that is in memory here is not asked
-about: its actor knows.
+Invariant: KV is released by the journal's word alone. Bounds: `PAGE` questions to the journal at
+a sweep, one after the other; `ANNOUNCE_TIMEOUT_S` for reaching a replica. A session that is in memory here is not
+looked up: its actor knows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -20,7 +20,7 @@ from actors.hosting.runtime import Runtime
 from actors.peer.links import LinkDown, Links
 from sessions.model.errors import Overloaded
 from sessions.model.types import SessionKey
-from sessions.ports import Engine, Journal, Member
+from sessions.ports import Engine, Journal, Member, View
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ ANNOUNCE_TIMEOUT_S: Final = 1.0
 
 
 class KVCleanup:
-    """What one replica's engine holds of sessions that are gone."""
+    """What one replica's engine holds of sessions that are deleted."""
 
     def __init__(self, runtime: Runtime, journal: Journal, engine: Engine) -> None:
         self._runtime = runtime
@@ -53,9 +53,11 @@ class KVCleanup:
         return True
 
 
-async def announce_deletion(key: SessionKey, members: Iterable[Member], links: Links) -> None:
-    """Says to replicas that a session is deleted. Those that are not reached look for themselves."""
-    await asyncio.gather(*(_announce_to(key, member, links) for member in members))
+async def announce_deletion(key: SessionKey, me: Member, view: View, links: Links) -> None:
+    """Notifies the other replicas that may hold KV of a session, those of our kind, that it is deleted. Those that are
+    not reached find out for themselves."""
+    alike = [each for each in view.members if each.replica != me.replica and each.fingerprint == me.fingerprint]
+    await asyncio.gather(*(_announce_to(key, member, links) for member in alike))
 
 
 async def _announce_to(key: SessionKey, member: Member, links: Links) -> None:
@@ -63,4 +65,5 @@ async def _announce_to(key: SessionKey, member: Member, links: Links) -> None:
         async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
             (await links.get(member)).deleted(key)
     except (LinkDown, Overloaded, TimeoutError) as error:
-        log.info("deletion_not_told", session=key.session, tenant=key.tenant, to=member.replica, error=str(error))
+        about = {"session": key.session, "tenant": key.tenant, "to": member.replica}
+        log.info("deletion_announcement_failed", **about, error=str(error))

@@ -1,5 +1,5 @@
-"""What a replica does without being asked: finish orphaned turns, passivate the idle, purge the deleted, look for what
-is left of their KV, trim the audit log, tell sessions what reviewers decided.
+"""Runs a replica's periodic work: finish orphaned turns, passivate idle sessions, purge deleted ones, release what is
+left of their KV, trim the audit log, deliver decisions of reviewers.
 
 Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
 indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
@@ -8,24 +8,25 @@ indexed by the journal, so that a turn without readers is finished too; an owner
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
 
 from actors.hosting.error_isolation import isolate_errors
 from actors.hosting.runtime import Moved, Runtime
+from actors.hosting.services import Stores
 from actors.maintenance.erasure import Eraser
 from actors.maintenance.kv_cleanup import KVCleanup
+from sessions.clock import Clock
 from sessions.governance.audit_trim import trim
-from sessions.governance.end_user_data import EndUserStore
 from sessions.governance.retention import Retention
 from sessions.machine.appeals import decision_notice
-from sessions.model.audit import AuditLog
 from sessions.model.errors import Gone, NotFound, SessileError
-from sessions.model.reviews import Case, ReviewStore
+from sessions.model.request import request_of
+from sessions.model.reviews import Case
 from sessions.model.types import SessionKey, UnixMs
-from sessions.ports import Directory, Engine, Journal, Keys
+from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
@@ -45,42 +46,22 @@ class Sweeps:
     def __init__(
         self,
         runtime: Runtime,
-        *,
-        journal: Journal,
-        directory: Directory,
+        stores: Stores,
         engine: Engine,
-        limits: SweepLimits,
-        now_ms: Callable[[], UnixMs],
-        keys: Keys | None = None,
-        reviews: ReviewStore | None = None,
-        personal: EndUserStore | None = None,
+        clock: Clock,
+        *,
+        limits: SweepLimits | None = None,
         retention: Callable[[], Retention] = Retention,
-        audit: AuditLog | None = None,
     ) -> None:
-        """`retention` says how long things are kept now; `personal` None: nobody is ever erased; `audit` None: its
-        rows stay."""
+        """`retention` returns how long things are kept now."""
         self._runtime = runtime
-        self._journal = journal
-        self._directory = directory
-        self._engine = engine
-        self._limits = limits
-        self._now_ms = now_ms
-        self._keys = keys
-        self._reviews = reviews
+        self._stores = stores
+        self._store = stores.store
+        self._clock = clock
+        self._limits = limits or SweepLimits()
         self._retention = retention
-        self._audit = audit
-        self.leftovers = KVCleanup(runtime, journal, engine)
-        self.eraser: Eraser | None = None
-        if personal is not None:
-            self.eraser = Eraser(
-                runtime,
-                personal=personal,
-                journal=journal,
-                directory=directory,
-                engine=engine,
-                keys=keys,
-                now_ms=now_ms,
-            )
+        self.kv_cleanup = KVCleanup(runtime, stores.store.journal, engine)
+        self.eraser = Eraser(runtime, stores, engine, clock)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as loops:
@@ -99,54 +80,55 @@ class Sweeps:
         reclaim_at = loop.time() + self._limits.reclaim_every_s
         purge_at = loop.time() + self._limits.purge_every_s
         while True:
-            await self._attempt("release", self._runtime.ownership.release_again())
+            await self._attempt("release", self._runtime.ownership.retry_releases())
             await self._attempt("reclaim", self._runtime.reclaim())
             if loop.time() >= reclaim_at:  # a directory that failed over may have lost single entries unnoticed
                 reclaim_at = loop.time() + self._limits.reclaim_every_s
                 await self._attempt("reclaim_all", self._runtime.reclaim(lambda key: True))
-            if self.eraser is not None:
-                await self._attempt("erase", self.eraser.sweep())
+            await self._attempt("erase", self.eraser.sweep())
             await self._attempt("passivate", self.passivate_idle())
             if loop.time() >= purge_at:
                 purge_at = loop.time() + self._limits.purge_every_s
                 await self._attempt("purge", self.purge())
                 await self._attempt("trim_audit", self.trim_audit())
                 await self._attempt("tidy_reviews", self.tidy_reviews())
-            await self._attempt("tell_reviews", self.deliver_reviews())
-            await self._attempt("leftovers", self.leftovers.sweep())
+            await self._attempt("deliver_reviews", self.deliver_reviews())
+            await self._attempt("kv_cleanup", self.kv_cleanup.sweep())
             await asyncio.sleep(self._limits.sweep_s)
 
-    async def _attempt(self, sweep: str, work: object) -> None:
+    async def _attempt(self, sweep: str, work: Awaitable[object]) -> None:
         try:
-            await work  # type: ignore[misc]
+            await work
         except SessileError as error:
             log.warning("sweep_failed", sweep=sweep, error=str(error))
         except Exception:  # a replica with its sessions does not end for it
             log.exception("sweep_failed", sweep=sweep)
 
     async def recover(self) -> int:
-        """Activates every session with an open turn that nobody live has; returns how many. Leaves those that this
-        replica has put away until somebody reads them."""
+        """Activates every session with an open turn and no live owner; returns how many. Leaves those that left
+        this replica paused until they are read."""
         recovered = 0
         slots = asyncio.Semaphore(self._limits.recoveries_at_once)
         after: SessionKey | None = None
-        while heads := await self._journal.open_heads(limit=self._limits.page, after=after):
+        while heads := await self._store.journal.open_heads(limit=self._limits.page, after=after):
             after = heads[-1].key
-            orphans = [head.key for head in heads if not self._runtime.put_away(head) and await self._orphan(head.key)]
-            done = await asyncio.gather(*(self._recovered(key, slots) for key in orphans))
+            orphans = [
+                head.key for head in heads if not self._runtime.left_paused(head) and await self._orphan(head.key)
+            ]
+            done = await asyncio.gather(*(self._recover_one(key, slots) for key in orphans))
             recovered += sum(done)
         return recovered
 
     async def _orphan(self, key: SessionKey) -> bool:
-        """Nobody live has the session: no entry counts, or one that names us for what is not here."""
+        """The session has no live owner: no entry counts, or one that names us for what is not here."""
         if self._runtime.present(key):
             return False
-        owner = await self._directory.locate(key)
+        owner = await self._stores.directory.locate(key)
         return owner is None or (self._runtime.ownership.is_ours(owner) and not self._runtime.present(key))
 
-    async def _recovered(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
+    async def _recover_one(self, key: SessionKey, slots: asyncio.Semaphore) -> bool:
         async with slots:
-            with isolate_errors("not_recovered", key):
+            with isolate_errors("recovery_failed", key):
                 try:
                     await self._runtime.recover(key)
                     return True
@@ -169,31 +151,31 @@ class Sweeps:
     async def purge(self) -> int:
         """Erases what is not kept any longer (`sessions.governance.retention`); returns how many sessions.
 
-        Their keys go first: when their rows are gone, nobody names them again."""
-        now, purged = self._now_ms(), 0
+        Their keys go first: when their rows are deleted, nothing refers to them any more."""
+        now, purged = self._clock.now_ms(), 0
         commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
         for due in self._retention().due(now):
-            keys = await self._journal.purgeable(due, limit=self._limits.page)
-            gone = [key for key in keys if await self._key_destroyed(key)]
-            purged += len(await self._journal.purge(gone, due, commands_before=commands_before, at=now))
+            keys = await self._store.journal.purgeable(due, limit=self._limits.page)
+            released = [key for key in keys if await self._key_destroyed(key)]
+            purged += len(await self._store.journal.purge(released, due, commands_before=commands_before, at=now))
         return purged
 
     async def _key_destroyed(self, key: SessionKey) -> bool:
-        """Its KV is gone, and so is its key. False: one of them could not be reached; the next purge tries again."""
-        with isolate_errors("not_purged", key):
+        """Releases a session's KV and destroys its key. False: one of them could not be reached; the next purge tries
+        again."""
+        with isolate_errors("purge_failed", key):
             await self._runtime.erase(key)
-            if self._keys is not None:
-                await self._keys.destroy(key)  # what was encrypted for it is unreadable now, wherever a copy lies
+            if self._stores.keys is not None:
+                await self._stores.keys.destroy(key)  # what was encrypted for it is unreadable now, in every copy
             return True
         return False
 
     async def trim_audit(self) -> int:
         """Takes rows away from the audit log that are not kept any longer (`sessions.governance.audit_trim`); returns
         how many."""
-        audit, retention, now = self._audit, self._retention(), self._now_ms()
-        if audit is None or not retention.trims_audit:
+        audit, retention, now, trimmed = self._store.audit, self._retention(), self._clock.now_ms(), 0
+        if not retention.trims_audit:
             return 0
-        trimmed = 0
         for tenant in await audit.tenants():
             before = retention.of(tenant).audit_before(now)
             if before is not None:
@@ -201,30 +183,27 @@ class Sweeps:
         return trimmed
 
     async def deliver_reviews(self) -> int:
-        """What reviewers decided and the log does not say yet, for whoever decided could not reach the session; returns
-        how many were told."""
-        told, books = 0, self._reviews
-        if books is not None:
-            for case in await books.undelivered(limit=self._limits.page):
-                with isolate_errors("not_told", case.key):
-                    told += await self._deliver_review(case, books)
-        return told
+        """Delivers decisions of reviewers that their sessions' logs do not have yet; returns how many."""
+        delivered = 0
+        for case in await self._store.reviews.undelivered(limit=self._limits.page):
+            with isolate_errors("review_delivery_failed", case.key):
+                delivered += await self._deliver_review(case)
+        return delivered
 
-    async def _deliver_review(self, case: Case, books: ReviewStore) -> bool:
+    async def _deliver_review(self, case: Case) -> bool:
         try:
-            await self._runtime.execute(*decision_notice(case))
+            await self._runtime.execute(request_of(*decision_notice(case)))
         except Moved:
-            return False  # its owner tells it
+            return False  # its owner delivers it
         except (NotFound, Gone):
-            pass  # nobody is left to be told
-        await books.mark_delivered(case.id, decision=case.decisions)
+            pass  # there is no session left to deliver it to
+        await self._store.reviews.mark_delivered(case.id, decision=case.decisions)
         return True
 
     async def tidy_reviews(self) -> None:
         """Lets go of old cases, and of those that are too many."""
-        if self._reviews is not None:
-            dropped = await self._reviews.tidy(now=self._now_ms())
-            for why, count in zip(("age", "room"), dropped, strict=True):
-                if count:
-                    self._runtime.measures.reviews_dropped.add(why, by=count)
-                    log.warning("reviews_dropped", why=why, count=count)
+        dropped = await self._store.reviews.tidy(now=self._clock.now_ms())
+        for why, count in zip(("age", "room"), dropped, strict=True):
+            if count:
+                self._runtime.metrics.reviews_dropped.add(why, by=count)
+                log.warning("reviews_dropped", why=why, count=count)

@@ -1,7 +1,7 @@
 """The dialing end of a peer link: requests with numbered answers, watches with credit, and the handshake.
 
-Whoever asks waits for an answer or for the link's end, whichever comes first; what the end of a link leaves unknown,
-the asker repeats by the command's id (I5). A watch tells its watcher and nobody else; bytes that its watcher has taken
+A caller waits for an answer or for the link's end, whichever comes first; what the end of a link leaves unknown,
+its sender repeats by the command's id (I5). A watch notifies its watcher alone; bytes that its watcher has taken
 are credited back, so that the replica knows how far behind this reader is.
 
 Bounds: `requests` unanswered ones, `queue_bytes` unsent ones: beyond either, `Overloaded`.
@@ -17,9 +17,10 @@ from actors.hosting.runtime import Moved
 from actors.peer import frames as pf
 from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Watcher
 from actors.peer.wire import Wire
-from sessions.model.commands import ActorCommand, Ok
+from sessions.model.commands import Ok
 from sessions.model.errors import Overloaded
-from sessions.model.types import Principal, SessionKey
+from sessions.model.request import Request
+from sessions.model.types import SessionKey
 from sessions.ports import Member, Owner
 
 PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed
@@ -41,7 +42,7 @@ class PeerClient:
         self._wire = wire
         self._limits = limits
         self._numbers = 0
-        self._asked: dict[int, asyncio.Future[PeerReply]] = {}
+        self._pending: dict[int, asyncio.Future[PeerReply]] = {}
         self._watches: dict[int, _RemoteSubscription] = {}
         self._taken = 0  # bytes of events, of whatever watch, not yet credited back
         self._handoffs: dict[int, asyncio.Queue[pf.HandoffAnswer | LinkDown]] = {}
@@ -56,15 +57,15 @@ class PeerClient:
         return self._wire.down
 
     async def run(self) -> LinkDown:
-        """Carries the link until it ends; whoever waits for an answer is told."""
+        """Carries the link until it ends; callers that wait for an answer get LinkDown."""
         down = LinkDown("closed")
         try:
             down = await self._wire.run(self._deliver)
         finally:
-            for asked in self._asked.values():
-                if not asked.done():
-                    asked.set_exception(down)
-            self._asked.clear()
+            for pending in self._pending.values():
+                if not pending.done():
+                    pending.set_exception(down)
+            self._pending.clear()
             self._watches.clear()
             for handoff in self._handoffs.values():
                 handoff.put_nowait(down)
@@ -78,10 +79,11 @@ class PeerClient:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def execute(
-        self, principal: Principal, command: ActorCommand, *, activate: bool, instead_of: Owner | None = None
+        self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
         number = self._number()
-        answer = await self._request(number, pf.Execute(number, principal, command, activate, instead_of))
+        frame = pf.Execute(number, request.principal, request.command, activate, instead_of)
+        answer = await self._request(number, frame)
         assert isinstance(answer, pf.Executed)
         return answer.ok, answer.owner
 
@@ -111,19 +113,19 @@ class PeerClient:
     def _check_room(self) -> None:
         if self._wire.down is not None:
             raise self._wire.down
-        if len(self._asked) >= self._limits.requests or self._wire.queued_bytes >= self._limits.queue_bytes:
+        if len(self._pending) >= self._limits.requests or self._wire.queued_bytes >= self._limits.queue_bytes:
             raise Overloaded("overloaded", "Too much waits for this replica.", retry_after_ms=500)
 
     async def _request(self, number: int, frame: pf.Frame) -> PeerReply:
         """The answer to a request. Raises LinkDown, Moved, or the error that was answered."""
         self._check_room()
-        asked: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
-        self._asked[number] = asked
+        pending: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
+        self._pending[number] = pending
         self._wire.post(frame)
         try:
-            answer = await asked
+            answer = await pending
         finally:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
         match answer:
             case pf.Failed():
                 raise pf.raised(answer)
@@ -152,8 +154,8 @@ class PeerClient:
         if self._wire.down is not None:
             raise self._wire.down
         number = self._number()
-        heard = self._handoffs[number] = asyncio.Queue()
-        return ClientHandoffChannel(number, self._wire, heard, lambda: self._handoffs.pop(number, None))
+        answers = self._handoffs[number] = asyncio.Queue()
+        return ClientHandoffChannel(number, self._wire, answers, lambda: self._handoffs.pop(number, None))
 
     # -- operations -------------------------------------------------------------------------------------------------
 
@@ -165,14 +167,14 @@ class PeerClient:
         self._wire.post(pf.DrainRequest(number))
         try:
             while True:
-                said = await queue.get()
-                if isinstance(said, LinkDown):
-                    raise said
-                if isinstance(said, pf.Failed):
-                    raise pf.raised(said)
-                on_progress.put_nowait(said)
-                if said.left == 0:
-                    return said
+                answer = await queue.get()
+                if isinstance(answer, LinkDown):
+                    raise answer
+                if isinstance(answer, pf.Failed):
+                    raise pf.raised(answer)
+                on_progress.put_nowait(answer)
+                if answer.left == 0:
+                    return answer
         finally:
             del self._drains[number]
 
@@ -236,9 +238,9 @@ class PeerClient:
             self._wire.post(pf.Credit(tuple(credit)))
 
     def _answer(self, number: int, answer: PeerReply) -> None:
-        asked = self._asked.get(number)
-        if asked is not None and not asked.done():
-            asked.set_result(answer)
+        pending = self._pending.get(number)
+        if pending is not None and not pending.done():
+            pending.set_result(answer)
 
     def _events(self, frame: pf.Events, credit: list[tuple[int, int]]) -> None:
         self._taken += frame.num_bytes
@@ -256,18 +258,18 @@ class PeerClient:
 
 
 class ClientHandoffChannel:
-    """Implements `Talk`. What is heard is bounded by the protocol: an answer to each question, and one per chunk."""
+    """Implements `Talk`. What is answers is bounded by the protocol: an answer to each question, and one per chunk."""
 
     def __init__(
         self,
         number: int,
         wire: Wire,
-        heard: asyncio.Queue[pf.HandoffAnswer | LinkDown],
+        answers: asyncio.Queue[pf.HandoffAnswer | LinkDown],
         end: Callable[[], object],
     ) -> None:
         self._number = number
         self._wire = wire
-        self._heard = heard
+        self._answers = answers
         self._end = end
 
     @property
@@ -280,10 +282,10 @@ class ClientHandoffChannel:
         self._wire.post(frame)
 
     async def receive(self) -> pf.HandoffAnswer:
-        said = await self._heard.get()
-        if isinstance(said, LinkDown):
-            raise said
-        return said
+        answer = await self._answers.get()
+        if isinstance(answer, LinkDown):
+            raise answer
+        return answer
 
     def give_up(self, reason: str) -> None:
         self._wire.post(pf.Abort(self._number, reason))
@@ -307,7 +309,7 @@ class Connector:
         fingerprint: str | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
-        """`fingerprint` is our own, where KV is to move; None: what the directory says of the other end."""
+        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end."""
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind
         self._name = name

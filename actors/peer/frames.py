@@ -1,9 +1,10 @@
-"""What two processes of a cluster say to each other on a peer link: frames, and how they travel.
+"""Defines the frames of the peer protocol and how they are encoded.
 
 A message on the wire is one msgpack array of frames; a frame is an array of its tag and its fields. The side that dials
-(a gateway, or a replica that hands a session off) asks; the side that answers is a replica. Both send a `Heartbeat`
-when they have nothing else to say. The protocol's number stands in the first frame of either side and nowhere else:
-ends with different numbers do not talk. Within a number, fields are only ever added behind the others, with a default.
+(a gateway, or a replica that hands a session off) sends requests; the side that answers is a replica. Both send a
+`Heartbeat` when they have nothing else to say. The protocol's number stands in the first frame of either side and
+nowhere else: ends with different numbers do not talk. Within a number, fields are only ever added behind the others,
+with a default.
 
 Pure. What stands beside an event for our own eyes (`Record.private`) never travels to a gateway.
 """
@@ -35,7 +36,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PeerHello(Frame, frozen=True, tag=0):
     """The first frame of the dialing end: who it is, and whom it believes to have reached.
 
-    `fingerprint` is what the directory says of the replica that is dialed, or, from a replica, its own."""
+    `fingerprint` is what the directory has of the replica that is dialed, or, from a replica, its own."""
 
     protocol: int
     kind: Literal["gateway", "replica", "operator"]
@@ -73,8 +74,8 @@ class Goodbye(Frame, frozen=True, tag=4):
 
 
 class Execute(Frame, frozen=True, tag=10):
-    """Run a command, where the session is in memory; elsewhere only with `activate`, which says that it was placed
-    there. `instead_of`: the owner that the asker has lost (early takeover)."""
+    """Run a command, where the session is in memory; elsewhere only with `activate`, set where it was placed
+    there. `instead_of`: the owner that the sender has lost (early takeover)."""
 
     id: int
     principal: Principal
@@ -130,7 +131,7 @@ class SessionTaken(Frame, frozen=True, tag=15):
 
 
 class Attach(Frame, frozen=True, tag=20):
-    """Tell `watch` everything of `key` that becomes durable from now on, if the session is in memory there."""
+    """Send `watch` everything of `key` that becomes durable from now on, if the session is in memory there."""
 
     watch: int
     key: SessionKey
@@ -227,7 +228,7 @@ class KVSnapshotCredit(Frame, frozen=True, tag=33):
 
 
 class HandoffPrefill(Frame, frozen=True, tag=34):
-    """Bring KV up for a ledger: its first `keep` tokens as they were told before, then `tokens` (packed)."""
+    """Bring KV up for a ledger: its first `keep` tokens as they were sent before, then `tokens` (packed)."""
 
     handoff: int
     keep: int
@@ -251,7 +252,7 @@ class Sealed(Frame, frozen=True, tag=36):
 
 
 class Abort(Frame, frozen=True, tag=37):
-    """The hand-off ends here (either side). From the target, it says why."""
+    """The hand-off ends here (either side). From the target, with a reason."""
 
     handoff: int
     reason: str
@@ -303,7 +304,7 @@ class Survey(Frame, frozen=True, tag=42):
 
 class Surveyed(Frame, frozen=True, tag=43):
     """In order of their keys; `total` pass the filter, on all pages. `kv_bytes` is what the engine there holds of the
-    tenant that was asked for; None where none was, or it is not counted."""
+    tenant that was requested; None where none was, or it is not counted."""
 
     id: int
     residents: tuple[ResidentSession, ...]
@@ -323,14 +324,14 @@ class Move(Frame, frozen=True, tag=44):
 
 class Holds(Frame, frozen=True, tag=45):
     """Is `key` in memory there, and yours? Answered by `SessionTaken` with this id, or `MovedTo`. From a replica that
-    is to take the session, because the directory names nobody."""
+    is to take the session, because the directory has no owner for it."""
 
     id: int
     key: SessionKey
 
 
 class Deleted(Frame, frozen=True, tag=46):
-    """`key` is deleted: what lies there of its KV goes, if the journal says so too. Answered only where that failed."""
+    """`key` is deleted: what lies there of its KV goes, if the journal confirms it. Answered only where that failed."""
 
     id: int
     key: SessionKey

@@ -1,15 +1,15 @@
-"""Peer links: the seam between those who ask (gateways, replicas that hand off) and the replicas that answer.
+"""Keeps one link per replica, and suspects replicas that cannot be reached; the ports of the peer protocol.
 
 Three layers, each with its own second implementation:
 
-    router, migration ─ PeerLink ─ Wire (frames, batches, beats) ─ Carrier (messages of bytes) ─ gRPC | memory
+    router, hand-off ─ PeerLink ─ Wire (frames, batches, beats) ─ Carrier (messages of bytes) ─ gRPC | memory
 
-A `Carrier` moves whole messages in order or dies; everything else (what is alive, what is too much, who is asked) is
+A `Carrier` moves whole messages in order or dies; everything else (liveness, limits, routing) is
 decided above it, so that a whole cluster runs in one process under virtual time on the same code.
 
-`Links` keeps one link per replica and says of each whether it is to be trusted. A replica is suspected when a link
-broke and nobody answers at its address any more, when it was silent for `dead_after_beats`, or when another process
-answers in its place. A suspicion is no proof, and need not be: whoever acts on one is fenced by the journal (I1).
+`Links` keeps one link per replica and knows of each whether it can be trusted. A replica is suspected when a link
+broke and its address does not answer any more, when it was silent for `dead_after_beats`, or when another process
+answers in its place. A suspicion is no proof, and need not be: an action on one is fenced by the journal (I1).
 It ends when the replica answers again. Bounds: one link and one dialing per replica.
 
 After: the phi-accrual and SWIM detectors' split of suspicion from proof; etcd's peer streams.
@@ -24,11 +24,14 @@ from typing import Any, Literal, Protocol
 import msgspec
 import structlog
 
+from actors.hosting.ownership import Identity
 from actors.peer.frames import Frame, HandoffAnswer
-from sessions.model.commands import ActorCommand, Ok
+from sessions.backoff import Backoff
+from sessions.model.commands import Ok
 from sessions.model.errors import Unavailable
 from sessions.model.events import Record
-from sessions.model.types import Epoch, Principal, SessionKey
+from sessions.model.request import Request
+from sessions.model.types import Epoch, SessionKey
 from sessions.ports import Member, Owner
 
 log = structlog.get_logger(__name__)
@@ -37,10 +40,10 @@ DownReason = Literal["reset", "refused", "keepalive", "rejected", "closed"]
 
 
 class LinkDown(Exception):
-    """The link is gone; whatever was asked over it may or may not have happened.
+    """The link is down; requests sent over it may or may not have been executed.
 
-    reset      it broke                        refused   nobody listens at the address
-    keepalive  the other end is silent         rejected  the other end does not want us: `detail` says why
+    reset      it broke                        refused   nothing listens at the address
+    keepalive  the other end is silent         rejected  the other end refuses us: `detail` has the reason
     closed     one of the ends closed it on purpose
     """
 
@@ -51,7 +54,7 @@ class LinkDown(Exception):
 
 
 class Replaced(LinkDown):
-    """Another process answers at the replica's address: the one that was meant is gone."""
+    """Another process answers at the replica's address: the expected one has ended."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("refused", detail)
@@ -98,7 +101,7 @@ class Watcher(Protocol):
 
 
 class HandoffChannel(Protocol):
-    """One hand-off over a link, as its source leads it: a context, at whose end the target's words are not heard."""
+    """One hand-off over a link, as its source leads it: a context, after which the target's frames are dropped."""
 
     @property
     def number(self) -> int:
@@ -110,11 +113,11 @@ class HandoffChannel(Protocol):
         ...
 
     async def receive(self) -> HandoffAnswer:
-        """What the target says next. Raises LinkDown."""
+        """The target's next frame. Raises LinkDown."""
         ...
 
     def give_up(self, reason: str) -> None:
-        """Tells the target that the session does not come, if the link still stands."""
+        """Notifies the target that the session does not come, if the link still stands."""
         ...
 
     def __enter__(self) -> HandoffChannel: ...
@@ -134,9 +137,9 @@ class PeerLink(Protocol):
         ...
 
     async def execute(
-        self, principal: Principal, command: ActorCommand, *, activate: bool, instead_of: Owner | None = None
+        self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
-        """Runs a command there; a session that is not in memory there is activated only if asked for. The owner
+        """Runs a command there; a session that is not in memory there is activated only with `activate`. The owner
         is None when the session has left again. Raises its SessileError, or Moved. Cancelling does not take it back.
         """
         ...
@@ -150,15 +153,15 @@ class PeerLink(Protocol):
         ...
 
     def deleted(self, key: SessionKey) -> None:
-        """Says that a session is deleted, and waits for nothing. Raises Overloaded."""
+        """Notifies the replica that a session is deleted, without waiting. Raises Overloaded."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
-        """Begins a watch; its number ends it. What happens is told to `watcher`, unless the link goes down."""
+        """Begins a watch; its number ends it. `watcher` is called with what happens, unless the link goes down."""
         ...
 
     def detach(self, watch: int) -> None:
-        """Nothing is told to its watcher any more. Idempotent."""
+        """Its watcher is not called any more. Idempotent."""
         ...
 
     def open_handoff(self) -> HandoffChannel:
@@ -166,7 +169,7 @@ class PeerLink(Protocol):
         ...
 
     async def run(self) -> LinkDown:
-        """Carries the link until it ends, and says why. Cancelling it closes the link."""
+        """Carries the link until it ends, and returns the reason. Cancelling it closes the link."""
         ...
 
 
@@ -188,20 +191,20 @@ class LinkLimits(msgspec.Struct, frozen=True):
 
 
 class Connect(Protocol):
-    """Dials a replica and shakes hands: `actors.peer.client.Connector`. Whoever gets the link runs it."""
+    """Dials a replica and shakes hands: `actors.peer.client.Connector`. The caller runs the link."""
 
     async def __call__(self, member: Member) -> PeerLink: ...
 
 
 class LinkEvents(Protocol):
-    """What the owner of `Links` is told. Plain functions."""
+    """Listener for what happens to links. Plain functions."""
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
         """A link that was up has ended. Unless it is suspected at once, an attempt to reach it again is under way."""
         ...
 
     def suspected(self, member: Member) -> None:
-        """Nobody answers there (any more)."""
+        """The replica does not answer (any more)."""
         ...
 
     def reachable(self, member: Member) -> None:
@@ -209,11 +212,8 @@ class LinkEvents(Protocol):
         ...
 
 
-Identity = tuple[str, str]  # replica, incarnation
-
-
 def identity(of: Member | Owner) -> Identity:
-    return of.replica, of.incarnation
+    return Identity(of.replica, of.incarnation)
 
 
 class _Peer:
@@ -225,7 +225,7 @@ class _Peer:
         self.member = member
         self.link: PeerLink | None = None
         self.suspect: LinkDown | None = None
-        self.rejected: tuple[float, LinkDown] | None = None  # not asked again before this time
+        self.rejected: tuple[float, LinkDown] | None = None  # not dialed again before this time
         self.dialing: asyncio.Task[PeerLink] | None = None
         self.task: asyncio.Task[None] | None = None  # redials a suspect
 
@@ -244,13 +244,13 @@ class Links:
         self._spawn = spawn
         self._limits = limits or LinkLimits()
         self._peers: dict[Identity, _Peer] = {}
-        self._events: LinkEvents | None = None
+        self._listeners: list[LinkEvents] = []
         self._known: set[Identity] = set()
         self._closed = False
 
     def add_listener(self, events: LinkEvents) -> None:
-        """Names who is told of what happens to links; before the first `get`."""
-        self._events = events
+        """Has `events` called with what happens to links, until these are closed."""
+        self._listeners.append(events)
 
     def suspect(self, of: Member | Owner) -> bool:
         peer = self._peers.get(identity(of))
@@ -268,7 +268,7 @@ class Links:
             if of not in self._known and peer.link is None and peer.dialing is None:
                 self._forget(of)
             elif of in self._known and peer.suspect is not None and peer.task is not None and peer.task.done():
-                peer.task = self._spawn(self._redial(peer))  # it had left, and nobody has looked for it since
+                peer.task = self._spawn(self._redial(peer))  # it had left, and was not dialed since
 
     def _forget(self, of: Identity) -> None:
         peer = self._peers.pop(of)
@@ -298,7 +298,7 @@ class Links:
         return dialing.result()
 
     def _dial(self, peer: _Peer) -> asyncio.Task[PeerLink]:
-        """Single-flight. The task is watched to its end by whoever waits, and by its own callback."""
+        """Single-flight. The task is watched to its end by its waiters, and by its own callback."""
         if peer.dialing is None:
             peer.dialing = asyncio.get_running_loop().create_task(self._dialed(peer))
             peer.dialing.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -310,7 +310,7 @@ class Links:
         except LinkDown as down:
             peer.dialing = None
             if down.reason == "rejected":
-                log.error("rejected", replica=peer.member.replica, reason=down.detail)
+                log.error("link_rejected", replica=peer.member.replica, reason=down.detail)
                 peer.rejected = asyncio.get_running_loop().time() + self._limits.redial_max_s, down
             else:
                 self._doubt(peer, down)
@@ -321,8 +321,8 @@ class Links:
         peer.dialing, peer.suspect = None, None
         peer.link = link
         self._spawn(self._carry(peer, link))
-        if self._events is not None:
-            self._events.reachable(peer.member)
+        for listener in self._listeners:
+            listener.reachable(peer.member)
         return link
 
     async def _carry(self, peer: _Peer, link: PeerLink) -> None:
@@ -336,8 +336,8 @@ class Links:
         if self._closed:
             return
         log.warning("link_down", replica=peer.member.replica, reason=str(down))
-        if self._events is not None:
-            self._events.link_down(link, down)
+        for listener in self._listeners:
+            listener.link_down(link, down)
         if down.reason == "keepalive":
             self._doubt(peer, down)
         else:
@@ -347,17 +347,16 @@ class Links:
         first = peer.suspect is None
         peer.suspect = down
         if first and not self._closed:
-            log.warning("suspected", replica=peer.member.replica, reason=str(down))
+            log.warning("replica_suspected", replica=peer.member.replica, reason=str(down))
             peer.task = self._spawn(self._redial(peer))
-            if self._events is not None:
-                self._events.suspected(peer.member)
+            for listener in self._listeners:
+                listener.suspected(peer.member)
 
     async def _redial(self, peer: _Peer) -> None:
         """Looks whether a suspect has come back, as long as the directory names it."""
-        pause = self._limits.redial_min_s
+        backoff = Backoff(self._limits.redial_min_s, self._limits.redial_max_s)
         while peer.suspect is not None and identity(peer.member) in self._known:
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, self._limits.redial_max_s)
+            await asyncio.sleep(backoff.next_s())
             try:
                 await self._answered(peer)
             except LinkDown as down:

@@ -19,7 +19,7 @@ Accept = Callable[["MemoryCarrier", str], Awaitable[None]]  # runs one link to i
 
 
 class MemoryLane:
-    """One direction between two places. `delay_s` is asked for every message."""
+    """One direction between two places. `delay_s` is called for every message."""
 
     def __init__(self) -> None:
         self.delay_s: Callable[[], float] = lambda: 0.0
@@ -45,11 +45,12 @@ class MemoryLane:
 
 
 class MemoryCarrier:
-    """One end. Made in pairs by `MemoryNetwork`."""
+    """One end of a connection; it makes the other end with it."""
 
-    def __init__(self, lane: MemoryLane, room_bytes: int) -> None:
-        self.other: MemoryCarrier
-        self._lane = lane  # on which this end sends
+    def __init__(self, lane: MemoryLane, back: MemoryLane, room_bytes: int, other: MemoryCarrier | None = None) -> None:
+        """`lane` is what this end sends on, `back` what it receives from."""
+        self.other = other or MemoryCarrier(back, lane, room_bytes, self)
+        self._lane = lane
         self._room_bytes = room_bytes
         self._under_way = 0  # bytes sent and not yet received by the other end's reader
         self._arrived: deque[bytes] = deque()
@@ -135,9 +136,9 @@ class MemoryNetwork:
             await arrived.wait()
         accept = self._listeners.get(target)
         if accept is None:
-            raise LinkDown("refused", f"nobody listens at {target}")
-        near, far = MemoryCarrier(there, self._room_bytes), MemoryCarrier(back, self._room_bytes)
-        near.other, far.other = far, near
+            raise LinkDown("refused", f"nothing listens at {target}")
+        near = MemoryCarrier(there, back, self._room_bytes)
+        far = near.other
         for address in (source, target):
             self._carriers.setdefault(address, []).extend((near, far))
         task = asyncio.get_running_loop().create_task(self._serve(accept, far, source))
@@ -149,7 +150,7 @@ class MemoryNetwork:
         await accept(carrier, source)
 
     def unlisten(self, address: str) -> list[asyncio.Task[None]]:
-        """Nobody is answered at an address any more; returns the tasks that still carry links there."""
+        """Stops accepting at an address; returns the tasks that still carry links there."""
         self._listeners.pop(address, None)
         return list(self._tasks.get(address, ()))
 

@@ -1,13 +1,13 @@
-"""The answering end of peer links: frames in, calls on this replica's runtime, frames out.
+"""Serves peer links: frames in, calls on this replica's runtime, frames out.
 
-A guest is one link. Its requests run as tasks of their own, bounded in number; its watches are sinks of the runtime
-that encode what became durable once for all guests, and are bounded in bytes: a watch with more than `watch_bytes`
-that its reader has not taken, or on a link with more than `events_bytes`, is behind. What follows is left out, and once
-there is room the reader is told how far the log went meanwhile; the journal has it. So a slow gateway costs its own
-readers a detour, and nobody else anything (I7).
+Each link is a `PeerSession`: its requests are tasks, bounded in number; its watches are sinks of the runtime that
+encode what became durable once for all links, and are bounded in bytes: a watch with more than `watch_bytes` that its
+reader has not taken, or on a link with more than `events_bytes`, is behind. What follows is left out, and once there is
+room the reader learns how far the log went meanwhile; the journal has it. So a slow gateway costs its own readers a
+detour, and other readers nothing (I7).
 
-Does not know: carriers, who asks and why, hand-off (`HandoffReceiver`). A guest's end ends its watches and leaves its
-commands running: they are journaled or not, and their askers repeat them by id (I5).
+Does not know: carriers, where requests come from and why, hand-off (`HandoffReceiver`). A link's end ends its
+watches and leaves its commands running: they are journaled or not, and their senders repeat them by id (I5).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from actors.peer import frames as pf
 from actors.peer.links import Carrier, LinkDown, LinkLimits
 from actors.peer.wire import Wire
 from sessions.model.errors import Internal, Overloaded, SessileError
+from sessions.model.request import request_of
 from sessions.model.types import Epoch, SessionKey
 from sessions.ports import Owner, Published
 
@@ -40,7 +41,7 @@ class HandoffSession(Protocol):
     """The hand-offs that come over one link."""
 
     def receive(self, frame: pf.Frame) -> None:
-        """A frame of a hand-off. Plain function; answers through the visit's `post`."""
+        """A frame of a hand-off. Plain function; answers through `post`."""
         ...
 
     def close(self) -> None:
@@ -55,27 +56,27 @@ class HandoffReceiver(Protocol):
 
 
 class Drainer(Protocol):
-    """Hands everything off (`actors.handoff.source`)."""
+    """Hands everything off (`actors.handoff.drain`)."""
 
     async def drain(self, report: Callable[[int, int, int], None], *, by: str) -> None:
-        """`by` is who asked. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
+        """`by` names the requester. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
         ...
 
 
 class SurveyPort(Protocol):
-    """Says which sessions are in memory here (`actors.maintenance.introspection`)."""
+    """Lists the sessions that are in memory here (`actors.maintenance.introspection`)."""
 
-    def answer(self, asked: pf.Survey) -> pf.Surveyed: ...
+    def answer(self, survey: pf.Survey) -> pf.Surveyed: ...
 
 
 class SessionMover(Protocol):
-    """Hands one session off when an operator says so (`actors.handoff.operator_handoff`)."""
+    """Hands one session off on an operator's request (`actors.handoff.operator_handoff`)."""
 
     async def move(self, key: SessionKey, to: str) -> Owner: ...
 
 
 class DeletedKVCleaner(Protocol):
-    """Lets go of what lies here of deleted sessions (`actors.maintenance.kv_cleanup`)."""
+    """Releases KV of deleted sessions (`actors.maintenance.kv_cleanup`)."""
 
     async def remove_if_deleted(self, key: SessionKey) -> bool: ...
 
@@ -88,27 +89,27 @@ class PeerEndpoint:
         runtime: Runtime,
         *,
         fingerprint: str,
-        reception: HandoffReceiver | None = None,
+        handoffs: HandoffReceiver | None = None,
         drainer: Drainer | None = None,
-        surveyor: SurveyPort | None = None,
+        survey: SurveyPort | None = None,
         mover: SessionMover | None = None,
-        leftovers: DeletedKVCleaner | None = None,
+        kv_cleaner: DeletedKVCleaner | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
         self.runtime = runtime
         self.limits = limits or LinkLimits()
-        self.reception = reception
+        self.handoffs = handoffs
         self.drainer = drainer
-        self.surveyor = surveyor
+        self.survey = survey
         self.mover = mover
-        self.leftovers = leftovers
+        self.kv_cleaner = kv_cleaner
         self._fingerprint = fingerprint
-        self._guests: dict[PeerSession, None] = {}
+        self._peers: dict[PeerSession, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
 
     @property
-    def num_sessions(self) -> int:
-        return len(self._guests)
+    def num_peers(self) -> int:
+        return len(self._peers)
 
     async def accept(self, carrier: Carrier, peer: str) -> None:
         """Serves one link until it ends. Cancelling it ends the link."""
@@ -117,18 +118,18 @@ class PeerEndpoint:
             async with asyncio.timeout(HELLO_S):
                 name = await self._welcome(wire)
         except (LinkDown, TimeoutError) as error:
-            log.info("peer_not_welcome", peer=peer, reason=str(error) or "no hello in time")
+            log.info("peer_refused", peer=peer, reason=str(error) or "no hello in time")
             await carrier.close()
             return
-        guest = PeerSession(self, wire, name)
-        self._guests[guest] = None
+        peer_session = PeerSession(self, wire, name)
+        self._peers[peer_session] = None
         try:
-            await guest.serve()
+            await peer_session.serve()
         finally:
-            del self._guests[guest]
+            del self._peers[peer_session]
 
     async def _welcome(self, wire: Wire) -> str:
-        """Shakes hands; returns the peer's name. Raises LinkDown for one that is not welcome, after saying why."""
+        """Shakes hands; returns the peer's name. Raises LinkDown for one that is refused, after it was sent why."""
         match await wire.first():
             case [pf.PeerHello() as hello]:
                 refusal = self._objection(hello)
@@ -137,47 +138,46 @@ class PeerEndpoint:
         if refusal is not None:
             await wire.now(refusal)
             raise LinkDown("rejected", refusal.message)
-        runtime = self.runtime
-        await wire.now(pf.Welcome(pf.PEER_PROTOCOL, runtime.replica, runtime.incarnation, self._fingerprint))
+        await wire.now(pf.Welcome(pf.PEER_PROTOCOL, *self.runtime.identity, self._fingerprint))
         return f"{hello.kind} {hello.name}"
 
     def _objection(self, hello: pf.PeerHello) -> pf.PeerRefusal | None:
-        runtime = self.runtime
+        own = self.runtime.identity
         if hello.protocol != pf.PEER_PROTOCOL:
             return pf.PeerRefusal(
                 "protocol",
-                f"{runtime.replica} speaks peer protocol {pf.PEER_PROTOCOL}, {hello.name} speaks {hello.protocol}",
+                f"{own.replica} speaks peer protocol {pf.PEER_PROTOCOL}, {hello.name} speaks {hello.protocol}",
             )
         if hello.kind == "operator":
             return None
-        if (hello.replica, hello.incarnation) != (runtime.replica, runtime.incarnation):
+        if (hello.replica, hello.incarnation) != own:
             return pf.PeerRefusal(
                 "wrong_process",
-                f"this is {runtime.replica} {runtime.incarnation}, not {hello.replica} {hello.incarnation}",
+                f"this is {own.replica} {own.incarnation}, not {hello.replica} {hello.incarnation}",
             )
         if hello.fingerprint != self._fingerprint:
             return pf.PeerRefusal(
                 "fingerprint",
-                f"{runtime.replica} runs {self._fingerprint}, {hello.name} expects {hello.fingerprint}",
+                f"{own.replica} runs {self._fingerprint}, {hello.name} expects {hello.fingerprint}",
             )
         return None
 
     def encoded(self, published: Published) -> bytes:
-        """The records of a publication, encoded once for all guests."""
+        """The records of a publication, encoded once for all links."""
         if self._encoded[0] is not published:
             self._encoded = published, pf.encode_records(published.records)
         return self._encoded[1]
 
     async def close(self) -> None:
-        """Says goodbye to every guest."""
-        await asyncio.gather(*(guest.close() for guest in list(self._guests)))
+        """Closes every link in order."""
+        await asyncio.gather(*(peer.close() for peer in list(self._peers)))
 
 
 class PeerSession:
     """One link, as the replica sees it."""
 
-    def __init__(self, host: PeerEndpoint, wire: Wire, name: str) -> None:
-        self.host = host
+    def __init__(self, endpoint: PeerEndpoint, wire: Wire, name: str) -> None:
+        self.endpoint = endpoint
         self.name = name
         self.events_bytes = 0  # sent and not yet taken, over all watches
         self.behind: dict[Attachment, None] = {}
@@ -185,7 +185,9 @@ class PeerSession:
         self._attachments: dict[int, Attachment] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._tasks = asyncio.TaskGroup()
-        self._visit = host.reception.open_session(wire.post, self._spawn) if host.reception is not None else None
+        self._handoffs = (
+            endpoint.handoffs.open_session(wire.post, self._spawn) if endpoint.handoffs is not None else None
+        )
 
     @property
     def post(self) -> Post:
@@ -201,8 +203,8 @@ class PeerSession:
                     attachment.end()
                 self._attachments.clear()
                 self.behind.clear()
-                if self._visit is not None:
-                    self._visit.close()
+                if self._handoffs is not None:
+                    self._handoffs.close()
 
     async def close(self) -> None:
         await self._wire.close()
@@ -229,26 +231,26 @@ class PeerSession:
                 case pf.TakeOver():
                     self._request(frame.id, self._take_over(frame))
                 case pf.Reserve() | pf.KVSnapshotChunk() | pf.HandoffPrefill() | pf.Sealed() | pf.Abort() if (
-                    self._visit is not None
+                    self._handoffs is not None
                 ):
-                    self._visit.receive(frame)
+                    self._handoffs.receive(frame)
                 case pf.Holds():
                     self._request(frame.id, self._holds(frame))
-                case pf.DrainRequest() if self.host.drainer is not None:
-                    self._request(frame.id, self._drain(frame.id, self.host.drainer))
-                case pf.Survey() if self.host.surveyor is not None:
-                    self.post(self.host.surveyor.answer(frame))
-                case pf.Move() if self.host.mover is not None:
-                    self._request(frame.id, self._move(frame, self.host.mover))
-                case pf.Deleted() if self.host.leftovers is not None:
-                    self._request(frame.id, self._look(frame.key, self.host.leftovers))
+                case pf.DrainRequest() if self.endpoint.drainer is not None:
+                    self._request(frame.id, self._drain(frame.id, self.endpoint.drainer))
+                case pf.Survey() if self.endpoint.survey is not None:
+                    self.post(self.endpoint.survey.answer(frame))
+                case pf.Move() if self.endpoint.mover is not None:
+                    self._request(frame.id, self._move(frame, self.endpoint.mover))
+                case pf.Deleted() if self.endpoint.kv_cleaner is not None:
+                    self._request(frame.id, self._clean_kv(frame.key, self.endpoint.kv_cleaner))
                 case pf.Heartbeat():
                     pass
                 case _:
                     raise ValueError(type(frame).__name__)
 
     def _request(self, number: int, work: Coroutine[Any, Any, None]) -> None:
-        if len(self._requests) >= self.host.limits.requests:
+        if len(self._requests) >= self.endpoint.limits.requests:
             work.close()
             self.post(pf.failed(number, Overloaded("overloaded", "Too many requests.", retry_after_ms=500)))
         else:
@@ -267,21 +269,21 @@ class PeerSession:
             self.post(pf.failed(number, Internal("internal", "Something went wrong on our side.")))
 
     async def _execute(self, frame: pf.Execute) -> None:
-        runtime = self.host.runtime
-        key = runtime.key_of(frame.principal, frame.command)
-        if not frame.activate and not runtime.present(key):
+        runtime = self.endpoint.runtime
+        request = request_of(frame.principal, frame.command)
+        if not frame.activate and not runtime.present(request.key):
             raise Moved(None)
-        ok = await runtime.execute(frame.principal, frame.command, instead_of=frame.instead_of)
-        self.post(pf.Executed(frame.id, ok, runtime.ownership.owner(key)))
+        ok = await runtime.execute(request, instead_of=frame.instead_of)
+        self.post(pf.Executed(frame.id, ok, runtime.ownership.owner(request.key)))
 
     async def _take_over(self, frame: pf.TakeOver) -> None:
-        owner = await self.host.runtime.recover(frame.key, instead_of=frame.instead_of, priority=frame.priority)
+        owner = await self.endpoint.runtime.recover(frame.key, instead_of=frame.instead_of, priority=frame.priority)
         if owner is None:
             raise session_moving_error()
         self.post(pf.SessionTaken(frame.id, owner))
 
     async def _holds(self, frame: pf.Holds) -> None:
-        owner = await self.host.runtime.holder(frame.key)
+        owner = await self.endpoint.runtime.confirmed_owner(frame.key)
         if owner is None:
             raise Moved(None)
         self.post(pf.SessionTaken(frame.id, owner))
@@ -294,8 +296,8 @@ class PeerSession:
     async def _move(self, frame: pf.Move, mover: SessionMover) -> None:
         self.post(pf.SessionTaken(frame.id, await mover.move(frame.key, frame.to)))
 
-    async def _look(self, key: SessionKey, leftovers: DeletedKVCleaner) -> None:
-        await leftovers.remove_if_deleted(key)
+    async def _clean_kv(self, key: SessionKey, cleaner: DeletedKVCleaner) -> None:
+        await cleaner.remove_if_deleted(key)
 
     def _report(self, number: int, handed_off: int, parked: int, left: int) -> None:
         self.post(pf.DrainProgress(number, handed_off, parked, left))
@@ -312,13 +314,13 @@ class PeerSession:
         try:
             begun = await attachment.begin()
         except SessileError as error:
-            log.info("not_attached", session=attachment.key.session, tenant=attachment.key.tenant, error=error.code)
+            log.info("attach_failed", session=attachment.key.session, tenant=attachment.key.tenant, error=error.code)
             begun = False
         if not begun and self._attachments.get(attachment.watch) is attachment:
             del self._attachments[attachment.watch]
             self.post(pf.Absent(attachment.watch, None))
 
-    def left(self, attachment: Attachment, epoch: Epoch, top: int, owner: Owner | None) -> None:
+    def deactivated(self, attachment: Attachment, epoch: Epoch, top: int, owner: Owner | None) -> None:
         """The session of an attachment has left memory."""
         self._attachments.pop(attachment.watch, None)
         self.behind.pop(attachment, None)
@@ -331,71 +333,71 @@ class PeerSession:
             elif (attachment := self._attachments.get(watch)) is not None:
                 attachment.untaken -= num_bytes
         for attachment in list(self.behind):
-            if self.events_bytes > self.host.limits.events_bytes // 2:
+            if self.events_bytes > self.endpoint.limits.events_bytes // 2:
                 return
-            if attachment.untaken <= self.host.limits.watch_bytes // 2:
+            if attachment.untaken <= self.endpoint.limits.watch_bytes // 2:
                 attachment.catch_up()
 
 
 class Attachment:
-    """One watch of one guest: a sink of the runtime."""
+    """One watch over one link: a sink of the runtime."""
 
-    __slots__ = ("_detach", "_ended", "_epoch", "_guest", "_top", "key", "untaken", "watch")
+    __slots__ = ("_detach", "_ended", "_epoch", "_peer", "_top", "key", "untaken", "watch")
 
-    def __init__(self, guest: PeerSession, watch: int, key: SessionKey) -> None:
+    def __init__(self, peer: PeerSession, watch: int, key: SessionKey) -> None:
         self.watch = watch
         self.key = key
         self.untaken = 0
-        self._guest = guest
+        self._peer = peer
         self._detach: Callable[[], None] | None = None
         self._ended = False
         self._epoch = Epoch("")
         self._top = 0
 
     async def begin(self) -> bool:
-        """Attaches to the actor and tells the guest; False where the session is not in memory here."""
-        guest = self._guest
-        runtime = guest.host.runtime
-        found = await runtime.attach(self.key, self.publish, self.left)
-        if found is None:
+        """Attaches to the actor and answers with `Attached`; False where the session is not in memory here."""
+        peer = self._peer
+        runtime = peer.endpoint.runtime
+        attached = await runtime.attach(self.key, self.publish, self.left)
+        if attached is None:
             return False
-        actor, detach = found
+        actor, detach = attached
         owner = runtime.ownership.owner(self.key)
         if self._ended or owner is None:
             detach()
             return self._ended
         self._detach = detach
-        guest.post(pf.Attached(self.watch, owner, actor.epoch, actor.top))
+        peer.post(pf.Attached(self.watch, owner, actor.epoch, actor.top))
         return True
 
     def publish(self, published: Published) -> None:
         """The runtime's sink."""
-        guest = self._guest
-        limits = guest.host.limits
-        if self in guest.behind or self.untaken >= limits.watch_bytes or guest.events_bytes >= limits.events_bytes:
-            guest.behind[self] = None
+        peer = self._peer
+        limits = peer.endpoint.limits
+        if self in peer.behind or self.untaken >= limits.watch_bytes or peer.events_bytes >= limits.events_bytes:
+            peer.behind[self] = None
             self._epoch, self._top = published.epoch, published.records[-1].offset
             return
-        data = guest.host.encoded(published)
+        data = peer.endpoint.encoded(published)
         num_bytes = len(data)
         self.untaken += num_bytes
-        guest.events_bytes += num_bytes
-        guest.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
+        peer.events_bytes += num_bytes
+        peer.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
 
     def catch_up(self) -> None:
-        """There is room again: says how far the log went, and goes on from there."""
-        del self._guest.behind[self]
-        self._guest.post(pf.Behind(self.watch, self._epoch, self._top))
+        """There is room again: sends how far the log went, and goes on from there."""
+        del self._peer.behind[self]
+        self._peer.post(pf.Behind(self.watch, self._epoch, self._top))
 
     def left(self, epoch: Epoch, top: int, owner: Owner | None) -> None:
         """The session has left memory here."""
         self.end()
-        self._guest.left(self, epoch, top, owner)
+        self._peer.deactivated(self, epoch, top, owner)
 
     def end(self) -> None:
-        """Nothing is told to the guest any more. Idempotent."""
+        """Nothing more is sent. Idempotent."""
         self._ended = True
-        self._guest.behind.pop(self, None)
+        self._peer.behind.pop(self, None)
         detach, self._detach = self._detach, None
         if detach is not None:
             detach()

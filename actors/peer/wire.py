@@ -1,9 +1,9 @@
-"""Frames over a carrier: batches out, batches in, and whether the other end is alive. The same at both ends.
+"""Sends and receives frames over a carrier in batches, and detects whether the other end is alive.
 
 Frames are queued and leave together: everything that is posted in one turn of the loop, and in the `linger_s` after
 a message, shares a message, so the carrier's cost per message is paid a bounded number of times a second. An end that
-has said nothing for half a beat says `Heartbeat`; an end that heard nothing for `dead_after_beats` of its own beats
-ends the link. Nothing but posting is asked of callers: no queue of theirs waits on the link.
+has sent nothing for half a beat sends `Heartbeat`; an end that received nothing for `dead_after_beats` of its own beats
+ends the link. Callers only post: none of their queues waits on the link.
 
 Bound: `queued_bytes` is what waits for the carrier; callers look at it before they post what may be left out or
 refused.
@@ -32,8 +32,8 @@ class Wire:
         self._limits = limits
         self._queue: deque[bytes] = deque()
         self._wake = asyncio.Event()
-        self._heard = True  # something came since the last beat
-        self._said_at = 0.0
+        self._received = True  # something came since the last beat
+        self._sent_at = 0.0
         self._ending: LinkDown | None = None
         self._flushed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class Wire:
         return self.down
 
     async def close(self) -> None:
-        """Says goodbye after all that was posted, and ends the link when that is sent or the next beat is due."""
+        """Sends `Goodbye` after all that was posted, and ends the link when that is sent or the next beat is due."""
         if self.down is not None:
             return
         if self._ending is None:
@@ -91,10 +91,10 @@ class Wire:
     async def _read(self, deliver: Callable[[list[AnyFrame]], None]) -> None:
         while True:
             frames = _unpacked(await self._carrier.receive())
-            self._heard = True
+            self._received = True
             if frames and isinstance(frames[-1], Goodbye):
                 deliver(frames[:-1])
-                raise LinkDown("closed", "the other end said goodbye")
+                raise LinkDown("closed", "the other end closed the link")
             try:
                 deliver(frames)
             except ValueError as error:
@@ -110,7 +110,7 @@ class Wire:
             self._wake.clear()
             while self._queue:
                 message = self._take()
-                self._said_at = self._loop.time()
+                self._sent_at = self._loop.time()
                 self.messages_sent += 1
                 await self._carrier.send(message)
             next_at = self._loop.time() + self._limits.linger_s
@@ -132,11 +132,11 @@ class Wire:
         silent = 0
         while True:
             await asyncio.sleep(self._limits.beat_s)
-            silent = 0 if self._heard else silent + 1
-            self._heard = False
+            silent = 0 if self._received else silent + 1
+            self._received = False
             if silent >= self._limits.dead_after_beats:
                 raise LinkDown("keepalive", f"silent for {silent} beats of {self._limits.beat_s:g} s")
-            if not self._queue and self._loop.time() - self._said_at >= self._limits.beat_s / 2:
+            if not self._queue and self._loop.time() - self._sent_at >= self._limits.beat_s / 2:
                 self._queue.append(_BEAT)
                 self.queued_bytes += len(_BEAT)
                 self._wake.set()

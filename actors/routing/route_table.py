@@ -1,4 +1,4 @@
-"""Where sessions are, as one gateway knows it: the view, the owners it has met, and where a cold session goes.
+"""Finds the replica for a session: the owners that a gateway has met, the directory, the journal, then placement.
 
 Everything here is a hint that is validated at the target. In this order: an owner that we have met or that the
 directory names; for a session without one, the replica that the journal granted it to last, which has its KV, while its
@@ -21,6 +21,7 @@ import structlog
 from actors.cluster.placement import Placement
 from actors.hosting.ownership import last_replica
 from actors.peer.links import Links
+from actors.routing.limits import RouterLimits
 from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.types import ActivationId, ReplicaId, SessionKey
@@ -28,11 +29,11 @@ from sessions.ports import Directory, Journal, Member, Owner, View
 
 log = structlog.get_logger(__name__)
 
-AVOID_S = 2.0  # a replica that is going is not asked again for so long: by then the view says so
+AVOID_S = 2.0  # a replica that is leaving is not tried again for so long: by then the view shows it
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Whom to ask. `owner`: because it has the session, as far as we know; `activate`: it was placed there;
+    """Where to send a command. `owner`: because it has the session, as far as we know; `activate`: it was placed there;
     `instead_of`: whom it takes over from."""
 
     member: Member
@@ -61,25 +62,24 @@ class RouteTable:
         journal: Journal,
         placement: Placement,
         links: Links,
-        lease_ttl_s: float,
-        owners_max: int,
+        limits: RouterLimits,
     ) -> None:
         self.view = View(0, ())
         self._directory = directory
         self._journal = journal
         self._placement = placement
         self._links = links
-        self._lease_ttl_s = lease_ttl_s
-        self._owners_max = owners_max
+        self._lease_ttl_s = limits.lease_ttl_s
+        self._owners_max = limits.owners_max
         self._owners: OrderedDict[SessionKey, Owner] = OrderedDict()
-        self._asked: OrderedDict[SessionKey, _TakeoverAttempt] = OrderedDict()
+        self._takeovers: OrderedDict[SessionKey, _TakeoverAttempt] = OrderedDict()
         self._avoid: dict[ReplicaId, float] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
     # -- the view --------------------------------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Reads the view anew; whoever comes meanwhile waits for the same answer. Raises Unavailable."""
+        """Reads the view anew; concurrent callers wait for the same answer. Raises Unavailable."""
         if self._refreshing is None:
             task = self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -108,7 +108,7 @@ class RouteTable:
         return self._links.member(owner)
 
     def avoid(self, replica: ReplicaId) -> None:
-        """A replica has said that it takes nothing new."""
+        """A replica has answered that it takes nothing new."""
         self._avoid[replica] = asyncio.get_running_loop().time() + AVOID_S
 
     def _avoided(self) -> list[ReplicaId]:
@@ -119,7 +119,7 @@ class RouteTable:
     # -- owners ----------------------------------------------------------------------------------------------------
 
     def remember(self, key: SessionKey, owner: Owner | None) -> None:
-        """Somebody has said who owns a session; None: not who we thought."""
+        """Keeps the owner of a session as learnt from an answer; None: not the one that was kept."""
         self._owners.pop(key, None)
         if owner is not None:
             self._owners[key] = owner
@@ -135,7 +135,7 @@ class RouteTable:
             return await self._directory.locate(key)
         except Unavailable as error:
             head = await self._journal.head(key)
-            log.info("located_by_journal", session=key.session, tenant=key.tenant, error=error.code)
+            log.info("owner_read_from_journal", session=key.session, tenant=key.tenant, error=error.code)
             return None if head is None else self._granted(head)
 
     def _granted(self, head: Head) -> Owner | None:
@@ -149,8 +149,8 @@ class RouteTable:
     # -- routes ----------------------------------------------------------------------------------------------------
 
     async def route(self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None) -> Route:
-        """Whom to send a command to. `new`: there may be no log yet. `absent`: who has just said that it does
-        not have the session. Raises NotNow, or SessileError."""
+        """Where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered that it
+        does not have the session. Raises RouteUnavailable, or SessileError."""
         owner = self.remembered(key) or await self.owner(key)
         if owner is not None:
             member = self.member(owner)
@@ -184,27 +184,28 @@ class RouteTable:
         return member
 
     def survivor(self, key: SessionKey, lost: Owner, model: str | None) -> Member | None:
-        """Who takes a session over from an owner that is suspected: one replica per TTL. None: nobody, now."""
+        """The replica that takes a session over from an owner that is suspected: one replica per TTL. None: none at
+        present."""
         now = asyncio.get_running_loop().time()
-        asked = self._asked.get(key)
-        if asked is not None and now - asked.at < self._lease_ttl_s:
-            same = asked.instead_of == lost and not self._links.suspect(asked.survivor)
-            return asked.survivor if same else None
+        attempt = self._takeovers.get(key)
+        if attempt is not None and now - attempt.at < self._lease_ttl_s:
+            same = attempt.instead_of == lost and not self._links.suspect(attempt.survivor)
+            return attempt.survivor if same else None
         member = self._placement.choose(
             key, self.view, model=self._served(model, new=False), avoid=[lost.replica, *self._avoided()]
         )
         if member is not None:
-            self._asked.pop(key, None)
-            self._asked[key] = _TakeoverAttempt(now, lost, member)
-            while len(self._asked) > self._owners_max:
-                self._asked.popitem(last=False)
+            self._takeovers.pop(key, None)
+            self._takeovers[key] = _TakeoverAttempt(now, lost, member)
+            while len(self._takeovers) > self._owners_max:
+                self._takeovers.popitem(last=False)
         return member
 
-    def not_taken(self, key: SessionKey, lost: Owner) -> None:
-        """A survivor has said that it did not take a session over: another may be asked."""
-        asked = self._asked.get(key)
-        if asked is not None and asked.instead_of == lost:
-            del self._asked[key]
+    def takeover_failed(self, key: SessionKey, lost: Owner) -> None:
+        """A survivor has answered that it did not take a session over: another may be tried."""
+        attempt = self._takeovers.get(key)
+        if attempt is not None and attempt.instead_of == lost:
+            del self._takeovers[key]
 
     def _served(self, model: str | None, *, new: bool) -> str | None:
         """The model to place by. In a cluster of one model every name means that one, as in a single process."""
@@ -215,7 +216,7 @@ class RouteTable:
 
 
 def retryable_elsewhere(error: SessileError) -> bool:
-    """Whether an error is about where the session is asked for, and not the command's answer."""
+    """Whether an error is about where a command was sent, and not the command's answer."""
     return error.code in RETRYABLE_ELSEWHERE or error.code.startswith("directory_")
 
 

@@ -1,17 +1,17 @@
-"""Reading sessions that live on replicas: who is told what, wherever the session goes.
+"""Delivers events of sessions that live on replicas to the readers of a gateway, wherever the session goes.
 
 A watch is attached at the session's owner while it has one; nothing here ever activates a session that is at rest. The
-gateway registers its interest in the directory, so that an activation anywhere is told to it, and looks again once
+gateway registers its interest in the directory, so that an activation anywhere notifies it, and checks again once
 per lease TTL, because such news may be lost. Whenever a watch may have missed something (it was attached late, its
 owner vanished, it was too slow) the log's end is compared with what it has seen, and if it is further, its last record
-is read from the journal and told: whoever reads then finds the gap by the offsets and the rest in the journal.
+is read from the journal and delivered: readers then find the gap by the offsets and the rest in the journal.
 
 When an owner is suspected, the sessions that it left with an open turn are taken over by survivors, those here because
-somebody reads them; sessions at rest are left alone. A survivor admits them at its own pace
+they are being read; sessions at rest are left alone. A survivor admits them at its own pace
 (`actors.hosting.recovery_gate`).
 
-States of a watch: unattached (nobody owns the session, as far as known) ⇄ attached. Whatever must be done about a watch
-is done by one of a few workers, one watch at a time each: `todo` holds it until then.
+States of a watch: unattached (the session has no owner, as far as known) ⇄ attached. Whatever must be done about a
+watch is done by one of a few workers, one watch at a time each: `enqueue` holds it until then.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-import msgspec
 import structlog
 
-from actors.hosting.ownership import Moved
+from actors.hosting.ownership import Identity, Moved
 from actors.hosting.recovery_gate import READ
-from actors.peer.links import Identity, LinkDown, Links, PeerLink, identity
+from actors.peer.links import LinkDown, Links, PeerLink, identity
+from actors.routing.limits import RouterLimits
 from actors.routing.route_table import RouteTable
+from sessions.backoff import Backoff
 from sessions.model.errors import Gone, NotFound, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Head
@@ -42,21 +43,13 @@ Sink = Callable[[Published], None]
 LOST: Final = 0  # priorities of what is to be done
 NEW: Final = 1
 LOOK: Final = 2
-ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner would tell, if it knew
-
-
-class SubscriptionLimits(msgspec.Struct, frozen=True):
-    workers: int = 32
-    takeovers: int = 256  # asked for at the same time
-    register_at_once: int = 1000
-    again_min_s: float = 0.05
-    again_max_s: float = 2.0
+ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner notifies of what it knows
 
 
 class SessionSubscription:
     """One session that is read here: a `Watcher`."""
 
-    def __init__(self, key: SessionKey, watches: Subscriptions) -> None:
+    def __init__(self, key: SessionKey, subscriptions: Subscriptions) -> None:
         self.key = key
         self.sinks: dict[int, Sink] = {}
         self.epoch = Epoch("")
@@ -64,17 +57,17 @@ class SessionSubscription:
         self.link: PeerLink | None = None
         self.number = 0
         self.owner: Owner | None = None
-        self.hint: Owner | None = None  # who is said to have it now
+        self.hint: Owner | None = None  # a possible owner
         self.known: tuple[Epoch, int] | None = None  # how far the log is known to go, where that is further
-        self.check = False  # its owner is gone: the journal says what that one left
+        self.check = False  # its owner has left: the journal has what was written
         self.compared_at = asyncio.get_running_loop().time()  # with the journal, by this or by who began to read
-        self.absent: Owner | None = None  # who has said that it does not have it
+        self.absent: Owner | None = None  # an owner that answered that it does not have it
         self.limbo: Identity | None = None  # the replica process that it waits to hear of
         self.recovering = False
         self.queued = False
-        self.again_s = 0.0
-        self.look_at = 0.0
-        self._watches = watches
+        self.backoff: Backoff | None = None  # after failures in a row
+        self.check_at = 0.0
+        self._subscriptions = subscriptions
 
     @property
     def live(self) -> bool:
@@ -91,9 +84,9 @@ class SessionSubscription:
 
     def attached(self, owner: Owner, epoch: Epoch, top: int) -> None:
         self.owner = owner
-        self.again_s = 0.0
+        self.backoff = None
         self.check = False
-        self._watches.attached(self)
+        self._subscriptions.attached(self)
         self.reaches(epoch, top)
 
     def events(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
@@ -106,17 +99,17 @@ class SessionSubscription:
         """The log is known to go up to `top`."""
         if top and (epoch != self.epoch or top > self.seen):
             self.known = epoch, top
-            self._watches.todo(self, LOST)
+            self._subscriptions.enqueue(self, LOST)
 
     def detached(self, owner: Owner | None, *, top: int) -> None:
         self.check = True
         self.hint = owner
         self.absent = self.owner if not top and owner is None else None
-        self._watches.let_go(self)
+        self._subscriptions.clear_link(self)
         if top or owner is not None:
-            self._watches.todo(self, LOST)
+            self._subscriptions.enqueue(self, LOST)
         else:
-            self._watches.later(self)  # it is not there, whatever the directory says: not asked at once again
+            self._subscriptions.retry_later(self)  # it is not there, whatever the directory says
 
 
 class Subscriptions:
@@ -128,34 +121,34 @@ class Subscriptions:
         gateway: str,
         directory: Directory,
         journal: Journal,
-        whereabouts: RouteTable,
+        routes: RouteTable,
         links: Links,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         rng: random.Random,
-        lease_ttl_s: float,
-        limits: SubscriptionLimits,
+        limits: RouterLimits,
     ) -> None:
         self._gateway = gateway
         self._directory = directory
         self._journal = journal
-        self._whereabouts = whereabouts
+        self._routes = routes
         self._links = links
         self._spawn = spawn
         self._rng = rng
-        self._ttl_s = lease_ttl_s
-        self._limits = limits
+        self._ttl_s = limits.lease_ttl_s
+        self._limits = limits.watches
         self._watches: dict[SessionKey, SessionSubscription] = {}
         self._on_link: dict[PeerLink, dict[SessionSubscription, None]] = {}
         self._limbo: dict[
             Identity, dict[SessionSubscription, None]
         ] = {}  # their replica does not answer, or its link just broke
-        self._fresh: list[SessionSubscription] = []
+        self._unregistered: list[SessionSubscription] = []
         self._arrived = asyncio.Event()
-        self._line: list[tuple[int, int, SessionSubscription]] = []
+        self._queue: list[tuple[int, int, SessionSubscription]] = []
         self._numbers = 0
         self._work = asyncio.Semaphore(0)
-        self._looks: list[tuple[float, int, SessionSubscription]] = []
-        self._takeovers = asyncio.Semaphore(limits.takeovers)
+        self._checks: list[tuple[float, int, SessionSubscription]] = []
+        self._takeovers = asyncio.Semaphore(limits.watches.takeovers)
+        links.add_listener(self)
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -166,7 +159,7 @@ class Subscriptions:
 
     def start(self) -> None:
         """Begins to register, to listen and to look."""
-        for work in (self._register(), self._renew(), self._listen(), self._look()):
+        for work in (self._register(), self._renew(), self._listen(), self._check_due()):
             self._spawn(work)
         for _ in range(self._limits.workers):
             self._spawn(self._worker())
@@ -176,7 +169,7 @@ class Subscriptions:
         watch = self._watches.get(key)
         if watch is None:
             watch = self._watches[key] = SessionSubscription(key, self)
-            self._fresh.append(watch)
+            self._unregistered.append(watch)
             self._arrived.set()
         number = self._number()
         watch.sinks[number] = sink
@@ -186,7 +179,7 @@ class Subscriptions:
             if not watch.sinks and self._watches.get(key) is watch:
                 del self._watches[key]
                 link, number_there = watch.link, watch.number
-                self.let_go(watch)
+                self.clear_link(watch)
                 self._leave_limbo(watch)
                 if link is not None and link.down is None:
                     link.detach(number_there)
@@ -199,23 +192,24 @@ class Subscriptions:
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def todo(self, watch: SessionSubscription, priority: int) -> None:
+    def enqueue(self, watch: SessionSubscription, priority: int) -> None:
         """A worker is to look at this watch."""
         if watch.live and not watch.queued:
             watch.queued = True
-            heapq.heappush(self._line, (priority, self._number(), watch))
+            heapq.heappush(self._queue, (priority, self._number(), watch))
             self._work.release()
 
-    def later(self, watch: SessionSubscription) -> None:
+    def retry_later(self, watch: SessionSubscription) -> None:
         """The same after a pause that grows with each time in a row."""
-        pause_s = watch.again_s = min(max(watch.again_s * 2, self._limits.again_min_s), self._limits.again_max_s)
-        asyncio.get_running_loop().call_later(pause_s * (0.5 + self._rng.random()), self.todo, watch, LOST)
+        if watch.backoff is None:
+            watch.backoff = Backoff(self._limits.again_min_s, self._limits.again_max_s, self._rng)
+        asyncio.get_running_loop().call_later(watch.backoff.next_s(), self.enqueue, watch, LOST)
 
-    def _look_in(self, watch: SessionSubscription, seconds: float) -> None:
-        watch.look_at = asyncio.get_running_loop().time() + seconds * (0.75 + self._rng.random() / 2)
-        heapq.heappush(self._looks, (watch.look_at, self._number(), watch))
+    def _check_in(self, watch: SessionSubscription, seconds: float) -> None:
+        watch.check_at = asyncio.get_running_loop().time() + seconds * (0.75 + self._rng.random() / 2)
+        heapq.heappush(self._checks, (watch.check_at, self._number(), watch))
 
-    def let_go(self, watch: SessionSubscription) -> None:
+    def clear_link(self, watch: SessionSubscription) -> None:
         """The watch is not attached any more."""
         if watch.link is not None:
             watches = self._on_link.get(watch.link, {})
@@ -225,23 +219,30 @@ class Subscriptions:
         watch.link, watch.number, watch.owner = None, 0, None
 
     def attached(self, watch: SessionSubscription) -> None:
-        self._whereabouts.remember(watch.key, watch.owner)
-        self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
+        self._routes.remember(watch.key, watch.owner)
+        self._check_in(watch, ATTACHED_TTLS * self._ttl_s)
 
     # -- what happens to links and sessions ---------------------------------------------------------------------------
 
-    def link_down(self, link: PeerLink) -> None:
-        """A link is gone: whether its replica is, shows in a moment (`look_again`)."""
+    def link_down(self, link: PeerLink, reason: LinkDown) -> None:
+        """A link has ended: whether its replica has, shows in a moment (`suspected`, `reachable`)."""
         for watch in list(self._on_link.pop(link, {})):
             watch.hint, watch.check = watch.owner, True
             watch.link, watch.number, watch.owner = None, 0, None
             self._enter_limbo(watch, identity(link.member))
 
-    def look_again(self, member: Member) -> None:
-        """A replica whose link broke has answered, or has not."""
+    def suspected(self, member: Member) -> None:
+        """A replica whose link broke does not answer: its sessions are looked for elsewhere."""
+        self._end_limbo(member)
+
+    def reachable(self, member: Member) -> None:
+        """A replica whose link broke answers again."""
+        self._end_limbo(member)
+
+    def _end_limbo(self, member: Member) -> None:
         for watch in self._limbo.pop(identity(member), {}):
             watch.limbo = None
-            self.todo(watch, LOST)
+            self.enqueue(watch, LOST)
 
     def _enter_limbo(self, watch: SessionSubscription, process: Identity) -> None:
         watch.limbo = process
@@ -256,37 +257,37 @@ class Subscriptions:
             watch.limbo = None
 
     async def _listen(self) -> None:
-        """Takes what is told of activations."""
+        """Receives notifications of activations."""
         while True:
             try:
                 async for key, owner in self._directory.activations(self._gateway):
                     watch = self._watches.get(key)
                     if watch is not None and (watch.link is None or watch.owner != owner):
                         watch.hint = owner
-                        self.todo(watch, LOST)
+                        self.enqueue(watch, LOST)
             except Unavailable as error:
-                log.warning("not_listening", error=error.code)
+                log.warning("activation_stream_lost", error=error.code)
             await asyncio.sleep(self._limits.again_max_s)
 
     async def _register(self) -> None:
-        """Registers what is newly read, before anybody looks for its owner: an activation in between is told."""
+        """Registers what is newly read, before its owner is looked up: an activation in between is not missed."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             at_once = self._limits.register_at_once
-            fresh, self._fresh = self._fresh[:at_once], self._fresh[at_once:]
-            if self._fresh:
+            batch, self._unregistered = self._unregistered[:at_once], self._unregistered[at_once:]
+            if self._unregistered:
                 self._arrived.set()
-            await self._registered([watch.key for watch in fresh if watch.live])
-            for watch in fresh:
-                self.todo(watch, NEW)
+            await self._register_keys([watch.key for watch in batch if watch.live])
+            for watch in batch:
+                self.enqueue(watch, NEW)
 
-    async def _registered(self, keys: list[SessionKey]) -> None:
+    async def _register_keys(self, keys: list[SessionKey]) -> None:
         if keys:
             try:
                 await self._directory.watch(self._gateway, keys)
-            except Unavailable as error:  # renewed in a moment; meanwhile nobody can activate by the directory either
-                log.warning("not_registered", sessions=len(keys), error=error.code)
+            except Unavailable as error:  # renewed in a moment; meanwhile nothing is activated by the directory either
+                log.warning("registration_failed", sessions=len(keys), error=error.code)
 
     async def _renew(self) -> None:
         """Interest lapses with the TTL, so it is registered again and again."""
@@ -294,40 +295,40 @@ class Subscriptions:
             await asyncio.sleep(self._ttl_s / 3)
             keys = list(self._watches)
             for at in range(0, len(keys), self._limits.register_at_once):
-                await self._registered(keys[at : at + self._limits.register_at_once])
+                await self._register_keys(keys[at : at + self._limits.register_at_once])
 
-    async def _look(self) -> None:
+    async def _check_due(self) -> None:
         """Whatever has not been looked at for long enough is looked at."""
         while True:
             await asyncio.sleep(self._ttl_s / 24)
             now = asyncio.get_running_loop().time()
-            while self._looks and self._looks[0][0] <= now:
-                due, _, watch = heapq.heappop(self._looks)
-                if watch.look_at == due:
-                    self.todo(watch, LOOK)
+            while self._checks and self._checks[0][0] <= now:
+                due, _, watch = heapq.heappop(self._checks)
+                if watch.check_at == due:
+                    self.enqueue(watch, LOOK)
 
     # -- the workers ------------------------------------------------------------------------------------------------
 
     async def _worker(self) -> None:
         while True:
             await self._work.acquire()
-            watch = heapq.heappop(self._line)[2]
+            watch = heapq.heappop(self._queue)[2]
             watch.queued = False
             if not watch.live:
                 continue
             try:
                 if watch.known is not None:
                     await self._catch_up(watch)
-                await self._settle(watch)
+                await self._attach_to_owner(watch)
             except (SessileError, LinkDown) as error:
-                log.info("watch_unsettled", session=watch.key.session, tenant=watch.key.tenant, error=str(error))
-                self.later(watch)
+                log.info("watch_retried", session=watch.key.session, tenant=watch.key.tenant, error=str(error))
+                self.retry_later(watch)
             except Exception:  # the boundary of a job: one watch fails, not the gateway
                 log.exception("watch_failed", session=watch.key.session, tenant=watch.key.tenant)
-                self.later(watch)
+                self.retry_later(watch)
 
     async def _catch_up(self, watch: SessionSubscription) -> None:
-        """Tells the record at the log's known end, unless it has come by itself."""
+        """Delivers the record at the log's known end, unless it has come by itself."""
         assert watch.known is not None
         epoch, top = watch.known
         if epoch != watch.epoch or top > watch.seen:
@@ -337,29 +338,29 @@ class Subscriptions:
         if watch.known == (epoch, top):
             watch.known = None
 
-    async def _settle(self, watch: SessionSubscription) -> None:
+    async def _attach_to_owner(self, watch: SessionSubscription) -> None:
         """Attaches a watch where its session is now, or finds that it is nowhere."""
         owner, watch.hint = watch.hint, None
         if owner is None:
-            owner = await self._whereabouts.owner(watch.key)
+            owner = await self._routes.owner(watch.key)
         if not watch.live:
             return
         if watch.link is not None:
             if owner is None or owner == watch.owner:
-                self._look_in(watch, ATTACHED_TTLS * self._ttl_s)
+                self._check_in(watch, ATTACHED_TTLS * self._ttl_s)
                 return
             if watch.link.down is None:
                 watch.link.detach(watch.number)
-            self.let_go(watch)
+            self.clear_link(watch)
         self._leave_limbo(watch)
         absent, watch.absent = watch.absent, None
         if owner is None or owner == absent:  # or the directory is behind: what there is to read is in the journal
             await self._ownerless(watch, None)
             return
-        member = self._whereabouts.member(owner)
+        member = self._routes.member(owner)
         if member is None:
-            await self._whereabouts.refresh()
-            member = self._whereabouts.member(owner)
+            await self._routes.refresh()
+            member = self._routes.member(owner)
         if member is None:
             raise LinkDown("refused", f"{owner.replica} is not in the view")
         if self._links.suspect(member):
@@ -374,51 +375,51 @@ class Subscriptions:
             self._on_link.setdefault(link, {})[watch] = None
 
     async def _ownerless(self, watch: SessionSubscription, lost: Owner | None) -> None:
-        """Nobody has the session, or who has it does not answer: what that one left behind is seen to."""
+        """The session has no owner, or its owner does not answer: what it left unfinished is recovered."""
         now = asyncio.get_running_loop().time()
         if watch.check or now - watch.compared_at >= ATTACHED_TTLS * self._ttl_s:  # news may have been lost
             head = await self._journal.head(watch.key)
             watch.check, watch.compared_at = False, now
             if head is not None:
                 watch.reaches(head.epoch, head.top)
-                # A log that may have gone back (a restored backup) gets its new epoch, and so its readers are told.
-                wanted = head.open or head.incarnation != self._journal.incarnation
-                if wanted and head.deleted_at is None and watch.live and not watch.recovering:
+                # A log that may have gone back (a restored backup) gets its new epoch, and so its readers learn of it.
+                unfinished = head.open or head.incarnation != self._journal.incarnation
+                if unfinished and head.deleted_at is None and watch.live and not watch.recovering:
                     watch.recovering = True
                     self._spawn(self._recover(watch, head, lost))
                     return
-        self._look_in(watch, self._ttl_s)
+        self._check_in(watch, self._ttl_s)
 
     async def _recover(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
         """Has a session activated somewhere else: it has an open turn, or its log went back."""
         try:
             async with self._takeovers:
                 if watch.live:
-                    await self._taken_over(watch, head, lost)
+                    await self._take_over(watch, head, lost)
         finally:
             watch.recovering = False
 
-    async def _taken_over(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
+    async def _take_over(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
         key = watch.key
         try:
             if lost is None:
-                member: Member | None = self._whereabouts.place(key, head, None)
+                member: Member | None = self._routes.place(key, head, None)
             else:
-                member = self._whereabouts.survivor(key, lost, head.model or None)
+                member = self._routes.survivor(key, lost, head.model or None)
             if member is not None:
                 link = await self._links.get(member)
                 watch.hint = await link.take_over(key, instead_of=lost, priority=READ)
-                log.info("taken_over", session=key.session, tenant=key.tenant, by=member.replica)
+                log.info("session_taken_over", session=key.session, tenant=key.tenant, by=member.replica)
         except Moved as moved:
             watch.hint = moved.owner
         except (NotFound, Gone):
             return
         except (SessileError, LinkDown) as error:
-            log.info("not_taken_over", session=key.session, tenant=key.tenant, error=str(error))
+            log.info("takeover_failed", session=key.session, tenant=key.tenant, error=str(error))
             if lost is not None and isinstance(error, SessileError):
-                self._whereabouts.not_taken(key, lost)
+                self._routes.takeover_failed(key, lost)
         if watch.hint is None:
             watch.check = True
-            self.later(watch)
+            self.retry_later(watch)
         else:
-            self.todo(watch, LOST)
+            self.enqueue(watch, LOST)

@@ -1,8 +1,8 @@
-"""What every tier below host memory is to the tiers' manager: a bounded place for whole snapshots, found by session.
+"""The interface of a tier below host memory: a bounded place for whole snapshots, indexed by session.
 
     disk.DiskTier         files in a folder of this machine
     redis.RedisTier       small snapshots in Redis or Valkey, seen by every replica
-    (a peer replica)      is asked, not kept in: `actors` fetches, the engine's `import_kv` takes in
+    (a peer replica)      keeps nothing for us: `actors` fetches, the engine's `import_kv` takes in
 
 A tier below never raises for its own troubles: it stores or it does not, and a fetch gives the checked payload or
 `SnapshotRefused`. It keeps its own index, counters and bound. Where there is a key store, nothing is stored
@@ -56,7 +56,7 @@ class Ranked(Protocol):
 
 
 class FetchProgress:
-    """How far a fetch has come: the thread that reads tells it, the event loop looks at it and may stop the read."""
+    """How far a fetch has come: the thread that reads reports here, the event loop looks and may stop the read."""
 
     __slots__ = ("first_bytes", "first_s", "num_bytes", "stopped")
 
@@ -96,13 +96,12 @@ def least_recently_used(snapshot: Ranked) -> tuple[float, ...]:
 
 
 class ColdTier(Protocol):
-    """One tier below host memory. `open` first; nothing but `open` raises for what is wrong with the place."""
+    """One tier below host memory. `open` first; only `open` raises for what is wrong with the place."""
 
     name: str
     counters: Counter[str]
     bytes: int
     bytes_max: int
-    rank: Rank
 
     async def open(self) -> None: ...
 
@@ -111,6 +110,10 @@ class ColdTier(Protocol):
     @property
     def sessions(self) -> Collection[SessionKey]:
         """Whose snapshots are known here; to be read before the next `await`."""
+        ...
+
+    async def discover(self, key: SessionKey) -> None:
+        """Learns what others have stored of a session, where the tier is shared."""
         ...
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
@@ -134,9 +137,9 @@ class ColdTier(Protocol):
     async def fetch(
         self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
     ) -> SnapshotManifest:
-        """Writes the checked payload to a file. Raises Refused; a snapshot that is no good is gone then.
+        """Writes the checked payload to a file. Raises Refused; a snapshot that is no good has been removed then.
 
-        A tier that reads little by little tells `progress`, and ends with `too_slow` when that was stopped."""
+        A tier that reads little by little reports to `progress`, and ends with `too_slow` when that was stopped."""
         ...
 
     def stream(self, snapshot: ColdSnapshot) -> AsyncGenerator[Blob, None]:

@@ -1,4 +1,4 @@
-"""Restore or recompute: what each would take, from what each took before.
+"""Decides between restoring and recomputing KV: what each would take, from what each took before.
 
     prefill of tokens [a, b)      = per token x (b - a) + per pair x (b^2 - a^2) / 2      attention reads all before
     moving n bytes out of a tier  = latency + n / bandwidth
@@ -208,10 +208,10 @@ class CostModel:
 
     def described(self) -> dict[str, float]:
         """For statistics: coefficients as people name them."""
-        told: dict[str, float] = {}
+        coefficients: dict[str, float] = {}
         for name, tier in self._tiers.items():
-            told[f"{name}_latency_s"] = tier.line.a
-            told[f"{name}_bytes_per_s"] = 1.0 / tier.line.b if tier.line.b else math.inf
+            coefficients[f"{name}_latency_s"] = tier.line.a
+            coefficients[f"{name}_bytes_per_s"] = 1.0 / tier.line.b if tier.line.b else math.inf
         if self._prefill is not None and self._prefill.a:
-            told["prefill_tokens_per_s"] = 1.0 / self._prefill.a
-        return told
+            coefficients["prefill_tokens_per_s"] = 1.0 / self._prefill.a
+        return coefficients

@@ -5,11 +5,11 @@ the suffix `.part`, which the next `open` removes. They are not synced: what a c
 the checks at the next read. The index is made from the files' headers at `open`; the order of use survives in their
 times of modification.
 
-With a key store every file is encrypted under its session's key (`seal.py`); without one, files are plain. What cannot
-be decrypted is removed, except while the key store is away.
+With a key store every file is encrypted under its session's key (`encryption.py`); without one, files are plain. What
+cannot be decrypted is removed, except while the key store is away.
 
 A folder that turns read-only or fails keeps what it holds, as long as that can be read, and takes nothing more: a file
-that cannot be removed counts against the bound, and is tried again when room is wanted.
+that cannot be removed counts against the bound, and is tried again when room is needed.
 
 All methods run on the event loop; what blocks goes to threads. Every trouble with the folder is an answer (nothing
 there, not stored), a counter and a log line. It does not know when spilling is worth it, and evicts what `rank` says is
@@ -22,13 +22,14 @@ import array
 import asyncio
 import contextlib
 import io
-import logging
 import os
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress, Rank, data_key_for, least_recently_used
 from inference.kv.encryption import ByteSource, StoredHead, StoredSnapshotReader, store, stored_bytes
@@ -46,7 +47,7 @@ from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _SUFFIX: Final = ".kv"
 _PART: Final = ".part"
@@ -99,9 +100,9 @@ class DiskTier:
         self.rank = rank
         self.bytes = 0  # of whole files, of those being written, and of those that could not be removed
         self.counters: Counter[str] = Counter()
-        self._shelf = SnapshotIndex[DiskEntry]()
+        self._index = SnapshotIndex[DiskEntry]()
         self._stuck: dict[Path, int] = {}  # files that are of no use and could not be removed, and their bytes
-        self._told_stuck = False
+        self._stuck_logged = False
         self._writes: dict[SessionKey, list[_Write]] = {}
         self._last_used_s = 0.0
 
@@ -120,14 +121,14 @@ class DiskTier:
         for path, size in files:
             self.bytes += size
             try:
-                found.append(await self._index(path))
+                found.append(await self._index_file(path))
             except SnapshotRefused as exc:
                 if exc.reason == "keys_away":
                     raise Unavailable(
                         "keys_unavailable", "The key store does not answer; spilled KV needs it."
                     ) from exc
                 self.counters[f"refused_{exc.reason}"] += 1
-                log.warning("spilled KV refused (%s), it is removed: %s", exc.reason, path.name)
+                log.warning("snapshot_refused", tier=self.name, reason=exc.reason, file=path.name)
                 await self._remove(path, size)
         for snapshot in sorted(found, key=lambda snapshot: snapshot.used_s):
             self._insert(snapshot)
@@ -138,24 +139,27 @@ class DiskTier:
 
     @property
     def sessions(self) -> Collection[SessionKey]:
-        return self._shelf.sessions
+        return self._index.sessions
+
+    async def discover(self, key: SessionKey) -> None:
+        """The folder is this process's own: nothing is here that is not known."""
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
-        return list(self._shelf.of(key))
+        return list(self._index.of(key))
 
     def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
-        return self._shelf.of_tenant(tenant)
+        return self._index.of_tenant(tenant)
 
     def bytes_of(self, tenant: TenantId) -> int:
-        return self._shelf.bytes_of(tenant)
+        return self._index.bytes_of(tenant)
 
     def has(self, key: SessionKey, snapshot_id: bytes) -> bool:
         name = f"{snapshot_id.hex()}{_SUFFIX}"
-        return any(snapshot.path.name == name for snapshot in self._shelf.of(key))
+        return any(snapshot.path.name == name for snapshot in self._index.of(key))
 
     @property
     def num_snapshots(self) -> int:
-        return len(self._shelf)
+        return len(self._index)
 
     async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
         """Stores a snapshot whose payload lies in a file. False when it could not be; nothing is left then.
@@ -167,7 +171,7 @@ class DiskTier:
             data_key = await self.keys.current(manifest.key) if self.keys is not None else None
         except SessileError as exc:
             self.counters["disk_keys_away"] += 1
-            log.warning("KV is not spilled: %s", exc)
+            log.warning("snapshot_write_failed", tier=self.name, error=str(exc))
             return False
         size, tokens = stored_bytes(manifest, data_key), manifest.ledger
         if size > self.bytes_max:
@@ -189,7 +193,7 @@ class DiskTier:
             write.over.set()
         if stored:
             self.counters["disk_writes"] += 1
-            for older in self._shelf.of(manifest.key):
+            for older in self._index.of(manifest.key):
                 same = older.path.stem == manifest.snapshot_id.hex()
                 if not same and older.tokens == tokens[: len(older.tokens)]:
                     await self._drop(older)  # what a newer one covers is of no more use
@@ -208,7 +212,7 @@ class DiskTier:
                 raise
             if not write.revoked:
                 self.counters["disk_write_failed"] += 1
-                log.warning("spilled KV could not be written: %s", exc)
+                log.warning("snapshot_write_failed", tier=self.name, error=str(exc))
             return False
         if write.revoked:
             await self._remove(path, size)
@@ -221,7 +225,8 @@ class DiskTier:
     async def fetch(
         self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
     ) -> SnapshotManifest:
-        """Copies the verified payload to a file. Raises Refused; then the snapshot is gone from here as well."""
+        """Copies the verified payload to a file. Raises Refused; then the snapshot has been removed from here as
+        well."""
         assert isinstance(snapshot, DiskEntry)
         self._touch(snapshot)
         try:
@@ -254,10 +259,10 @@ class DiskTier:
 
     async def _refused(self, snapshot: DiskEntry, reason: Reason) -> None:
         """Removes a snapshot that proved to be no good; one that was erased meanwhile is nobody's loss."""
-        if reason in ("no_room", "keys_away", "too_slow") or snapshot not in self._shelf:
+        if reason in ("no_room", "keys_away", "too_slow") or snapshot not in self._index:
             return  # these say nothing about the snapshot
         self.counters[f"refused_{reason}"] += 1
-        log.warning("spilled KV refused (%s), it will be recomputed: %s", reason, snapshot.path.name)
+        log.warning("snapshot_refused", tier=self.name, reason=reason, file=snapshot.path.name)
         await self._drop(snapshot)
 
     async def drop(self, snapshot: ColdSnapshot) -> None:
@@ -269,14 +274,14 @@ class DiskTier:
         writes = tuple(self._writes.get(key, ()))
         for write in writes:
             write.revoked = True
-        for snapshot in self._shelf.of(key):
+        for snapshot in self._index.of(key):
             await self._drop(snapshot)
         for write in writes:
             await write.over.wait()
 
     # -- inside --------------------------------------------------------------------------------------
 
-    async def _index(self, path: Path) -> DiskEntry:
+    async def _index_file(self, path: Path) -> DiskEntry:
         """An entry for a file that was found. Raises Refused for one that is of no use."""
         head = await asyncio.to_thread(_head, path)
         data_key = await data_key_for(self.keys, head)
@@ -295,10 +300,10 @@ class DiskTier:
     def _insert(self, snapshot: DiskEntry) -> None:
         """Its bytes are counted already."""
         self._last_used_s = max(self._last_used_s, snapshot.used_s)
-        self._shelf.add(snapshot)
+        self._index.add(snapshot)
 
     async def _drop(self, snapshot: DiskEntry) -> None:
-        if self._shelf.remove(snapshot):
+        if self._index.remove(snapshot):
             await self._remove(snapshot.path, snapshot.bytes)
 
     async def _make_room(self, size: int) -> bool:
@@ -308,11 +313,11 @@ class DiskTier:
             if self._stuck.pop(path, None) is not None:
                 self.bytes -= stuck
         while self.bytes + size > self.bytes_max:
-            victim = lowest_ranked(self._shelf, self.rank)
+            victim = lowest_ranked(self._index, self.rank)
             if victim is None or not await self._unlink(victim.path):
                 self.counters["disk_full"] += 1  # all of it is being written right now, or nothing can be removed
                 return False
-            if self._shelf.remove(victim):
+            if self._index.remove(victim):
                 self.bytes -= victim.bytes
                 self.counters["disk_evictions"] += 1
         return True
@@ -330,11 +335,11 @@ class DiskTier:
             await asyncio.to_thread(path.unlink, missing_ok=True)
         except OSError as exc:
             self.counters["disk_remove_failed"] += 1
-            if not self._told_stuck:
-                self._told_stuck = True
-                log.error("spilled KV cannot be removed, and more is not taken where there is no room: %s", exc)
+            if not self._stuck_logged:
+                self._stuck_logged = True
+                log.error("snapshot_removal_failed", tier=self.name, error=str(exc))
             return False
-        self._told_stuck = False
+        self._stuck_logged = False
         return True
 
 
@@ -352,15 +357,18 @@ def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
             found.append((path, path.stat().st_size))
     probe = folder / f"probe{_PART}"
     try:
-        probe.write_bytes(os.urandom(_PROBE_BYTES))  # a read-only or full folder is told now, not at the first spill
+        probe.write_bytes(os.urandom(_PROBE_BYTES))  # a read-only or full folder is refused now, not at the first spill
     finally:
         probe.unlink(missing_ok=True)
     room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in found)
     if room < bytes_max:
         log.warning(
-            "%s has room for %d MB of spilled KV, not for %d MB: the last %d MB of its file system stay free, and what"
-            " does not fit is not stored. Make room, or ask for less with --kv-disk-mb",
-            *(folder, room // 1_000_000, bytes_max // 1_000_000, RESERVE_BYTES // 1_000_000),
+            "disk_tier_reduced",
+            folder=str(folder),
+            room_mb=room // 1_000_000,
+            requested_mb=bytes_max // 1_000_000,
+            kept_free_mb=RESERVE_BYTES // 1_000_000,
+            advice="make room, or request less with --kv-disk-mb",
         )
     return found
 
@@ -429,7 +437,7 @@ class _Whole:
 
 
 class ProgressReader:
-    """A file whose reads are told to a Progress, piece by piece, and end when that was stopped."""
+    """A file whose reads report to a FetchProgress, piece by piece, and end when that was stopped."""
 
     def __init__(self, file: io.RawIOBase, progress: FetchProgress) -> None:
         self._file = file
@@ -454,7 +462,7 @@ def _read(
             stored = _opened(ProgressReader(file, progress), data_key)
             check_manifest(stored.manifest, key, identity)
             _copy(stored, payload)
-        with contextlib.suppress(OSError):  # gone meanwhile, or a folder that has become read-only: it was read
+        with contextlib.suppress(OSError):  # removed meanwhile, or a folder that has become read-only: it was read
             os.utime(path)
     except FileNotFoundError as exc:
         raise SnapshotRefused("no_snapshot") from exc

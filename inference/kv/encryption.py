@@ -1,4 +1,4 @@
-"""Snapshots at rest: what leaves this machine's memory is encrypted, its tokens included.
+"""Encrypts snapshots at rest: what leaves this machine's memory is sealed, its tokens included.
 
     magic | length | head: whose it is and under which key, msgpack | sealed header | sealed chunk | sealed chunk ...
 
@@ -163,7 +163,7 @@ class StoredSnapshotReader:
     def chunks(self) -> Iterator[memoryview]:
         """The payload's chunks, each of them checked; after the last one nothing is missing.
 
-        A chunk is good until the next one is asked for: all pass through the same memory, since memory that is new to
+        A chunk is good until the next one is read: all pass through the same memory, since memory that is new to
         the process costs more than reading and decrypting into it."""
         check = PayloadCheck(self.manifest)
         size = min(CHUNK_BYTES, max(1, self.manifest.payload_bytes))

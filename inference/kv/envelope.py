@@ -1,4 +1,4 @@
-"""The one snapshot format of KV, for every engine, tier and peer.
+"""Encodes and checks KV snapshots: one format for every engine, tier and peer.
 
     magic | header length | header: the manifest, msgpack | header's hash | payload, opaque
 
@@ -7,8 +7,8 @@ covers and what each chunk of the payload must hash to. Everything is checked be
 is refused by a named reason, and a refusal means recompute, never an error (I6).
 
 Chunks are hashed by GMAC under a key that is made from the snapshot's id, with the chunk's index as nonce: at 10 GB/s
-it tells flipped, swapped, moved and foreign chunks apart. It is a checksum: it stops accidents, not forgers, as long as
-that key is no secret. What is stored at rest is encrypted around all of this (`seal.py`), so `key_id` is "" here.
+it detects flipped, swapped, moved and foreign chunks. It is a checksum: it stops accidents, not forgers, as long as
+that key is no secret. What is stored at rest is encrypted around all of this (`encryption.py`), so `key_id` is "" here.
 
 Tokens are bound to tenant and model by a hash chain over blocks of 256: h(i) = H(h(i-1), tokens of block i), where
 h(-1) is made from the identity. Two chains that agree at i agree on all tokens before.
@@ -240,7 +240,7 @@ def check_file(path: Path, manifest: SnapshotManifest) -> None:
 def checked_chunks(path: Path, manifest: SnapshotManifest, end: int) -> Iterator[memoryview]:
     """The first `end` bytes of a payload in a file, in chunks that were checked whole. Blocking. Raises Refused.
 
-    What is given is what was checked, whatever becomes of the file, and is good until the next one is asked for."""
+    What is given is what was checked, whatever becomes of the file, and is good until the next one is read."""
     check = PayloadCheck(manifest)
     room = memoryview(bytearray(min(CHUNK_BYTES, manifest.payload_bytes)))
     try:

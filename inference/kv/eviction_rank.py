@@ -1,7 +1,7 @@
-"""Which sessions' KV is worth its room: ranked by when they are expected back, learned from when sessions came back.
+"""Ranks sessions' KV by when their next turn is expected, learned from when sessions came back.
 
-Three things tell whether and when somebody goes on: how long he has been silent, how far the conversation has come, and
-how fast it went. So the chance to return, per second of silence, is a hazard
+Three things predict whether and when a session goes on: how long it has been silent, how far the conversation has
+come, and how fast it went. So the chance to return, per second of silence, is a hazard
 
     h(silence | turns, size, pace) = base(silence) x turns x size x pace
 
@@ -151,7 +151,7 @@ class ReturnTracker:
         self._unfitted = 0
         self._silences: OrderedDict[SessionKey, _Silence] = OrderedDict()
 
-    def turn(self, key: SessionKey, tokens: int) -> None:
+    def on_turn(self, key: SessionKey, tokens: int) -> None:
         """A turn of a session begins, with a prompt of so many tokens."""
         now = self._clock()
         before = self._silences.pop(key, None)

@@ -1,23 +1,45 @@
-"""Snapshots in host memory: payloads as files in the staging folder, and who is using them."""
+"""Snapshots in host memory: a bounded tier whose payloads are files in the staging folder.
+
+It owns the room, the files, and who is using them. Invariants: room is counted before the first byte is written, so the
+tier never holds more than its bound; a file that is in use is never removed. Under pressure it evicts by worth, parked
+sessions first: to disk where there is one. What moves bytes runs in tasks of its own, so that cancelling a caller never
+leaves half a file. It does not know tenants' ceilings, engines, or how a snapshot comes up again.
+"""
 
 from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterator
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from inference.kv.envelope import SnapshotManifest, SnapshotRefused
-from sessions.model.types import SessionKey
+import structlog
+
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import SnapshotManifest
+from inference.kv.index import SnapshotIndex, lowest_ranked
+from inference.kv.snapshot_worth import SnapshotWorth
+from sessions.model.types import SessionKey, TenantId
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is given up
+_DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is needed
 
 
 class HostSnapshot:
-    """A payload in the staging folder. The tiers' own; engines only hand it back."""
+    """A payload in the staging folder. The tier's own; engines only hand it back."""
 
     __slots__ = (
         "bytes",
+        "forgotten",
         "freed",
-        "gone",
         "key",
         "manifest",
         "moving",
@@ -31,18 +53,25 @@ class HostSnapshot:
 
     tier: ClassVar[Literal["host"]] = "host"
 
-    def __init__(self, key: SessionKey, tokens: array.array[int], path: Path, size: int) -> None:
+    def __init__(
+        self,
+        key: SessionKey,
+        tokens: array.array[int],
+        path: Path,
+        size: int,
+        manifest: SnapshotManifest | None = None,
+    ) -> None:
         self.key = key
         self.tokens = tokens
         self.path = path
         self.bytes = size
+        self.manifest = manifest  # None: until it is tagged
         self.used_s = 0.0
         self.parked = False
-        self.users = 0  # somebody reads the file: it is not evicted meanwhile
+        self.users = 0  # readers of the file: it is not evicted meanwhile
         self.moving = False  # on its way to disk
-        self.gone = False  # out of the index: nobody may begin to use it
+        self.forgotten = False  # out of the index: no new reader may begin to use it
         self.freed = False
-        self.manifest: SnapshotManifest | None = None  # once tagged
         self.tagging: asyncio.Task[None] | None = None
 
 
@@ -55,21 +84,193 @@ class PendingHostSnapshot:
         self.revoked = False  # the session has been erased meanwhile
 
 
-def create(path: Path) -> BinaryIO:
-    """Blocking. Raises Refused."""
-    try:
-        return path.open("wb", buffering=0)
-    except OSError as exc:
-        raise SnapshotRefused("no_room") from exc
+class HostTier:
+    """`reserve` room, write the file, `add` the snapshot or `unreserve`."""
 
+    def __init__(self, folder: Path, bytes_max: int, disk: DiskTier | None, worth: SnapshotWorth) -> None:
+        """`disk`: where evicted snapshots go; None: they are dropped."""
+        self.bytes_max = bytes_max
+        self.bytes = 0  # files, and room that was reserved for one
+        self.disk = disk
+        self.counters: Counter[str] = Counter()
+        self._folder = folder
+        self._worth = worth
+        self._index = SnapshotIndex[HostSnapshot]()
+        self._last_used_s = 0.0
+        self._pending: dict[SessionKey, set[PendingHostSnapshot]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._freed = asyncio.Event()  # set whenever room may have become free
 
-async def append(file: BinaryIO, part: bytes) -> None:
-    """Raises Refused."""
-    writing = asyncio.ensure_future(asyncio.to_thread(file.write, part))
-    try:
-        await asyncio.shield(writing)
-    except OSError as exc:
-        raise SnapshotRefused("no_room") from exc
-    except asyncio.CancelledError:
-        await asyncio.wait([writing])  # the file must not be closed under the thread
-        raise
+    # -- what it holds -------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[HostSnapshot]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        return self._index.sessions
+
+    def of(self, key: SessionKey) -> list[HostSnapshot]:
+        return self._index.of(key)
+
+    def of_tenant(self, tenant: TenantId) -> Collection[HostSnapshot]:
+        return self._index.of_tenant(tenant)
+
+    def bytes_of(self, tenant: TenantId) -> int:
+        return self._index.bytes_of(tenant)
+
+    # -- room ------------------------------------------------------------------------------------------
+
+    def new_path(self) -> Path:
+        """A name in the staging folder that nothing has; its stem is the snapshot's id."""
+        return self._folder / f"{os.urandom(16).hex()}.slot"
+
+    async def reserve(self, size: int) -> bool:
+        """Makes room for `size` bytes, and counts them. False when that is impossible or takes too long."""
+        if size > self.bytes_max:
+            self.counters["host_too_large"] += 1
+            return False
+        deadline = asyncio.get_running_loop().time() + _ROOM_WAIT_S
+        while self.bytes + size > self.bytes_max:
+            self._freed.clear()
+            self._evict_one()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._freed.wait()
+            except TimeoutError:
+                self.counters["host_full"] += 1
+                return False
+        self.bytes += size
+        return True
+
+    def unreserve(self, size: int) -> None:
+        self.bytes -= size
+        self._freed.set()
+
+    @contextlib.contextmanager
+    def pending(self, key: SessionKey) -> Iterator[PendingHostSnapshot]:
+        """Around what brings a snapshot in, so that `revoke` reaches it."""
+        pending = PendingHostSnapshot()
+        of_session = self._pending.setdefault(key, set())
+        of_session.add(pending)
+        try:
+            yield pending
+        finally:
+            of_session.remove(pending)
+            if not of_session:
+                del self._pending[key]
+
+    def revoke(self, key: SessionKey) -> None:
+        """The session is erased: what of it is on its way in must not arrive."""
+        for pending in self._pending.get(key, ()):
+            pending.revoked = True
+
+    # -- snapshots ---------------------------------------------------------------------------------------
+
+    def add(self, snapshot: HostSnapshot, *, reserved: int) -> None:
+        """Takes over a payload that was written to a `new_path`, in room that was reserved; what it covers goes."""
+        self.bytes += snapshot.bytes - reserved
+        self.touch(snapshot)
+        covered = [older for older in self.of(snapshot.key) if older.tokens == snapshot.tokens[: len(older.tokens)]]
+        self._index.add(snapshot)
+        for older in covered:
+            self._forget(older)
+            if not older.users and not older.moving:  # else whoever uses its file drops it
+                self.spawn(self.drop(older))
+        self._demote_ahead()
+
+    def touch(self, snapshot: HostSnapshot) -> None:
+        self._last_used_s = max(time.monotonic(), self._last_used_s + 1e-6)  # also where the clock is coarse
+        snapshot.used_s = self._last_used_s
+        snapshot.parked = False
+
+    @contextlib.contextmanager
+    def using(self, snapshot: HostSnapshot) -> Iterator[None]:
+        """Around a reader of a snapshot's file, which stays for so long."""
+        snapshot.users += 1
+        try:
+            yield
+        finally:
+            snapshot.users -= 1
+            self._freed.set()  # it can be evicted now
+            if snapshot.forgotten and not snapshot.users and not snapshot.freed:
+                self.spawn(self.drop(snapshot))
+
+    async def drop(self, snapshot: HostSnapshot) -> None:
+        self._forget(snapshot)
+        if not snapshot.freed:
+            snapshot.freed = True
+            await asyncio.to_thread(snapshot.path.unlink, missing_ok=True)
+            self.unreserve(snapshot.bytes)
+
+    async def close(self, deadline_s: float) -> None:
+        """Moves snapshots to disk, the latest used first, beginning none after `deadline_s`; drops the rest."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + deadline_s
+        await self.settle()
+        if self.disk is not None:
+            for snapshot in sorted(self, key=lambda s: -s.used_s):
+                if loop.time() < deadline:
+                    await self.spawn(self._demote(self.disk, snapshot))
+        for snapshot in tuple(self):
+            await self.drop(snapshot)
+        await self.settle()
+
+    # -- tasks -------------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs what moves bytes to its end, whatever becomes of the caller."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def settle(self) -> None:
+        """Waits until nothing is on its way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _forget(self, snapshot: HostSnapshot) -> None:
+        """Takes it out of the index; its room is free once `drop` has removed the file."""
+        if not snapshot.forgotten:
+            snapshot.forgotten = True
+            self._index.remove(snapshot)
+
+    def _demote_ahead(self) -> None:
+        if self.disk is not None and self.bytes > _DEMOTE_AHEAD * self.bytes_max:
+            self._evict_one()
+
+    def _evict_one(self) -> None:
+        """Starts to move or drop the snapshot that is worth least, unless one is on its way."""
+        idle = [snapshot for snapshot in self if not snapshot.users]
+        if any(snapshot.moving for snapshot in idle):
+            return
+        victim = lowest_ranked(idle, lambda snapshot: (not snapshot.parked, *self._worth(snapshot)))
+        if victim is None:
+            return
+        self.counters["host_evictions"] += 1
+        victim.moving = True
+        self.spawn(self.drop(victim) if self.disk is None else self._demote(self.disk, victim))
+
+    async def _demote(self, disk: DiskTier, snapshot: HostSnapshot) -> None:
+        """Moves a snapshot to disk. What cannot be stored there goes all the same: room is needed."""
+        snapshot.moving = True
+        try:
+            if snapshot.tagging is not None:
+                await snapshot.tagging
+            manifest = snapshot.manifest
+            if manifest is not None and not snapshot.forgotten and not disk.has(manifest.key, manifest.snapshot_id):
+                await disk.put(manifest, snapshot.path)
+        except Exception:
+            log.exception("snapshot_demotion_failed")
+        finally:
+            snapshot.moving = False
+        if not snapshot.users:
+            await self.drop(snapshot)
+        self._freed.set()
+        self._demote_ahead()

@@ -1,7 +1,7 @@
-"""The index of one tier: its snapshots by session, what each tenant has of them, and which is worth least.
+"""Indexes the snapshots of one tier by session and by tenant, and finds the one that is worth least.
 
-A tier may hold tens of thousands, and it asks at each write, on the event loop. So what a tenant holds is counted as it
-changes, and of many snapshots the least valuable is looked for among a few drawn at random: the worst of `SAMPLE` is
+A tier may hold tens of thousands, and needs this at each write, on the event loop. So what a tenant holds is counted as
+it changes, and of many snapshots the least valuable is looked for among a few drawn at random: the worst of `SAMPLE` is
 among the worst hundredth with a chance of 92%, and among the worst fiftieth with 99.4% (Psounis and Prabhakar, "A
 randomized Web-cache replacement scheme", 2001; so do Redis, and LHD: Beckmann et al., NSDI '18). Of few it is exact.
 """

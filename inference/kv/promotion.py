@@ -1,6 +1,6 @@
-"""The way up: snapshots that are being read from a tier below into host memory, and who waits for them how long.
+"""Reads snapshots from a tier below into host memory, and decides how long a turn waits for that.
 
-A read is shared by all who want its snapshot, and goes on when one of them is cancelled or too late. It ends before its
+A read is shared by all who need its snapshot, and goes on when one of them is cancelled or too late. It ends before its
 time only when everybody who waited for it has seen that computing is faster (`RestoreChoice.is_too_slow`); what it has
 shown of the tier's pace is learned then as well.
 """
@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal
 
+import structlog
+
+from inference.kv.catalog import SnapshotCatalog
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.cost import RestoreChoice
-from inference.kv.envelope import SnapshotRefused
+from inference.kv.envelope import SnapshotManifest, SnapshotRefused
 from inference.kv.host_tier import HostSnapshot, PendingHostSnapshot
+from sessions.model.types import TenantId
 
-if TYPE_CHECKING:
-    from inference.kv.tiers import Tiers
-
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class Promotion:
@@ -29,17 +31,25 @@ class Promotion:
 
     __slots__ = ("progress", "task", "waiting")
 
-    def __init__(self) -> None:
-        self.progress = FetchProgress()
+    def __init__(self, task: asyncio.Task[HostSnapshot], progress: FetchProgress) -> None:
+        self.task = task
+        self.progress = progress
         self.waiting = 0  # who would lose by its end
-        self.task: asyncio.Task[HostSnapshot]
 
 
 class Promotions:
-    """Of one `Tiers`."""
+    """The reads of one engine."""
 
-    def __init__(self, tiers: Tiers) -> None:
-        self._tiers = tiers
+    def __init__(
+        self,
+        catalog: SnapshotCatalog,
+        reserve: Callable[[int, TenantId], Awaitable[bool]],
+        add: Callable[[SnapshotManifest, Path, int], HostSnapshot],
+    ) -> None:
+        """`reserve` and `add`: how `Tiers` takes something into host memory, below its tenant's ceiling."""
+        self._catalog = catalog
+        self._reserve = reserve
+        self._add = add
         self._under_way: dict[ColdSnapshot, Promotion] = {}
 
     def __contains__(self, snapshot: ColdSnapshot) -> bool:
@@ -47,16 +57,17 @@ class Promotions:
 
     def begin(self, snapshot: ColdSnapshot) -> Promotion:
         """The snapshot's read, begun unless it is under way. It ends with Refused when the snapshot is no good."""
-        found = self._under_way.get(snapshot)
-        if found is None:
-            found = self._under_way[snapshot] = Promotion()
+        promotion = self._under_way.get(snapshot)
+        if promotion is None:
+            host, progress = self._catalog.host, FetchProgress()
             over = contextlib.ExitStack()
-            flight = over.enter_context(self._tiers.flight(snapshot.key))  # from now on, not from the task's first step
+            pending = over.enter_context(host.pending(snapshot.key))  # from now on, not from the task's first step
             over.callback(self._under_way.pop, snapshot)
-            found.task = self._tiers.spawn(self._promote(snapshot, found.progress, flight))
-            found.task.add_done_callback(lambda done: over.close())
-            found.task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return found
+            task = host.spawn(self._promote(snapshot, progress, pending))
+            promotion = self._under_way[snapshot] = Promotion(task, progress)
+            task.add_done_callback(lambda done: over.close())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return promotion
 
     async def wait(self, snapshot: ColdSnapshot, choice: RestoreChoice | None) -> HostSnapshot:
         """The snapshot in host memory; without a choice, however long that takes. Raises Refused.
@@ -85,34 +96,35 @@ class Promotions:
     # -- inside --------------------------------------------------------------------------------------
 
     def _refused(self, reason: Literal["too_late", "too_slow"]) -> SnapshotRefused:
-        self._tiers.counters[f"refused_{reason}"] += 1
+        self._catalog.host.counters[f"refused_{reason}"] += 1
         return SnapshotRefused(reason)
 
     async def _promote(
-        self, snapshot: ColdSnapshot, progress: FetchProgress, flight: PendingHostSnapshot
+        self, snapshot: ColdSnapshot, progress: FetchProgress, pending: PendingHostSnapshot
     ) -> HostSnapshot:
-        tiers = self._tiers
+        host, cost = self._catalog.host, self._catalog.worth.cost
         size = snapshot.bytes  # of all that is stored, so a little more than is needed
-        if not await tiers.reserve(size, snapshot.key.tenant):
+        if not await self._reserve(size, snapshot.key.tenant):
             raise SnapshotRefused("no_room")
-        path, begun_s = tiers.new_path(), time.monotonic()
+        path, begun_s = host.new_path(), time.monotonic()
         try:
-            manifest = await tiers.tier_of(snapshot).fetch(snapshot, path, progress)
-            if flight.revoked:
+            manifest = await self._catalog.tier_of(snapshot).fetch(snapshot, path, progress)
+            if pending.revoked:
                 raise SnapshotRefused("no_snapshot")
         except SnapshotRefused as exc:
-            log.info("KV does not come back from %s: %s", snapshot.tier, exc.reason)
+            log.info("snapshot_promotion_refused", tier=snapshot.tier, reason=exc.reason)
             self._learn_pace(snapshot, progress, begun_s)
             await asyncio.to_thread(path.unlink, missing_ok=True)
-            tiers.unreserve(size)
+            host.unreserve(size)
             raise
         now_s = time.monotonic()
-        tiers.cost.moved(snapshot.tier, size, now_s - begun_s, now_s)
-        return tiers.take(manifest, path, reserved=size)
+        cost.moved(snapshot.tier, size, now_s - begun_s, now_s)
+        return self._add(manifest, path, size)
 
     def _learn_pace(self, snapshot: ColdSnapshot, progress: FetchProgress, begun_s: float) -> None:
         """How long all of it would have taken, of a read that was stopped."""
         now_s = time.monotonic()
         whole_s = progress.seconds_for(snapshot.bytes, now_s)
         if progress.stopped and progress.first_s is not None and whole_s is not None:
-            self._tiers.cost.moved(snapshot.tier, snapshot.bytes, progress.first_s - begun_s + whole_s, now_s)
+            cost = self._catalog.worth.cost
+            cost.moved(snapshot.tier, snapshot.bytes, progress.first_s - begun_s + whole_s, now_s)

@@ -1,14 +1,14 @@
-"""Small snapshots in Redis or Valkey: seen by every replica, so that a session whose owner died comes up elsewhere.
+"""The Redis tier: small snapshots that every replica sees, so that a session whose owner died comes up elsewhere.
 
     {kv}:bytes           how much all payloads and headers take
     {kv}:used            sorted set: member -> when it was used last
     {kv}:of:<session>    hash: snapshot's id -> size and head, for finding
-    {kv}:data:<member>   the stored snapshot (`seal.py`)
+    {kv}:data:<member>   the stored snapshot (`encryption.py`)
 
 Storing, evicting down to the bound and indexing are one script, so the bound holds at every moment and there is
 nothing to rebuild or collect after a crash of whoever wrote. One hash tag keeps all of it on one node of a cluster:
 this tier is meant to be small. It is worth it where a snapshot's way over the network is shorter than computing it
-and a peer cannot be asked; large ones cost a Redis its memory and everybody else's latency: `snapshot_bytes_max`.
+and no peer has it; large ones cost a Redis its memory and everybody else's latency: `snapshot_bytes_max`.
 
 Commands run in tasks of their own and are never cancelled, because a connection must not be left in mid-answer; a
 server that is away is an answer, and nothing is written to it again for a moment.
@@ -20,7 +20,6 @@ import array
 import asyncio
 import hashlib
 import io
-import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Collection
@@ -28,10 +27,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from inference.kv.cold_tier import ColdSnapshot, FetchProgress, Rank, data_key_for, least_recently_used
+from inference.kv.cold_tier import ColdSnapshot, FetchProgress, data_key_for
 from inference.kv.encryption import StoredSnapshotReader, store, stored_bytes
 from inference.kv.envelope import KvIdentity, SnapshotManifest, SnapshotRefused, check_manifest, encode_header
 from inference.kv.index import SnapshotIndex
@@ -39,14 +39,14 @@ from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SNAPSHOT_BYTES_MAX: Final = 4 << 20
 _SESSIONS_KNOWN: Final = 10_000  # whose answers are remembered here
 _AWAY_S: Final = 1.0
 _TIMEOUT_S: Final = 1.0
-_LOOK_WAIT_S: Final = 0.25  # a turn waits for it
+_DISCOVER_WAIT_S: Final = 0.25  # a turn waits for it
 
 # KEYS: bytes, used, of:<session>; ARGV: member, field, stored, now, bound, prefix of data keys, prefix of indexes
 _PUT: Final = """
@@ -127,7 +127,6 @@ class RedisTier:
         self.snapshot_bytes_max = snapshot_bytes_max
         self.identity = identity
         self.keys = keys
-        self.rank: Rank = least_recently_used
         self.counters: Counter[str] = Counter()
         self._client: Redis = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
         self._put_script = self._client.register_script(_PUT)
@@ -168,13 +167,13 @@ class RedisTier:
         field = self._field(snapshot_id)
         return any(snapshot.field == field for snapshot in self._known.of(key))
 
-    async def look(self, key: SessionKey) -> None:
-        """Learns what any replica has left of a session: sizes first, then the heads, which tell the tokens. What was
+    async def discover(self, key: SessionKey) -> None:
+        """Learns what any replica has left of a session: sizes first, then the heads, which name the tokens. What was
         known of it stays where there is no answer in time."""
         if time.monotonic() < self._away_until_s:
             return
         try:
-            async with asyncio.timeout(_LOOK_WAIT_S):
+            async with asyncio.timeout(_DISCOVER_WAIT_S):
                 found = await self._execute(self._client.hgetall(self._index(key)))
                 if found is not None:
                     self._know(key, await self._heads(key, found))
@@ -241,7 +240,7 @@ class RedisTier:
             data = await asyncio.to_thread(_sealed, manifest, payload, data_key)
         except (SessileError, SnapshotRefused, OSError) as exc:
             self.counters["redis_write_failed"] += 1
-            log.warning("KV is not copied to Redis: %s", exc)
+            log.warning("snapshot_write_failed", tier=self.name, error=str(exc))
             return False
         if len(data) > self.bytes_max or key in self._revoked:
             return False
@@ -269,8 +268,8 @@ class RedisTier:
         tokens = manifest.ledger
         known = self._known.of(key)
         covered = [older.field for older in known if older.tokens == tokens[: len(older.tokens)]]
-        if gone := [older for older in covered if older != field]:
-            await self._drop(key, *gone)
+        if replaced := [older for older in covered if older != field]:
+            await self._drop(key, *replaced)
         kept = [older for older in known if older.field not in covered]
         self._know(key, [*kept, RedisSnapshot(key, tokens, len(data), field)])
         return True
@@ -330,7 +329,7 @@ class RedisTier:
         return f"{self._namespace}:bytes", f"{self._namespace}:used"
 
     def _session(self, key: SessionKey) -> str:
-        """Names may hold anything; this holds no slash and tells no names."""
+        """Names may hold anything; this holds no slash and reveals no names."""
         return hashlib.blake2b(msgspec.msgpack.encode((key.tenant, key.session)), digest_size=16).hexdigest()
 
     def _index(self, key: SessionKey) -> str:
@@ -358,7 +357,7 @@ class RedisTier:
         if exc.reason in ("no_room", "keys_away", "tier_away"):
             return
         self.counters[f"refused_{exc.reason}"] += 1
-        log.warning("KV in Redis refused (%s), it will be recomputed", exc.reason)
+        log.warning("snapshot_refused", tier=self.name, reason=exc.reason)
         self._unlearn(key, field)
         await self._drop(key, field)
 
@@ -382,7 +381,7 @@ class RedisTier:
             except (RedisError, OSError) as exc:
                 self.counters["redis_away"] += 1
                 self._away_until_s = time.monotonic() + _AWAY_S
-                log.warning("Redis does not keep KV now: %s", exc)
+                log.warning("tier_lost", tier=self.name, error=str(exc))
                 return None
 
         task = asyncio.ensure_future(execute())

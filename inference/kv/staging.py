@@ -1,6 +1,6 @@
-"""A private folder in memory, where an engine may write KV in plain text.
+"""Makes the private in-memory folder where an engine may write KV in plain text.
 
-It is memory-backed (/dev/shm) unless somebody names a folder; where the system has none, there is no spill. It belongs
+It is memory-backed (/dev/shm) unless a folder is named; where the system has none, there is no spill. It belongs
 to one process: a lock in it lasts as long as the process does, so that whoever starts next finds the folders of the
 dead by their open locks and removes them. Nothing in it outlives its owner on purpose.
 """
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from sessions.model.errors import BadInput
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _PREFIX: Final = "sessile-kv-"
 _LOCK: Final = "owner.lock"
@@ -37,16 +38,18 @@ class StagingFolder:
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-    def bound_bytes(self, wanted: int) -> int:
-        """`wanted`, or what may be put here without crowding out others, which is most of what is free now."""
+    def bound_bytes(self, requested: int) -> int:
+        """`requested`, or what may be put here without crowding out other programs: most of what is free now."""
         room = int(shutil.disk_usage(self.path).free * _SHARE)
-        if room < wanted:
+        if room < requested:
             log.warning(
-                "%s has room for %d MB of spilled KV, not for %d MB. Make it larger (docker: --shm-size), or ask for"
-                " less with --kv-host-mb",
-                *(self.path.parent, room // 1_000_000, wanted // 1_000_000),
+                "host_tier_reduced",
+                folder=str(self.path.parent),
+                room_mb=room // 1_000_000,
+                requested_mb=requested // 1_000_000,
+                advice="make it larger (docker: --shm-size), or request less with --kv-host-mb",
             )
-        return min(room, wanted)
+        return min(room, requested)
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -56,7 +59,7 @@ class StagingFolder:
 
 
 def create_staging_folder(named: Path | None) -> StagingFolder | None:
-    """In the folder that is named, else in memory. None, which the log tells, where the system offers no memory.
+    """In the folder that is named, else in memory. None, with a log line, where the system offers no memory.
 
     Blocking. Raises BadInput for a folder that is named and cannot be used."""
     try:
@@ -72,9 +75,10 @@ def create_staging_folder(named: Path | None) -> StagingFolder | None:
                 param="kv_staging",
             ) from exc
         log.warning(
-            "this engine runs without spilled KV: no folder in memory for it (%s). Mount one at %s (docker:"
-            " --shm-size), or name a folder by --kv-staging, where KV will lie in plain text",
-            *(exc, MEMORY_BACKED),
+            "kv_spill_disabled",
+            error=str(exc),
+            advice=f"mount a folder in memory at {MEMORY_BACKED} (docker: --shm-size), or name one by --kv-staging,"
+            " where KV will lie in plain text",
         )
         return None
 
@@ -83,7 +87,7 @@ def remove_abandoned(parent: Path) -> int:
     """Removes our folders below `parent` whose owner is dead; returns how many."""
     removed = 0
     for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, or being made or removed right now
+        with contextlib.suppress(OSError):  # another user's, or being made or removed right now
             lock = os.open(folder / _LOCK, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,12 +1,12 @@
-"""How much KV each tenant holds here, on the device and in every tier, and what goes where that is more than it may.
+"""Bounds how much KV each tenant holds at an engine, on the device and in every tier, and evicts what exceeds that.
 
 Only the tenant's own goes, the least valuable first: copies of what lies in a faster tier too, then snapshots by what a
-byte of them is expected to save (`Tiers.worth`), parked sessions before others, and last what sessions at rest hold on
-the device. Nothing that is being used goes, so a tenant is above its ceiling by what its running answers add, and is
+byte of them is expected to save (`SnapshotWorth`), parked sessions before others, and last what sessions at rest hold
+on the device. Nothing that is being used goes, so a tenant is above its ceiling by what its running answers add, and is
 below again when they rest. What cannot fit is not stored: KV is a cache (I6), and costs tokens to compute again.
 
 Counted per engine, as KV is: a tenant whose sessions lie on two replicas may hold as much on each. In Redis only what
-this replica knows of is counted. On vLLM's device it is what the front knows of, an upper bound: vLLM evicts untold.
+this replica knows of is counted. On vLLM's device it is what the front knows of, an upper bound: vLLM evicts silently.
 
 Invariant: without a ceiling nothing is counted and nothing goes. Does not know limits files or engines.
 """
@@ -14,77 +14,82 @@ Invariant: without a ceiling nothing is counted and nothing goes. Does not know 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from inference.kv.catalog import Snapshot, SnapshotCatalog
 from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.index import lowest_ranked
 from sessions.model.types import TenantId
 
-if TYPE_CHECKING:
-    from inference.kv.tiers import Tiers
+Ceiling = Callable[[TenantId], int | None]
+"""Bytes that a tenant may hold at this engine; None: as much as there is room for."""
 
-Snapshot = HostSnapshot | ColdSnapshot
+
+class KvHoldings:
+    """Implements `Holdings` for one engine, from before its start until after its end."""
+
+    def __init__(self, bytes_of: Callable[[TenantId], int]) -> None:
+        self.ceiling: Ceiling = lambda tenant: None
+        self.bytes_of = bytes_of
+
+
+class DeviceKv(Protocol):
+    """What an engine's device holds of each tenant, beyond what a snapshot covers."""
+
+    def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
+        """All, and those of them that `shed` could free."""
+        ...
+
+    def shed(self, tenant: TenantId) -> bool:
+        """Frees the least valuable of those; False: there is none."""
+        ...
 
 
 class TenantKvQuota:
-    """One engine's. `tiers` joins by itself; `ceiling`, `resident` and `shed` are set by whoever knows them."""
+    """One engine's."""
 
-    def __init__(self) -> None:
-        self.tiers: Tiers | None = None
-        self.ceiling: Callable[[TenantId], int | None] = lambda tenant: None
-        self.resident: Callable[[TenantId], tuple[int, int]] = lambda tenant: (0, 0)
-        """Bytes on the device that no snapshot covers, and those of them that `shed` could free."""
-        self.shed: Callable[[TenantId], bool] = lambda tenant: False
-        """Frees the least valuable of those; False: there is none."""
+    def __init__(self, catalog: SnapshotCatalog, device: DeviceKv, ceiling: Ceiling) -> None:
+        self._catalog = catalog
+        self._device = device
+        self._ceiling = ceiling
 
     def bytes_of(self, tenant: TenantId) -> int:
-        below = 0
-        if self.tiers is not None:
-            below = self.tiers.host.bytes_of(tenant) + sum(tier.bytes_of(tenant) for tier in self.tiers.cold)
-        return below + self.resident(tenant)[0]
+        return self._catalog.bytes_of(tenant) + self._device.bytes_of(tenant)[0]
 
     def over(self, tenant: TenantId, coming: int = 0) -> int:
         """Bytes above the ceiling, if so many more came; at most 0 where all is well."""
-        ceiling = self.ceiling(tenant)
+        ceiling = self._ceiling(tenant)
         return 0 if ceiling is None else self.bytes_of(tenant) + coming - ceiling
 
     async def make_room(self, tenant: TenantId, coming: int) -> bool:
-        """Lets go of what is worth least until `coming` bytes fit. False, and nothing has gone, where they cannot."""
+        """Evicts what is worth least until `coming` bytes fit. False, and nothing was evicted, where they cannot."""
         over = self.over(tenant, coming)
-        tiers = self.tiers
-        if over <= 0 or tiers is None:
+        if over <= 0:
             return True
-        movable = sum(snapshot.bytes for snapshot in self._idle(tenant)) + self.resident(tenant)[1]
+        movable = sum(snapshot.bytes for snapshot in self._idle(tenant)) + self._device.bytes_of(tenant)[1]
         if coming and over > movable:
             return False
         while self.over(tenant, coming) > 0:
-            worst = lowest_ranked(self._idle(tenant), lambda snapshot: _value(tiers, snapshot))
+            worst = lowest_ranked(self._idle(tenant), self._value)
             if worst is not None:
-                await tiers.drop(worst)
-            elif not self.shed(tenant):
+                await self._catalog.drop(worst)
+            elif not self._device.shed(tenant):
                 return False
-            tiers.counters["tenant_evictions"] += 1
+            self._catalog.host.counters["tenant_evictions"] += 1
         return True
-
-    def _of(self, tenant: TenantId) -> Iterator[Snapshot]:
-        if self.tiers is None:
-            return
-        yield from self.tiers.host.of_tenant(tenant)
-        for tier in self.tiers.cold:
-            yield from tier.of_tenant(tenant)
 
     def _idle(self, tenant: TenantId) -> Iterator[Snapshot]:
         return (
             snapshot
-            for snapshot in self._of(tenant)
+            for snapshot in self._catalog.of_tenant(tenant)
             if isinstance(snapshot, ColdSnapshot) or not (snapshot.users or snapshot.moving)
         )
 
-
-def _value(tiers: Tiers, snapshot: Snapshot) -> tuple[float, ...]:
-    """The smaller, the sooner it goes."""
-    if isinstance(snapshot, HostSnapshot):
-        return (1.0, not snapshot.parked, *tiers.worth(snapshot))
-    copied = any(host.tokens == snapshot.tokens for host in tiers.host.of(snapshot.key))
-    return (float(not copied), True, *tiers.worth(snapshot))
+    def _value(self, snapshot: Snapshot) -> tuple[float, ...]:
+        """The smaller, the sooner it goes."""
+        worth = self._catalog.worth(snapshot)
+        if isinstance(snapshot, HostSnapshot):
+            return (1.0, not snapshot.parked, *worth)
+        copied = any(host.tokens == snapshot.tokens for host in self._catalog.host.of(snapshot.key))
+        return (float(not copied), True, *worth)

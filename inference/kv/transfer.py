@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 
 from inference.kv.envelope import (
     CHUNK_BYTES,
@@ -20,7 +21,6 @@ from inference.kv.envelope import (
     decode_header,
     encode_header,
 )
-from inference.kv.host_tier import append, create
 from sessions.model.types import SessionKey
 
 
@@ -53,10 +53,30 @@ async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: KvIdent
 async def receive(chunks: AsyncIterator[bytes], manifest: SnapshotManifest, rest: bytes, path: Path) -> None:
     """Writes the checked payload to a file, which is the caller's to remove when this fails. Raises Refused."""
     check = PayloadCheck(manifest)
-    with await asyncio.to_thread(create, path) as file:
+    with await asyncio.to_thread(_create, path) as file:
         for part in check.feed(rest):
-            await append(file, part)
+            await _append(file, part)
         async for chunk in chunks:
             for part in check.feed(chunk):
-                await append(file, part)
+                await _append(file, part)
         check.finish()
+
+
+def _create(path: Path) -> BinaryIO:
+    """Blocking. Raises Refused."""
+    try:
+        return path.open("wb", buffering=0)
+    except OSError as exc:
+        raise SnapshotRefused("no_room") from exc
+
+
+async def _append(file: BinaryIO, part: bytes) -> None:
+    """Raises Refused."""
+    writing = asyncio.ensure_future(asyncio.to_thread(file.write, part))
+    try:
+        await asyncio.shield(writing)
+    except OSError as exc:
+        raise SnapshotRefused("no_room") from exc
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])  # the file must not be closed under the thread
+        raise

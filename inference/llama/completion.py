@@ -1,8 +1,8 @@
-"""One run on the server: a prompt in, tokens with their text out, and what the slot holds when it is over.
+"""Runs one completion on llama-server: a prompt in, tokens with their text out, and what the slot holds afterwards.
 
 llama-server's stream has three habits that end here: it sends the end-of-sequence token as an event with empty text;
 it holds tokens back while their text ends inside a character and then names only the last of them; and it
-tells how far the prompt has come only when asked (`return_progress`), which also makes it notice within one step that
+reports how far the prompt has come only on request (`return_progress`), which also makes it notice within one step that
 we hung up.
 """
 

@@ -1,8 +1,8 @@
-"""When an idle slot is saved before anybody asks for it.
+"""Saves idle slots before another session needs them, so that it does not wait for the save.
 
 A session that gets another one's slot waits for that one's KV to be saved; and a save waits for the end of a step and
-then holds up every stream that decodes. So while there are streams, only the slot that a stranger would get next is
-kept saved (`SlotTable.next_for_a_stranger`). The others follow when they are next, or when nobody is held up and host
+then holds up every stream that decodes. So while there are streams, only the slot that a new session would get next is
+kept saved (`SlotTable.order_for_new_session`). The others follow when they are next, or when nobody is held up and host
 memory has room without evicting anybody. That is done while there are more live sessions than slots. Apart from it, a
 session that rests is saved where there is a tier that outlives the process.
 
@@ -22,10 +22,10 @@ class EagerSaver:
     """`look` when a slot was brought up for a run or given back, `rest` for one that was given back, `close` once."""
 
     def __init__(
-        self, table: SlotTable, residency: SlotKv, *, num_waiting: Callable[[], int], save_idle_s: float
+        self, table: SlotTable, slot_kv: SlotKv, *, num_waiting: Callable[[], int], save_idle_s: float
     ) -> None:
         self._table = table
-        self._residency = residency
+        self._slot_kv = slot_kv
         self._num_waiting = num_waiting
         self._save_idle_s = save_idle_s
         self._task: asyncio.Task[None] | None = None
@@ -39,7 +39,7 @@ class EagerSaver:
 
     def rest(self, slot: Slot) -> None:
         """The slot was given back: its session is saved when it has rested, if there is a tier that outlives us."""
-        if self._residency.tiers.cold:
+        if self._slot_kv.tiers.cold:
             asyncio.get_running_loop().call_later(self._save_idle_s, self._rested, slot, slot.used)
 
     async def close(self) -> None:
@@ -52,24 +52,24 @@ class EagerSaver:
             return
         if self._table.num_busy:
             self.rest(slot)
-        elif self._residency.is_worth_saving(slot):
-            self._residency.begin_save(slot)
+        elif self._slot_kv.is_worth_saving(slot):
+            self._slot_kv.begin_save(slot)
 
     async def _save(self) -> None:
         while (slot := self._next()) is not None:
             used = slot.used
-            await self._residency.begin_save(slot)
-            if slot.used == used and not slot.busy and self._residency.is_worth_saving(slot):
+            await self._slot_kv.begin_save(slot)
+            if slot.used == used and not slot.busy and self._slot_kv.is_worth_saving(slot):
                 self._failed[slot] = used
 
     def _next(self) -> Slot | None:
         if self._closed or not self._has_more_sessions_than_slots():
             return None
         line = self._table.order_for_new_session()
-        if self._table.num_busy or not self._residency.has_room_for_more():
+        if self._table.num_busy or not self._slot_kv.has_room_for_more():
             line = line[:1]
         return next(
-            (s for s in line if self._failed.get(s) != s.used and self._residency.is_worth_saving(s)),
+            (s for s in line if self._failed.get(s) != s.used and self._slot_kv.is_worth_saving(s)),
             None,
         )
 
@@ -77,4 +77,4 @@ class EagerSaver:
         """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
         if self._table.has_empty():
             return False
-        return self._num_waiting() > 0 or self._residency.has_evictable({slot.key for slot in self._table})
+        return self._num_waiting() > 0 or self._slot_kv.has_evictable({slot.key for slot in self._table})

@@ -148,7 +148,7 @@ def _tensor_end(reader: _Reader) -> int:
 
 def _fingerprint(data: mmap.mmap, tensors_at: int) -> str:
     """Of the size, the head and the weights: all of them up to 128 MiB, beyond that the head, the tail and
-    64 evenly spread MiB. Two trainings of a model differ everywhere, so a sample tells them apart; it would not
+    64 evenly spread MiB. Two trainings of a model differ everywhere, so a sample distinguishes them; it would not
     notice a few weights edited by hand."""
     digest = hashlib.blake2b(str(len(data)).encode(), digest_size=16)
     if len(data) <= 2 * _SAMPLES * _SAMPLE_BYTES:

@@ -1,4 +1,4 @@
-"""What can be set on the llama.cpp engine."""
+"""Options of the llama.cpp engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a turn that has its slot comes to its first token: its KV is brought up, the rest of the prompt computed.
+"""Prefills a slot for a run: its KV is brought up, the rest of the prompt computed.
 
 A step of a CPU takes half a second, and llama-server would notice only after the next one that nobody wants an answer
 any more: it looks when it has something to say. So there a prompt is sent in pieces of a step each, and whoever is
@@ -14,14 +14,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from inference.llama.completion import LlamaCompletion
-from inference.llama.http import HttpClient
 from inference.llama.prefix_cache import WORTH_TOKENS, PrefixCache
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import SchemaProbe
 from inference.llama.slot_kv import SlotKv
 from inference.llama.slots import Slot
-from inference.llama.tokenizer import LlamaTokenizer
-from inference.llama.vocabulary import ByteFragments
 from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.generation import Chunk
@@ -34,147 +31,143 @@ _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the
 class SlotRun:
     """A run of a session, from the moment it has its slot."""
 
-    __slots__ = ("cached_max", "claim", "forgotten", "paused", "preparing", "run", "slot")
+    __slots__ = ("cached_max", "completion", "forgotten", "paused", "preparing", "run", "slot")
 
-    def __init__(self, slot: Slot, claim: EngineRun) -> None:
+    def __init__(self, slot: Slot, run: EngineRun) -> None:
         self.slot = slot
-        self.claim = claim
+        self.run = run
         self.paused = False  # it makes room, and goes on later
-        self.run: LlamaCompletion | None = None
+        self.completion: LlamaCompletion | None = None
         self.preparing: asyncio.Task[Any] | None = None
         self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run
         self.forgotten = False  # the session was deleted: nothing of it stays
 
 
 class SlotPrefill:
-    """`begin` once for each turn; the caller gives the slot back afterwards, however it ended."""
+    """`begin` once for each run in a slot; the caller gives the slot back afterwards, however it ended."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        http: HttpClient,
-        residency: SlotKv,
-        tokenizer: LlamaTokenizer,
-        fragments: ByteFragments,
+        make_completion: Callable[[int, array.array[int], int, int], LlamaCompletion],
+        slot_kv: SlotKv,
         schemas: SchemaProbe,
-        piece_tokens: int,
         *,
+        turn_opening_tokens: int,
+        piece_tokens: int,
         always: bool,
         check: Callable[[], None],
     ) -> None:
-        """`always`: all prompts go in pieces. `check`: raises once the engine is gone."""
+        """`make_completion`: of (slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many stand
+        before a user's words in every conversation. `always`: all prompts go in pieces. `check`: raises once the
+        engine is closed."""
         self._scheduler = scheduler
-        self._residency = residency
-        self._http = http
-        self._openings = PrefixCache(residency)
-        self._tokenizer = tokenizer
-        self._fragments = fragments
+        self._slot_kv = slot_kv
+        self._prefix_cache = PrefixCache(slot_kv)
+        self._make_completion = make_completion
+        self._turn_opening_tokens = turn_opening_tokens
         self._schemas = schemas
         self._piece_tokens = piece_tokens
         self._always = always
         self._check = check
 
     async def begin(
-        self, turn: SlotRun, prompt: array.array[int], shared_prefix: int, parameters: dict[str, Json]
+        self, slot_run: SlotRun, prompt: array.array[int], shared_prefix: int, parameters: dict[str, Json]
     ) -> LlamaCompletion | None:
         """Brings the KV up and starts the run; None: it is to make room first."""
-        slot, key = turn.slot, turn.claim.key
-        turn.preparing = asyncio.create_task(self._prepare(turn, prompt, shared_prefix))
-        resident = await asyncio.shield(turn.preparing)
+        slot, key = slot_run.slot, slot_run.run.key
+        slot_run.preparing = asyncio.create_task(self._prepare(slot_run, prompt, shared_prefix))
+        resident = await asyncio.shield(slot_run.preparing)
         opening = prompt[:shared_prefix]
         alone = shared_prefix - resident >= WORTH_TOKENS and slot.key == key
-        if alone and self._openings.common(key, opening):
-            if await self._fill(turn, opening, resident, leave=0) is None:
+        if alone and self._prefix_cache.common(key, opening):
+            if await self._fill(slot_run, opening, resident, leave=0) is None:
                 return None
             resident = shared_prefix
-            turn.preparing = asyncio.create_task(self._openings.keep(slot, key, opening))
-            await asyncio.shield(turn.preparing)
-        filled = await self._fill(turn, prompt, resident, leave=self._piece_tokens)
+            slot_run.preparing = asyncio.create_task(self._prefix_cache.keep(slot, key, opening))
+            await asyncio.shield(slot_run.preparing)
+        filled = await self._fill(slot_run, prompt, resident, leave=self._piece_tokens)
         if filled is None:
             return None
         resident = filled
         trial = self._schemas.probe_parameters(parameters)
         if trial is not None:
-            run = await self._run(turn, prompt, resident, trial)
-            self._schemas.judge(trial["json_schema"], await run.next())
-            await run.next()  # its Finish
-            run.close()
-            turn.cached_max, resident = min(turn.cached_max, run.cached_tokens), len(prompt)
-        return await self._run(turn, prompt, resident, parameters)
+            completion = await self._run(slot_run, prompt, resident, trial)
+            self._schemas.judge(trial["json_schema"], await completion.next())
+            await completion.next()  # its Finish
+            completion.close()
+            slot_run.cached_max, resident = min(slot_run.cached_max, completion.cached_tokens), len(prompt)
+        return await self._run(slot_run, prompt, resident, parameters)
 
     async def measure(self) -> None:
-        """Computes some tokens that nobody asked for, in a slot that is nobody's yet: the first turns after a start,
+        """Computes some tokens for measurement, in a slot that is nobody's yet: the first turns after a start,
         whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
-        for count in (1, min(self._piece_tokens, _TRIED_TOKENS)):  # the first touches all weights, and tells nothing
-            run = LlamaCompletion(
-                self._http, self._fragments, self._tokenizer.text, 0, array.array("I", [0] * count), 0
-            )
+        for count in (1, min(self._piece_tokens, _TRIED_TOKENS)):  # the first touches all weights, and measures nothing
+            completion = self._make_completion(0, array.array("I", [0] * count), 0, INTEGER_MAX)
             with contextlib.suppress(SessileError):
-                await run.open({"n_predict": 0})
-                while isinstance(await run.next(), Chunk):
+                await completion.open({"n_predict": 0})
+                while isinstance(await completion.next(), Chunk):
                     continue
-                self.learn(run)
-            run.close()
+                self.learn(completion)
+            completion.close()
 
-    def learn(self, run: LlamaCompletion) -> None:
-        """What a run that is over tells of the engine's pace."""
-        if run.finished and run.evaluated_tokens >= _MEASURED_TOKENS_MIN:
-            self._residency.tiers.cost.prefilled(
-                run.cached_tokens, run.cached_tokens + run.evaluated_tokens, run.prefill_s
+    def learn(self, completion: LlamaCompletion) -> None:
+        """Learns the engine's pace from a run that is over."""
+        if completion.finished and completion.evaluated_tokens >= _MEASURED_TOKENS_MIN:
+            self._slot_kv.tiers.cost.prefilled(
+                completion.cached_tokens, completion.cached_tokens + completion.evaluated_tokens, completion.prefill_s
             )
 
-    async def _fill(self, turn: SlotRun, prompt: array.array[int], resident: int, *, leave: int) -> int | None:
+    async def _fill(self, slot_run: SlotRun, prompt: array.array[int], resident: int, *, leave: int) -> int | None:
         """Computes what is not `resident` of a prompt, in pieces where it is to go in pieces, until no more than
         `leave` tokens are left. Returns how many are there then; None: the run is to make room first."""
         while True:
             self._check()
-            gives_way = self._scheduler.gives_way(turn.claim)
+            gives_way = self._scheduler.gives_way(slot_run.run)
             if gives_way:
-                if not await self._scheduler.wait_to_prefill(turn.claim):
+                if not await self._scheduler.wait_to_prefill(slot_run.run):
                     return None
                 self._check()
             in_pieces = gives_way or self._always
             if len(prompt) - resident <= leave or (leave and not in_pieces):
                 return resident
             piece = prompt[: resident + self._piece_tokens] if in_pieces else prompt
-            run = await self._run(turn, piece, resident, {"n_predict": 0})
-            while isinstance(await run.next(), Chunk):
+            completion = await self._run(slot_run, piece, resident, {"n_predict": 0})
+            while isinstance(await completion.next(), Chunk):
                 continue
-            run.close()
-            self.learn(run)
-            turn.cached_max = min(turn.cached_max, run.cached_tokens)
+            completion.close()
+            self.learn(completion)
+            slot_run.cached_max = min(slot_run.cached_max, completion.cached_tokens)
             resident = len(piece)
 
     async def _run(
-        self, turn: SlotRun, prompt: array.array[int], resident: int, parameters: dict[str, Json]
+        self, slot_run: SlotRun, prompt: array.array[int], resident: int, parameters: dict[str, Json]
     ) -> LlamaCompletion:
-        slot = turn.slot
+        slot = slot_run.slot
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
         slot.saved_tokens = min(slot.saved_tokens, resident)
-        turn.run = LlamaCompletion(
-            self._http, self._fragments, self._tokenizer.text, slot.number, prompt, resident, turn.cached_max
-        )
-        await turn.run.open(parameters)
-        return turn.run
+        slot_run.completion = self._make_completion(slot.number, prompt, resident, slot_run.cached_max)
+        await slot_run.completion.open(parameters)
+        return slot_run.completion
 
-    async def _prepare(self, turn: SlotRun, prompt: array.array[int], shared_prefix: int) -> int:
+    async def _prepare(self, slot_run: SlotRun, prompt: array.array[int], shared_prefix: int) -> int:
         """Makes the slot the session's and restores its KV. Returns how many tokens of `prompt` it holds then.
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
-        slot, key = turn.slot, turn.claim.key
+        slot, key = slot_run.slot, slot_run.run.key
         shared = common_prefix(slot.tokens, prompt)
-        if slot.key != key or self._residency.is_branch_worth_saving(slot, shared):
-            await self._residency.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
+        if slot.key != key or self._slot_kv.is_branch_worth_saving(slot, shared):
+            await self._slot_kv.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
         resident = 0
         if slot.key is not None:
-            alike = shared_prefix + len(self._tokenizer.turn_opening)  # nothing that anybody said
+            alike = shared_prefix + self._turn_opening_tokens  # nothing of anybody's own words
             if slot.key == key or (slot.key.tenant == key.tenant and shared <= alike):
                 resident = shared
         self._scheduler.table.assign(slot, key)
-        resident = await self._residency.bring_up(slot, key, prompt, resident)
+        resident = await self._slot_kv.bring_up(slot, key, prompt, resident)
         if shared_prefix - resident < WORTH_TOKENS or slot.key != key:
             return resident
-        if not await self._openings.lay(slot, key.tenant, prompt[:shared_prefix]):
+        if not await self._prefix_cache.lay(slot, key.tenant, prompt[:shared_prefix]):
             return resident
-        turn.cached_max = shared_prefix
+        slot_run.cached_max = shared_prefix
         return shared_prefix

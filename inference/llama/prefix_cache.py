@@ -1,7 +1,7 @@
-"""What conversations of a tenant begin with alike (instructions, tools): computed once, then laid into slots.
+"""Caches the prefixes that sessions of a tenant share (instructions, tools): computed once, then laid into slots.
 
 llama.cpp reuses whatever prefix a slot's last prompt shares with the next one. Between sessions that would go beyond
-the opening, into what somebody said, and its timing would tell; so a slot that changes hands is emptied, and only an
+the opening, into a person's own words, and its timing would leak; so a slot that changes hands is emptied, and only an
 opening that sessions have in common is laid in. Openings never cross tenants.
 
 They are snapshots like those of sessions, under a name that no session can have: bounded, checked at every use,
@@ -24,28 +24,28 @@ WORTH_TOKENS: Final = 12  # fewer are computed sooner than laid in; that is for 
 class PrefixCache:
     """The openings of one engine. The caller holds the slot, busy."""
 
-    def __init__(self, residency: SlotKv) -> None:
-        self._residency = residency
-        self._beginnings = SharedPrefixes()
+    def __init__(self, slot_kv: SlotKv) -> None:
+        self._slot_kv = slot_kv
+        self._shared_prefixes = SharedPrefixes()
 
     def common(self, key: SessionKey, opening: array.array[int]) -> bool:
         """A session begins so: whether that is worth keeping for others."""
-        return self._beginnings.common(key, opening)
+        return self._shared_prefixes.common(key, opening)
 
     async def lay(self, slot: Slot, tenant: TenantId, opening: array.array[int]) -> bool:
         """Makes the slot hold `opening` and nothing else, if that is known and sooner there than computed."""
-        tiers = self._residency.tiers
-        snapshot, shared = tiers.find(SessionKey(tenant, OPENINGS), opening)
+        tiers = self._slot_kv.tiers
+        snapshot, shared = tiers.catalog.find(SessionKey(tenant, OPENINGS), opening)
         if snapshot is None or shared < len(opening):
             return False
         choice = tiers.choose(snapshot, 0, shared)
-        if not choice.tries or not await self._residency.restore(slot, snapshot, choice):
+        if not choice.tries or not await self._slot_kv.restore(slot, snapshot, choice):
             return False
         slot.tokens, slot.saved_tokens = opening, 0
-        self._residency.counters["openings_laid"] += 1
+        self._slot_kv.counters["openings_laid"] += 1
         return True
 
     async def keep(self, slot: Slot, key: SessionKey, opening: array.array[int]) -> None:
         """Keeps what the slot of a session holds, which is `opening` and nothing else; unless that is deleted."""
         shared = SessionKey(key.tenant, OPENINGS)
-        await self._residency.store(slot, shared, opening, lambda: slot.key == key)
+        await self._slot_kv.store(slot, shared, opening, lambda: slot.key == key)

@@ -1,14 +1,14 @@
-"""Who gets a slot next: the slot table, with the queue of `inference.fair_queue` before it.
+"""Schedules runs onto slots: the slot table, with the queue of `inference.fair_queue` before it.
 
 A slot is handed to a waiter by the release that frees it, so nobody overtakes; a waiter that was cancelled in that
-moment gives it back at once. Where a waiter goes before somebody that runs, that one is told to make room
+moment gives it back at once. Where a waiter goes before a run that has a slot, that one is to make room
 (`EngineRun.yields`) and does so behind its next token.
 
-That takes several steps of llama-server's: until it has said its next token, has noticed that we hung up, and the slot
-is saved. So with enough slots one is kept idle for whoever is around and has less than its share
+That takes several steps of llama-server's: until it has emitted its next token, has noticed that we hung up, and the
+slot is saved. So with enough slots one is kept idle for whoever is around and has less than its share
 (`inference.fair_queue`). And llama-server fills prompts in the order of its slots, each as far as a batch goes: so
 whoever gives way sends its prompt in pieces, and before each waits until nobody who goes first is being filled
-(`turn_to_fill`).
+(`wait_to_prefill`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class EngineRun:
         self.pauses = pauses  # it can be stopped and go on
         self.future: asyncio.Future[Slot] | None = None
         self.slot: Slot | None = None
-        self.filling = False  # it has a slot and has not said anything in it
-        self.yields = False  # somebody is to have its slot: `give_way` comes next
+        self.filling = False  # it has a slot and has emitted nothing in it
+        self.yields = False  # another run is to have its slot: `give_way` comes next
 
 
 RESERVE_FROM_SLOTS: Final = 4  # with fewer an idle one costs too much
@@ -102,7 +102,7 @@ class Scheduler:
         return slot
 
     def on_output(self, run: EngineRun, tokens: int) -> None:
-        """The run has said something: from now on stopping it loses nothing."""
+        """The run has emitted something: from now on stopping it loses nothing."""
         self.queue.served(run.claim, tokens)
         if run.filling:
             run.filling = False
@@ -134,12 +134,12 @@ class Scheduler:
     # -- whose prompt is computed first ------------------------------------------------------------------------
 
     def gives_way(self, run: EngineRun) -> bool:
-        """Whether its prompt is to be sent in pieces, `turn_to_fill` before each."""
+        """Whether its prompt is to be sent in pieces, `wait_to_prefill` before each."""
         return self.queue.gives_way(run.claim)
 
     async def wait_to_prefill(self, run: EngineRun) -> bool:
         """Waits until nobody who goes first has a prompt that is being computed. Whoever goes first of all passes, so
-        somebody always does; all look again when a prompt is done, and when somebody comes to its next piece. False:
+        one always does; all look again when a prompt is done, and when a run comes to its next piece. False:
         the run is to make room now, between two pieces, where stopping it loses nothing either."""
         if run.pauses and not run.claim.may_yield:
             run.claim.may_yield = True
@@ -169,7 +169,7 @@ class Scheduler:
                 future.set_exception(error)
 
     def _hand_out(self) -> None:
-        """Gives idle slots to who is next; where none is left, asks somebody to make room for who is."""
+        """Gives idle slots to who is next; where none is left, requests a run to make room."""
         while (claim := self.queue.first(self._may_start)) is not None:
             run = claim.holder
             slot = self.table.acquire(run.key, run.prompt)
@@ -185,7 +185,7 @@ class Scheduler:
         return _waits(claim.holder) and self.queue.num_idle_for(claim.tenant, claim.priority, claim.weight) > 0
 
     def _request_room(self) -> None:
-        """One at a time: who is asked next depends on who has made room."""
+        """One at a time: which run is next depends on which has made room."""
         if any(each.holder.yields for each in self.queue.running):
             return
         first = self.queue.first(_ready)
@@ -197,15 +197,15 @@ class Scheduler:
             self._open_gates()
 
 
-def continuation_of(request: GenerationRequest, said: Tokens) -> GenerationRequest:
-    """The rest of a run that said something and made room, as a run of its own."""
-    emitted = (*request.emitted, *said)
+def continuation_of(request: GenerationRequest, emitted: Tokens) -> GenerationRequest:
+    """The rest of a run that emitted something and made room, as a run of its own."""
+    all_emitted = (*request.emitted, *emitted)
     return msgspec.structs.replace(
         request,
-        prompt=(*request.prompt, *said),
-        emitted=emitted,
-        max_tokens=request.max_tokens - len(said),
-        seed=continuation_seed(request.seed, request.response_id, len(emitted)),
+        prompt=(*request.prompt, *emitted),
+        emitted=all_emitted,
+        max_tokens=request.max_tokens - len(emitted),
+        seed=continuation_seed(request.seed, request.response_id, len(all_emitted)),
     )
 
 

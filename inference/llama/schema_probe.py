@@ -1,4 +1,4 @@
-"""Tells whether llama.cpp understands a JSON schema, because it does not say so itself.
+"""Probes whether llama.cpp understands a JSON schema, because it does not report that itself.
 
 A schema that its grammar engine cannot compile (an unknown type, a pattern that is no regular expression, `not`) is
 logged there and then ignored: the answer would come unconstrained. So each new schema is tried for one token, with all

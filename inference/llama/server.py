@@ -1,4 +1,4 @@
-"""llama-server inside this process: starting it, stopping it, and what it leaves behind.
+"""Starts and stops llama-server inside this process, and undoes what it leaves behind.
 
 xllamacpp runs the server's threads beside the interpreter and offers an address on loopback. It also replaces the
 process's handlers of SIGINT and SIGTERM, which would swallow a drain: they are put back right after.

@@ -1,4 +1,4 @@
-"""Brings a session's KV into its slot and out of it again: saves, restores, and when each is worth it.
+"""Saves a slot's KV and restores a session's KV into its slot, where each is worth it.
 
 A slot is one opaque file to llama.cpp. It is saved when another session, or another branch of its own, takes the slot
 over, or already when its turn ends while all slots are taken, so that the next arrival need not wait for it. It is
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import logging
 import struct
 import time
 from collections import Counter
@@ -22,18 +21,21 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 
 from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.cost import RestoreChoice
 from inference.kv.envelope import SnapshotRefused
-from inference.kv.tiers import HostSnapshot, Tiers
+from inference.kv.host_tier import HostSnapshot
+from inference.kv.tiers import Tiers
 from inference.llama.http import HttpClient
+from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot
 from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.types import SHARED, SessionKey
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _HEAD: Final = struct.Struct("<III")  # magic, version, number of words that follow
@@ -65,20 +67,20 @@ class _Restored(msgspec.Struct, frozen=True):
 class SlotKv:
     """Slots and tiers together. The caller holds the slot (busy) in `bring_up` and `save`."""
 
-    def __init__(self, http: HttpClient, tiers: Tiers, *, worth_tokens: int, bytes_per_token: int) -> None:
+    def __init__(self, http: HttpClient, tiers: Tiers, usage: SlotUsage, *, worth_tokens: int) -> None:
         self.tiers = tiers
         self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self._http = http
         self._worth_tokens = worth_tokens
-        self._bytes_per_token = bytes_per_token
+        self._usage = usage
         self._saving: dict[Slot, asyncio.Task[None]] = {}
 
     async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
         """Restores what is worth it. `resident` tokens of `prompt` are in the slot; returns how many are then."""
         if len(prompt) - 1 - resident < self._worth_tokens:
             return resident
-        await self.tiers.look(key, prompt[:-1])
-        snapshot, shared = self.tiers.find(key, prompt)
+        await self.tiers.discover(key, prompt[:-1])
+        snapshot, shared = self.tiers.catalog.find(key, prompt)
         useful = min(shared, len(prompt) - 1)
         if snapshot is None or useful - resident < self._worth_tokens:
             return resident
@@ -104,10 +106,11 @@ class SlotKv:
     def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
         """Whether what the slot holds behind its first `shared` tokens, which another branch of its session is about to
         overwrite, and no snapshot covers, takes longer to compute again than to bring out and back."""
-        tokens, begin = len(slot.tokens), max(shared, self._covered(slot))
+        tokens, begin = len(slot.tokens), max(shared, self._usage.covered_tokens(slot))
         if tokens - begin < self._worth_tokens:
             return False
-        return self.tiers.cost.is_worth_saving(tokens * self._bytes_per_token, begin, tokens, time.monotonic())
+        size = tokens * self._usage.bytes_per_token
+        return self.tiers.cost.is_worth_saving(size, begin, tokens, time.monotonic())
 
     def has_evictable(self, resident: Set[SessionKey | None]) -> bool:
         """Whether host memory holds a session that is not parked and none of `resident`."""
@@ -117,20 +120,8 @@ class SlotKv:
         )
 
     def has_room_for_more(self) -> bool:
-        """Whether host memory is far from evicting, so that what nobody asked for may be put there."""
-        return self.tiers.host_bytes * 2 < self.tiers.host_bytes_max
-
-    def unsaved_bytes(self, slot: Slot) -> int:
-        """About what the slot holds beyond what a snapshot covers that is still there."""
-        return max(0, len(slot.tokens) - self._covered(slot)) * self._bytes_per_token
-
-    def _covered(self, slot: Slot) -> int:
-        if slot.key is None or not slot.saved_tokens:
-            return 0
-        return min(slot.saved_tokens, self.tiers.find(slot.key, slot.tokens)[1])
-
-    def is_saving(self, slot: Slot) -> bool:
-        return slot in self._saving
+        """Whether host memory is far from evicting, so that what no run needs yet may be put there."""
+        return self.tiers.host.bytes * 2 < self.tiers.host.bytes_max
 
     async def save(self, slot: Slot) -> None:
         """Saves the slot if that is worth it; a save that is under way is waited for."""
@@ -144,7 +135,8 @@ class SlotKv:
         task = self._saving.get(slot)
         if task is None:
             task = self._saving[slot] = asyncio.create_task(self._save(slot))
-            task.add_done_callback(lambda _: self._saving.pop(slot, None))
+            slot.saving = True
+            task.add_done_callback(lambda _: self._saved(slot))
         return task
 
     async def settle(self) -> None:
@@ -152,6 +144,10 @@ class SlotKv:
             await asyncio.wait(self._saving.values())
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _saved(self, slot: Slot) -> None:
+        slot.saving = False
+        del self._saving[slot]
 
     async def _save(self, slot: Slot) -> None:
         key, expected = slot.key, slot.tokens
@@ -165,19 +161,19 @@ class SlotKv:
             slot.saved_tokens = common_prefix(slot.tokens, tokens)
 
     async def store(
-        self, slot: Slot, key: SessionKey, expected: array.array[int], still_wanted: Callable[[], bool]
+        self, slot: Slot, key: SessionKey, expected: array.array[int], is_needed: Callable[[], bool]
     ) -> array.array[int] | None:
         """Puts what the slot holds into host memory under `key`; returns its tokens, which begin with `expected`.
 
-        None when there is no room, the slot holds something else by now, or it is not wanted any more."""
-        size = len(expected) * self._bytes_per_token + _SLACK_BYTES
-        leaves = self.unsaved_bytes(slot) if slot.key == key else 0  # it is counted once: there, and then here
+        None when there is no room, the slot holds something else by now, or it is not needed any more."""
+        size = len(expected) * self._usage.bytes_per_token + _SLACK_BYTES
+        leaves = self._usage.unsaved_bytes(slot) if slot.key == key else 0  # it is counted once: there, and then here
         if not await self.tiers.reserve(size, key.tenant, grows=max(0, size - leaves)):
             return None
-        path = self.tiers.new_path()
+        path = self.tiers.host.new_path()
         adopted = False
         try:
-            if not still_wanted():
+            if not is_needed():
                 return None
             saved = await self._command(slot, "save", path, _Saved)
             if saved is None:
@@ -187,15 +183,15 @@ class SlotKv:
             if tokens is None or common_prefix(tokens, expected) != len(expected):
                 self.counters["saves_of_others"] += 1  # the slot had gone on with another session
                 return None
-            if not still_wanted():
+            if not is_needed():
                 return None
             self.tiers.adopt(key, tokens, path, saved.n_written, size)
             adopted = True
-            self._bytes_per_token = max(1, saved.n_written // max(1, saved.n_saved))
+            self._usage.bytes_per_token = max(1, saved.n_written // max(1, saved.n_saved))
             return tokens
         finally:
             if not adopted:
-                self.tiers.unreserve(size)
+                self.tiers.host.unreserve(size)
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def restore(
@@ -217,7 +213,7 @@ class SlotKv:
                     return host.tokens
         except SnapshotRefused as exc:
             self.counters["restores_declined" if exc.reason == "too_slow" else "restores_refused"] += 1
-            log.info("KV is recomputed instead of restored: %s", exc.reason)
+            log.info("slot_restore_refused", reason=exc.reason)
             return None
         self.counters["restores_failed"] += 1
         return array.array("I")
@@ -228,9 +224,9 @@ class SlotKv:
             status, answer = await self._http.call("POST", f"/slots/{slot.number}?action={action}", body)
             if status == 200:
                 return msgspec.json.decode(answer, type=answers)
-            log.warning("the engine refused to %s a slot: %s", action, answer[:200])
+            log.warning("slot_command_refused", command=action, answer=answer[:200])
         except (SessileError, msgspec.DecodeError) as exc:
-            log.warning("the engine did not %s a slot: %s", action, exc)
+            log.warning("slot_command_failed", command=action, error=str(exc))
         return None
 
 

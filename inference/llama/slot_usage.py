@@ -1,42 +1,51 @@
-"""What a tenant's sessions hold in llama.cpp's slots, for the bound on a tenant's KV (`inference.kv.tenant_quota`).
+"""Counts what llama.cpp's slots hold beyond what snapshots cover, for the bound on a tenant's KV.
 
-Tokens that a snapshot covers are counted there and not again. A slot that is busy, or is being saved, stays as it is.
+Tokens that a snapshot covers are counted there (`inference.kv.tenant_quota`) and not again. A slot that is busy, or is
+being saved, stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inference.kv.tenant_quota import TenantKvQuota
-from inference.llama.slot_kv import SlotKv
-from inference.llama.slots import Ranking, Slot, SlotTable
+from inference.kv.catalog import SnapshotCatalog
+from inference.llama.slots import Slot, SlotTable
 from sessions.model.types import TenantId
 
 
 class SlotUsage:
-    def __init__(self, table: SlotTable, residency: SlotKv, ranking: Ranking) -> None:
-        self._table = table
-        self._residency = residency
-        self._ranking = ranking
+    """Implements `DeviceKv`. `bytes_per_token` is an estimate that each save corrects."""
 
-    def join(self, holdings: TenantKvQuota) -> None:
-        holdings.resident, holdings.shed = self.bytes_of, self.shed
+    def __init__(self, table: SlotTable, catalog: SnapshotCatalog, bytes_per_token: int) -> None:
+        self._table = table
+        self._catalog = catalog
+        self.bytes_per_token = bytes_per_token
+
+    def covered_tokens(self, slot: Slot) -> int:
+        """Leading tokens of a slot that a snapshot holds which is still there."""
+        if slot.key is None or not slot.saved_tokens:
+            return 0
+        return min(slot.saved_tokens, self._catalog.find(slot.key, slot.tokens)[1])
+
+    def unsaved_bytes(self, slot: Slot) -> int:
+        """About what the slot holds beyond those."""
+        return max(0, len(slot.tokens) - self.covered_tokens(slot)) * self.bytes_per_token
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
         """All, and those in slots at rest."""
-        whole = sum(self._residency.unsaved_bytes(slot) for slot in self._of(tenant))
-        return whole, sum(self._residency.unsaved_bytes(slot) for slot in self._resting(tenant))
+        whole = sum(self.unsaved_bytes(slot) for slot in self._of(tenant))
+        return whole, sum(self.unsaved_bytes(slot) for slot in self._resting(tenant))
 
     def shed(self, tenant: TenantId) -> bool:
         """Forgets the slot at rest that is worth least; False: none holds anything of its own."""
-        found = [slot for slot in self._resting(tenant) if self._residency.unsaved_bytes(slot)]
-        if not found:
+        held = [slot for slot in self._resting(tenant) if self.unsaved_bytes(slot)]
+        if not held:
             return False
-        self._table.forget(min(found, key=self._ranking))
+        self._table.forget(self._table.lowest_ranked(held))
         return True
 
     def _of(self, tenant: TenantId) -> Iterator[Slot]:
         return (slot for slot in self._table if slot.key is not None and slot.key.tenant == tenant)
 
     def _resting(self, tenant: TenantId) -> Iterator[Slot]:
-        return (slot for slot in self._of(tenant) if not slot.busy and not self._residency.is_saving(slot))
+        return (slot for slot in self._of(tenant) if not slot.busy and not slot.saving)

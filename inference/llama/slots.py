@@ -1,4 +1,4 @@
-"""Which session has which slot. A pure table: no I/O, no clock; the engine does what it says.
+"""Maps sessions to slots. A pure table: no I/O, no clock; the engine does what it says.
 
 Invariants (`check_integrity`): a slot has at most one tenant, a busy slot always has one and is never taken away, every
 slot is either busy or idle, and whatever `acquire` gave is given back by exactly one `release`.
@@ -9,7 +9,7 @@ compares ids itself before it reuses any.
 from __future__ import annotations
 
 import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from inference.tokens import common_prefix
 from sessions.model.types import SessionKey
@@ -18,13 +18,14 @@ from sessions.model.types import SessionKey
 class Slot:
     """One of the engine's sequences. Mutable, changed by the table and, while busy, by its holder."""
 
-    __slots__ = ("busy", "key", "number", "parked", "saved_tokens", "tokens", "used")
+    __slots__ = ("busy", "key", "number", "parked", "saved_tokens", "saving", "tokens", "used")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.key: SessionKey | None = None
         self.tokens: array.array[int] = array.array("I")
         self.busy = False
+        self.saving = False  # its KV is on its way into host memory
         self.parked = False  # its session left memory: first to be evicted
         self.used = 0  # when it was last released, in the table's own ticks
         self.saved_tokens = 0  # how many leading tokens a snapshot in some tier covers
@@ -72,7 +73,7 @@ class SlotTable:
             return None
         own = [slot for slot in idle if slot.key == key]
         if own:
-            slot = self._best_own(own, prompt, idle)
+            slot = self._best_own(own, prompt)
         else:
             slot = min(idle, key=self._place_in_line)
         slot.busy = True
@@ -82,10 +83,13 @@ class SlotTable:
         """The idle slots, in the order in which sessions that have none would get them."""
         return sorted((slot for slot in self._slots if not slot.busy), key=self._place_in_line)
 
+    def lowest_ranked(self, slots: Iterable[Slot]) -> Slot:
+        return min(slots, key=self._ranking)
+
     def _place_in_line(self, slot: Slot) -> tuple[float, ...]:
         return (slot.key is not None, *self._ranking(slot))
 
-    def _best_own(self, own: list[Slot], prompt: array.array[int], idle: list[Slot]) -> Slot:
+    def _best_own(self, own: list[Slot], prompt: array.array[int]) -> Slot:
         shared = {slot.number: common_prefix(slot.tokens, prompt) for slot in own}
         return max(own, key=lambda slot: (shared[slot.number], slot.used))
 

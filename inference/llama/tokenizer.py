@@ -7,14 +7,13 @@ models write goes to the server's /tokenize, which answers without waiting for t
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from inference.chat_template import ChatTemplate
+from inference.chat_template import ChatTemplate, call_text
 from inference.llama.http import HttpClient
 from inference.llama.vocabulary import Vocabulary
 from sessions.model.errors import Internal
@@ -93,7 +92,7 @@ class LlamaTokenizer:
 
     async def message(self, message: ChatMessage) -> Tokens:
         around = self._template.scaffold.roles[message.role]
-        calls = (_call_text(name, arguments) for _, name, arguments in message.calls)
+        calls = (call_text(name, arguments) for _, name, arguments in message.calls)
         text = "\n".join([message.text, *calls] if message.text else calls)
         return (*self._scaffold[around.before], *await self.text(text), *self._scaffold[around.after])
 
@@ -113,12 +112,3 @@ class LlamaTokenizer:
         if status != 200:
             raise Internal("tokenizer_failed", "The model's tokenizer failed.")
         return _DECODER.decode(answer).tokens
-
-
-def _call_text(name: str, arguments: str) -> str:
-    """A call as Hermes-style models write it."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        value = arguments
-    return "<tool_call>\n" + json.dumps({"name": name, "arguments": value}, ensure_ascii=False) + "\n</tool_call>"

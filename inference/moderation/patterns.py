@@ -2,7 +2,7 @@
 
 Each pattern says how far it reaches, because an answer is shown while it is written (`output_filter`).
 A pattern that begins with a set of letters, what may stand before them behind it, is searched for several times faster
-than one that begins with a look back. Two reaches:
+than one that begins with a look-behind. Two reaches:
 
 * "word": a match lies inside one run of printable ASCII without a space, and takes at most `WORD_MAX` of it;
 * "number": it may run on over single spaces between groups that hold digits or are short and in capitals, and takes

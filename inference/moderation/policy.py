@@ -1,6 +1,6 @@
 """Reads and checks moderation policies: what a tenant filters, how strictly, and what is done about it.
 
-A TOML or JSON file holds named policies and says which tenant has which; `default` is for all others. It is checked as
+A TOML or JSON file holds named policies and which tenant has which; `default` is for all others. It is checked as
 a whole before any of it holds: unknown names, actions that a mode cannot carry out, kinds that do not exist are
 refused with their place. A policy's `version` is the hash of its content, in every verdict and audit row.
 
@@ -214,7 +214,7 @@ def _check_side(policy: Policy, side: str, given: PolicySide, place: str) -> Non
     _check_kinds(given.pii, PII_KINDS, f"{place}.pii")
     _check_kinds(given.secrets, SECRET_KINDS, f"{place}.secrets")
     if side == "output" and "entities" in given.models:
-        raise BadPolicy(f"{place}.pii: {' and '.join(NAMED)} are looked for in messages only, not in answers")
+        raise BadPolicy(f"{place}.pii: {' and '.join(NAMED)} can be found in messages only, not in answers")
     if given.phrases is not None and not given.phrases.deny:
         raise BadPolicy(f"{place}.phrases: `deny` is empty")
 

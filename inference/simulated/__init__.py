@@ -1,7 +1,8 @@
 """A simulated engine for tests and load: the port's whole contract without a model.
 
-Its text is a pure function of the tokens before it, its timing a function of the batch, and its only clock the
-running loop's, so that a cluster of them runs under virtual time.
+It never reads a clock but the running loop's: its text is a pure function of the tokens before it, its timing a
+function of the batch, so that a cluster of them runs under virtual time. Start with `engine`; `vocabulary` says which
+token follows, `kv` what the device remembers.
 """
 
 from inference.simulated.engine import SimulatedEngine, SimulatedOptions

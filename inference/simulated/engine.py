@@ -17,11 +17,11 @@ from __future__ import annotations
 import array
 import asyncio
 import hashlib
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from inference.brownout_engine import check_model
+import structlog
+
 from inference.fair_queue import FairQueue, SlotClaim
 from inference.forecast import LoadForecast
 from inference.kv.envelope import (
@@ -32,6 +32,7 @@ from inference.kv.envelope import (
     encode_header,
     make_manifest,
 )
+from inference.request_checks import check_model, check_prompt
 from inference.simulated.kv import DeviceMemory, longest_shared
 from inference.simulated.options import SimulatedOptions
 from inference.simulated.tokenizer import SimulatedTokenizer
@@ -45,13 +46,13 @@ from inference.simulated.vocabulary import (
 )
 from inference.tokens import Utf8Stream, as_tokens
 from sessions.limits import Forecast, Share
-from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
+from sessions.model.errors import Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
 __all__ = ["SimulatedEngine", "SimulatedOptions", "SimulatedStream"]
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BUILD = "simulated/1"
 _COUNTERS = (
@@ -144,7 +145,7 @@ class SimulatedEngine:
         self._step_timer: asyncio.TimerHandle | None = None
         self._step_due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
+        self._unavailable: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._lost: SessileError | None = None
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
 
@@ -194,21 +195,21 @@ class SimulatedEngine:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._gone = None
+        self._unavailable = None
 
     async def close(self) -> None:
         self.crash(Unavailable("engine_unavailable", "The engine has been closed."))
 
     def crash(self, error: SessileError) -> None:
         """Ends every stream with `error` and refuses later ones with it, as an engine that died does."""
-        self._gone = error
+        self._unavailable = error
         self._break_off(self._running, error)
         self._break_off(self._waiting, error)
 
     def lose(self, error: SessileError) -> None:
         """As where the engine is a process of its own and died: what ran ends with `error`, what waits goes on waiting,
-        and all KV is gone; until `found`."""
-        if self._gone is None:
+        and all KV is lost; until `recover`."""
+        if self._unavailable is None:
             self._lost = error
             self._break_off(self._running, error)
             self._memory.shrink_to(0)
@@ -267,7 +268,7 @@ class SimulatedEngine:
         try:
             self._submit(stream)
         except SessileError:
-            return  # a hint that came at a bad time; the turn itself will be told
+            return  # a hint that came at a bad time; the turn itself will fail
         try:
             while not stream.outbox and stream.error is None:
                 await self._arrival(stream)
@@ -300,10 +301,10 @@ class SimulatedEngine:
                 raise SnapshotRefused("truncated" if decoded is None else "too_long")
             held = check_manifest(decoded[0], key, self._identity)
         except SnapshotRefused as exc:
-            log.info("KV from elsewhere refused: %s", exc.reason)
+            log.info("snapshot_import_refused", reason=exc.reason)
             self._counters["imports_refused"] += 1
             return 0
-        if self._gone is not None:
+        if self._unavailable is not None:
             return 0
         self._memory.put(key, held)
         self._counters["imports"] += 1
@@ -327,7 +328,7 @@ class SimulatedEngine:
     @property
     def _away(self) -> SessileError | None:
         """Why nothing is computed at present."""
-        return self._gone or self._lost
+        return self._unavailable or self._lost
 
     def _salt(self, sampling: Sampling, seed: int) -> int:
         temperature = self.options.temperature if sampling.temperature is None else sampling.temperature
@@ -342,16 +343,9 @@ class SimulatedEngine:
         await stream.waiter
 
     def _submit(self, stream: SimulatedStream) -> None:
-        if self._gone is not None:
-            raise self._gone
-        if not stream.tokens:
-            raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
-        if stream.prompt_tokens + bool(stream.max_tokens) > self.options.context_window:
-            raise BadInput(
-                "context_length_exceeded",
-                f"The prompt has {stream.prompt_tokens} tokens; this model takes {self.options.context_window}"
-                " together with the answer.",
-            )
+        if self._unavailable is not None:
+            raise self._unavailable
+        check_prompt(stream.prompt_tokens, stream.max_tokens, self.options.context_window)
         busy = len(self._running) >= self.options.slots or self._waiting
         if busy and self._queue.is_full(stream.key.tenant):
             self._counters["sheds"] += 1
@@ -361,7 +355,7 @@ class SimulatedEngine:
         self._plan()
 
     def _admit(self) -> None:
-        """Gives slots to who is next, as long as there are some, or somebody makes room."""
+        """Gives slots to who is next, as long as there are some, or a stream makes room."""
         while (claim := self._queue.first()) is not None:
             stream = claim.holder
             room = self.options.kv_tokens_max - self._running_tokens
@@ -473,7 +467,7 @@ class SimulatedEngine:
         stream.wake()
 
     def _leave(self, stream: SimulatedStream) -> None:
-        """The reader is gone: whatever of the stream is left ends now."""
+        """The reader has left: whatever of the stream is left ends now."""
         if stream in self._waiting:
             del self._waiting[stream]
             self._queue.leave(stream.claim)

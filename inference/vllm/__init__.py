@@ -1,5 +1,8 @@
-"""vLLM behind the `Engine` port: the engine of production, with KV that follows the conversation.
+"""The vLLM engine: the engine of production, with KV that follows the conversation.
 
-Nothing is imported here: the modules that need vLLM itself (`engine`, `core`, `sampling`, `connector`, `mover`) load
-where it is installed, the others anywhere.
+It never patches vLLM: it uses its public front half and its KV connector interface. Start with `engine`; `async_llm`
+runs vLLM, `offload` plans each run's KV, `connector` and `block_copier` carry it out in vLLM's processes and report
+through `worker_events`; `supervisor` restarts a vLLM that died.
+Nothing is imported here: modules that need vLLM (`engine`, `async_llm`, `sampling`, `connector`, `block_copier`,
+`worker`) load where it is installed, the others anywhere.
 """

@@ -1,4 +1,4 @@
-"""vLLM itself: how it is started, and one run of it as chunks. Scheduler and workers live in processes of their own.
+"""Starts vLLM and runs requests on it, as chunks. Scheduler and workers live in processes of their own.
 
 The front half (`AsyncLLM`) runs on our event loop; it turns token ids into text and nothing else, so no spinning thread
 of the engine is ever on that loop. Token ids go in: vLLM tokenises nothing.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
+import structlog
 import vllm
 from vllm import SamplingParams
 from vllm.config import KVTransferConfig
@@ -26,11 +26,11 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, public_logprobs
-from inference.vllm.worker_events import WorkerReady
+from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
@@ -50,23 +50,23 @@ class RunEnded:
 
 
 class VllmCore:
-    """`start` first; after `close` every run ends with Ended("abort", ...)."""
+    """`start` first; after `close` every run ends with RunEnded("abort", ...)."""
 
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
-        self.adapter: Adapter | None = None  # of every run; set before `start`
-        self.kv_shape: list[WorkerReady] | str | None = None  # what its workers said of their KV, once they did
-        self.dead = False  # a run heard that its processes had ended without being asked
+        self.kv_shape: list[WorkerReady] | str | None = None  # what its workers reported of their KV, once they did
+        self.dead = False  # a run learned that its processes had ended by themselves
+        self._adapter: Adapter | None = None  # of every run
         self._llm: AsyncLLM | None = None
 
     @property
     def is_known_version(self) -> bool:
         return BUILD.removeprefix("vllm/").startswith(CONNECTOR_KNOWS)
 
-    async def start(self, context_window: int, connector_folder: str | None) -> None:
+    async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """Blocks nobody, takes from 15 s on. Raises BadInput for settings, Unavailable for the rest."""
         self._prepare()
-        self.dead, self.kv_shape = False, None
+        self.dead, self.kv_shape, self._adapter = False, None, adapter
         arguments = self._arguments(context_window, connector_folder)
         try:
             llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
@@ -83,6 +83,12 @@ class VllmCore:
                 " model.",
             ) from exc
 
+    async def wait_workers(self, reports: asyncio.Queue[WorkerReady | WorkerUnfit]) -> list[WorkerReady] | str:
+        """What the workers report of their KV, or why it cannot be moved."""
+        if self.kv_shape is None:
+            self.kv_shape = await all_ready(reports)
+        return self.kv_shape
+
     async def close(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
@@ -92,7 +98,7 @@ class VllmCore:
 
     @property
     def is_dead(self) -> bool:
-        """Its processes have ended without being asked: close it and start it again."""
+        """Its processes have ended by themselves: close it and start it again."""
         return self.dead or (self._llm is not None and self._llm.errored)
 
     @property
@@ -112,7 +118,7 @@ class VllmCore:
     async def run(
         self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
-        """Chunks, then one Ended. Closing it aborts the run within one step. Raises SessileError."""
+        """Chunks, then one RunEnded. Closing it aborts the run within one step. Raises SessileError."""
         llm = self._llm
         if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
@@ -161,10 +167,10 @@ class VllmCore:
 
     @property
     def _lora(self) -> LoRARequest | None:
-        return None if self.adapter is None else LoRARequest(self.adapter.path.name, 1, str(self.adapter.path))
+        return None if self._adapter is None else LoRARequest(self._adapter.path.name, 1, str(self._adapter.path))
 
     async def _load_adapter(self, llm: AsyncLLM) -> None:
-        if self.adapter is None:
+        if self._adapter is None:
             return
         try:
             await llm.add_lora(self._lora)
@@ -173,7 +179,7 @@ class VllmCore:
         except Exception as exc:  # what its worker raises comes as a plain one
             raise BadInput(
                 "bad_model_file",
-                f"vLLM cannot use the adapter {self.adapter.path}: {exc}. It must be LoRA for the model served.",
+                f"vLLM cannot use the adapter {self._adapter.path}: {exc}. It must be LoRA for the model served.",
                 param="vllm_adapter",
             ) from exc
 
@@ -187,15 +193,15 @@ class VllmCore:
 
     def _prepare(self) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
-        told = {"VLLM_NO_USAGE_STATS": "1"}
+        variables = {"VLLM_NO_USAGE_STATS": "1"}
         if current_platform.is_cpu():
-            told |= {
+            variables |= {
                 # With this the scheduler's process is the worker too: one process fewer to hand tensors to.
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self._single else "1",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                 "OMP_NUM_THREADS": str(self.options.threads),
             }
-        for name, value in told.items():
+        for name, value in variables.items():
             os.environ[name] = value
 
     @property
@@ -220,8 +226,8 @@ class VllmCore:
             arguments["kv_cache_memory_bytes"] = kv_bytes
         if options.device_blocks:
             arguments["num_gpu_blocks_override"] = options.device_blocks
-        if self.adapter is not None:
-            rank = next(most for most in _RANKS if most >= self.adapter.rank)
+        if self._adapter is not None:
+            rank = next(most for most in _RANKS if most >= self._adapter.rank)
             arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
@@ -245,5 +251,5 @@ def _refused(params: SamplingParams, why: str) -> SessileError:
         return BadInput("invalid_schema", f"The schema cannot be followed: {why[:200]}", param="text.format")
     if "context" in why or "max_model_len" in why:
         return BadInput("context_length_exceeded", "The prompt does not fit the model's context window.")
-    log.warning("vLLM refused a request: %s", why)
+    log.warning("request_refused", engine="vllm", reason=why)
     return Internal("engine_failed", "The model's engine failed.")

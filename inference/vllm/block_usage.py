@@ -1,8 +1,8 @@
-"""What of each session lies in vLLM's blocks, as far as the front can know, and what a tenant holds there.
+"""Estimates what of each session lies in vLLM's blocks, and what a tenant holds there.
 
-vLLM evicts as it sees fit and says nothing, so this is an upper bound: the sessions used last whose blocks fit the
-device together. A session's stay has a tag, which is its cache salt. Forgetting a tag makes its blocks unreachable at
-once; that they are dropped, or that a parked session's go first, the connector is told with the next run.
+vLLM evicts as it sees fit and does not report it, so this is an upper bound: the sessions used last whose blocks fit
+the device together. A session's stay has a tag, which is its cache salt. Forgetting a tag makes its blocks unreachable
+at once; that they are dropped, or that a parked session's go first, the connector learns with the next run.
 
 For the bound on a tenant's KV (`inference.kv.tenant_quota`) tokens that a snapshot covers are counted there and not
 again. A session is counted, and may go, when it is at rest: what a run has left is then saved or will not be. Does not
@@ -16,23 +16,33 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from inference.kv.tenant_quota import TenantKvQuota
 from sessions.model.types import SessionKey, TenantId
 
 TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
 
 
 class BlockUsage:
-    def __init__(self, block_tokens: int, is_busy: Callable[[SessionKey], bool]) -> None:
-        self.device_tokens = 0  # that the device has room for
+    """Implements `DeviceKv`."""
+
+    def __init__(
+        self,
+        block_tokens: int,
+        is_busy: Callable[[SessionKey], bool],
+        *,
+        device_tokens: int = 0,
+        token_bytes: float = 0.0,
+        covered: Callable[[SessionKey], int] = lambda key: 0,
+    ) -> None:
+        """`device_tokens`: that the device has room for. `covered`: tokens of a session that a snapshot holds."""
+        self.device_tokens = device_tokens
         self._block_tokens = block_tokens
         self._is_busy = is_busy
+        self._token_bytes = token_bytes
+        self._covered = covered
         self._tokens: OrderedDict[SessionKey, int] = OrderedDict()  # the session used longest ago first
         self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # likewise
         self._forget: list[str] = []
         self._retire: list[str] = []
-        self._token_bytes = 0.0
-        self._covered: Callable[[SessionKey], int] = lambda key: 0
 
     @property
     def sessions(self) -> Collection[SessionKey]:
@@ -92,11 +102,6 @@ class BlockUsage:
         self._retire += retire
 
     # -- a tenant's share ------------------------------------------------------------------------------
-
-    def join(self, holdings: TenantKvQuota, token_bytes: float, covered: Callable[[SessionKey], int]) -> None:
-        """`covered`: tokens of a session that a snapshot holds."""
-        self._token_bytes, self._covered = token_bytes, covered
-        holdings.resident, holdings.shed = self.bytes_of, self.shed
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
         """All that counts could go."""

@@ -1,4 +1,4 @@
-"""Who may run now: at most `slots` answers, the others wait by priority, then in order; beyond the queue work is shed.
+"""Limits how many answers run at once: the rest wait by priority, then in order; beyond the queue work is shed.
 While the gate is `held` nobody gets in.
 
 The gate stands before vLLM's own scheduler, so that what waits has sent nothing yet and a cancelled waiter leaves

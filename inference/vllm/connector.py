@@ -92,10 +92,10 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         self._closings: list[BlockSave] = []
         self._blocks_of: OrderedDict[str, dict[int, Any]] = OrderedDict()  # tag -> block id -> hash it had
         self._pool: Any = None
-        self._mover: BlockCopier | None = None
+        self._copier: BlockCopier | None = None
         if role == KVConnectorRole.WORKER:
             parallel = vllm_config.parallel_config
-            self._mover = BlockCopier(WorkerEventSender(folder), int(parallel.rank), int(parallel.world_size))
+            self._copier = BlockCopier(WorkerEventSender(folder), int(parallel.rank), int(parallel.world_size))
         else:
             exit_with_parent(int(self._kv_transfer_config.get_from_extra_config(FRONT, 0)))
 
@@ -169,7 +169,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
     @contain_errors(return_none)
     def update_connector_output(self, connector_output: Any) -> None:
         bad = connector_output.invalid_block_ids
-        if bad:  # vLLM asks again where nothing of the prompt is left, and would be given the same for ever
+        if bad:  # vLLM tries again where nothing of the prompt is left, and would be given the same for ever
             for held in self._tracked.values():
                 held.refused = held.refused or (held.loading and not held.into.isdisjoint(bad))
         for request_id in connector_output.finished_recving or ():
@@ -243,18 +243,18 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
     # -- worker ----------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        mover = self._mover
-        assert mover is not None
+        copier = self._copier
+        assert copier is not None
         try:
-            mover.register(kv_caches, int(self._kv_cache_config.num_blocks))
+            copier.register(kv_caches, int(self._kv_cache_config.num_blocks))
         except Exception as exc:
             log.exception("this model's KV cannot be moved: its sessions live on the device alone")
-            mover.sender.send(WorkerUnfit(mover.rank, f"{type(exc).__name__}: {exc}"[:200]))
+            copier.sender.send(WorkerUnfit(copier.rank, f"{type(exc).__name__}: {exc}"[:200]))
 
     @contain_errors(return_none)
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        if self._mover is not None and isinstance(kv_connector_metadata, SessileConnectorMetadata):
-            self._mover.finish_reads(kv_connector_metadata.preempted)
+        if self._copier is not None and isinstance(kv_connector_metadata, SessileConnectorMetadata):
+            self._copier.finish_reads(kv_connector_metadata.preempted)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
@@ -262,9 +262,9 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
 
     @contain_errors(return_none)
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        if self._mover is not None and isinstance(self._connector_metadata, SessileConnectorMetadata):
+        if self._copier is not None and isinstance(self._connector_metadata, SessileConnectorMetadata):
             for load in self._connector_metadata.loads:
-                self._mover.load(load)
+                self._copier.load(load)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return  # loads end before their request is scheduled
@@ -274,22 +274,22 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
 
     @contain_errors(return_none)
     def wait_for_save(self) -> None:
-        if self._mover is not None and isinstance(self._connector_metadata, SessileConnectorMetadata):
+        if self._copier is not None and isinstance(self._connector_metadata, SessileConnectorMetadata):
             for save in self._connector_metadata.saves:
-                self._mover.save(save)
+                self._copier.save(save)
 
     @contain_errors(lambda: _NOTHING_OVER)
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        if self._mover is None:
+        if self._copier is None:
             return None, None
         idle = isinstance(self._connector_metadata, SessileConnectorMetadata) and self._connector_metadata.idle
-        return self._mover.finished(patient=idle)
+        return self._copier.finished(patient=idle)
 
     @contain_errors(lambda: set[int]())
     def get_block_ids_with_load_errors(self) -> set[int]:
-        return self._mover.bad_blocks() if self._mover is not None else set()
+        return self._copier.bad_blocks() if self._copier is not None else set()
 
     @contain_errors(return_none)
     def shutdown(self) -> None:
-        if self._mover is not None:
-            self._mover.close()
+        if self._copier is not None:
+            self._copier.close()

@@ -1,8 +1,9 @@
-"""Who ran when vLLM died begins again one at a time, until each has said something.
+"""Isolates sessions that ran when vLLM died: they run again one at a time, until each has emitted something.
 
-One of them may be what vLLM died of. Alone, it takes nobody with it but those who have spoken since, whose sessions
-have come further by that, and whoever came for the first time; and its own session, which gets nowhere, is given up
-after a few deaths (`quarantined`). Knows of this vLLM alone: what another replica takes over begins there at once.
+One of them may be what vLLM died of. Alone, it takes only those with it that have emitted something since, whose
+sessions have come further by that, and whoever came for the first time; and its own session, which gets nowhere, is
+given up after a few deaths (`quarantined`). Knows of this vLLM alone: what another replica takes over begins there at
+once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CrashIsolation:
     @contextlib.asynccontextmanager
     async def of(self, key: SessionKey) -> AsyncIterator[Callable[[], None]]:
         """Around a run of a session: waits until no other suspect is on trial. Call what it yields when the run has
-        said something; one that ends before stays a suspect."""
+        emitted something; one that ends before stays a suspect."""
         held = key in self._suspects
         if held:
             await self._alone.acquire()

@@ -1,4 +1,4 @@
-"""vLLM behind the `Engine` port: sessions share its blocks, and each session's KV follows it through the tiers.
+"""Runs vLLM behind the `Engine` port: sessions share its blocks, and each session's KV follows it through the tiers.
 
 It decides who runs (`ConcurrencyGate`), what a session's blocks are called on the device (a random tag, which is the
 cache salt: two sessions share nothing there, and a deleted one's blocks can never be hit again), and what a run may be
@@ -15,24 +15,27 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
+import structlog
 from vllm import SamplingParams
 
-from inference.brownout_engine import check_model
 from inference.chat_template import BUILT_IN, ChatTemplate
+from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
-from inference.kv.disk import DiskTier
 from inference.kv.envelope import KvIdentity
-from inference.kv.redis import RedisTier
+from inference.kv.eviction_rank import ReturnTracker
+from inference.kv.snapshot_worth import SnapshotWorth
 from inference.kv.staging import StagingFolder, create_staging_folder
 from inference.kv.stats import tier_stats
-from inference.kv.tenant_quota import TenantKvQuota
+from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
+from inference.request_checks import check_model, check_prompt
+from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
@@ -42,10 +45,10 @@ from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.options import VllmOptions
-from inference.vllm.sampling import HONOURED, prefill_params, sampling_params
+from inference.vllm.sampling import prefill_params, sampling_params
 from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
-from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit, all_ready
+from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit
 from sessions.limits import Forecast, Share
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
@@ -54,14 +57,14 @@ from sessions.ports import Keys
 
 __all__ = ["VllmEngine", "VllmOptions"]
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
 _CLOSE_S: Final = 5.0  # how long closing may save KV for
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "deaths")
 
 
-class _Turn:
+class _Run:
     """A run of a session."""
 
     __slots__ = ("emitted", "key", "name", "plan", "prompt", "started")
@@ -97,20 +100,22 @@ class VllmEngine:
         self._cost = cost or CostModel()
         self._core = core or VllmCore(options)
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
-        self._turns: dict[str, _Turn] = {}
-        self._resident = BlockUsage(options.block_tokens, self._is_busy)
+        self._runs: dict[str, _Run] = {}
+        self._block_usage = self._new_block_usage()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
-        self.holdings = TenantKvQuota()
-        self._probation = CrashIsolation()
-        self._revival = VllmSupervisor(
-            self._gate, is_dead=lambda: self._core.is_dead, died=self._died, again=self._restart
+        self.holdings = KvHoldings(
+            lambda tenant: 0 if self._offload is None else self._offload.tiers.quota.bytes_of(tenant)
+        )
+        self._isolation = CrashIsolation()
+        self._supervisor = VllmSupervisor(
+            self._gate, is_dead=lambda: self._core.is_dead, on_death=self._on_death, restart=self._restart
         )
         # Set by `start`:
         self._model: VllmModel
         self._tokenizer: VllmTokenizer
         self._info: EngineInfo
         self._undo: contextlib.AsyncExitStack | None = None
-        self._spill: KvOffload | None = None
+        self._offload: KvOffload | None = None
         self._ends: tuple[int, ...] = ()
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
 
@@ -125,24 +130,24 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         counters = {**self._counters, "sheds": float(self._gate.num_shed)}
         gauges: dict[str, float] = {}
-        if self._spill is not None:
-            tiers = self._spill.tiers
+        if self._offload is not None:
+            tiers = self._offload.tiers
             gauges = tier_stats(tiers)
-            each = self._spill.block_bytes / self._spill.block_tokens
+            each = self._offload.block_bytes / self._offload.block_tokens
             gauges |= {
-                "device_bytes": self._resident.total_tokens * each,
-                "device_bytes_max": self._resident.device_tokens * each,
+                "device_bytes": self._block_usage.total_tokens * each,
+                "device_bytes_max": self._block_usage.device_tokens * each,
             }
-            for counted in (self._spill.counters, tiers.counters, *(tier.counters for tier in tiers.cold)):
+            for counted in (self._offload.counters, tiers.counters, *(tier.counters for tier in tiers.cold)):
                 counters |= {name: float(value) for name, value in counted.items()}
-        gone = self._revival.gone
+        unavailable = self._supervisor.unavailable
         return EngineStats(
             slots=self.options.slots,
             running=self._gate.running,
             waiting=self._gate.waiting,
             counters=counters,
             gauges=gauges,
-            away=None if gone is None else gone.public_message,
+            away=None if unavailable is None else unavailable.public_message,
         )
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
@@ -152,13 +157,13 @@ class VllmEngine:
         return
 
     def place(self, key: SessionKey) -> KVPlace:
-        kept = self._spill.tiers.place(key) if self._spill is not None else KVPlace("none", 0)
-        resident = self._resident.tokens(key)
+        kept = self._offload.tiers.catalog.place(key) if self._offload is not None else KVPlace("none", 0)
+        resident = self._block_usage.tokens(key)
         return KVPlace("device", resident) if resident and resident >= kept.tokens else kept
 
     def held_sessions(self) -> set[SessionKey]:
-        kept = self._spill.tiers.held_sessions() if self._spill is not None else set()
-        return kept.union(self._resident.sessions)
+        kept = self._offload.tiers.catalog.held_sessions() if self._offload is not None else set()
+        return kept.union(self._block_usage.sessions)
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -171,7 +176,7 @@ class VllmEngine:
             model, fingerprint=compute_kv_fingerprint(model, self.options.engine_args, window)
         )
         async with contextlib.AsyncExitStack() as undo:
-            self._spill = await self._start_core(undo, model, window)
+            self._offload = await self._start_core(undo, model, window)
             self._undo = undo.pop_all()
         ends = {tokenizer.answer_closing[0], tokenizer.token_id(model.token_text("eos_token"))}
         self._ends = tuple(sorted(end for end in ends if end is not None))
@@ -185,110 +190,110 @@ class VllmEngine:
             sampling=HONOURED,
             tool_format="hermes" if tokenizer.renders_tools else "none",
         )
-        self._revival.started()
+        self._supervisor.started()
 
     async def close(self) -> None:
-        await self._revival.close()
+        await self._supervisor.close()
         undo, self._undo = self._undo, None
         if undo is None:
             return
-        await self._core.abort([turn.name for turn in self._turns.values()])
+        await self._core.abort([run.name for run in self._runs.values()])
         await undo.aclose()
 
     async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> KvOffload | None:
         """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
-        self._core.adapter = model.adapter
         staging = await self._staging()
         if staging is None:
             undo.push_async_callback(self._core.close)
-            await self._core.start(window, None)
-            self._resident.device_tokens = self._core.device_tokens
+            await self._core.start(window, None, model.adapter)
+            self._block_usage = self._new_block_usage(device_tokens=self._core.device_tokens)
             return None
         undo.push_async_callback(asyncio.to_thread, staging.close)
         reports: asyncio.Queue[WorkerReady | WorkerUnfit] = asyncio.Queue()
 
-        def heard(report: Report) -> None:
+        def on_report(report: Report) -> None:
             if isinstance(report, WorkerReady | WorkerUnfit):
                 reports.put_nowait(report)
-            elif self._spill is not None:
-                self._spill.heard(report)
+            elif self._offload is not None:
+                self._offload.on_report(report)
 
-        undo.callback(WorkerEventListener(staging.path, heard).close)
+        undo.callback(WorkerEventListener(staging.path, on_report).close)
         undo.push_async_callback(self._core.close)
-        await self._core.start(window, str(staging.path))
-        self._resident.device_tokens = self._core.device_tokens
-        ready = self._core.kv_shape = self._core.kv_shape or await all_ready(reports)
+        await self._core.start(window, str(staging.path), model.adapter)
+        self._block_usage = self._new_block_usage(device_tokens=self._core.device_tokens)
+        ready = await self._core.wait_workers(reports)
         if isinstance(ready, str):
-            log.warning("this engine runs without spilled KV: %s", ready)
+            log.warning("kv_spill_disabled", reason=ready)
             return None
         if self._core.block_tokens != self.options.block_tokens:
             log.warning(
-                "this engine runs without spilled KV: vLLM makes blocks of %d tokens for this model, not of %d. Give"
-                ' "block_size": %d in --vllm-args',
-                *(self._core.block_tokens, self.options.block_tokens, self._core.block_tokens),
+                "kv_spill_disabled",
+                reason=f"vLLM makes blocks of {self._core.block_tokens} tokens, not of {self.options.block_tokens}",
+                advice=f'give "block_size": {self._core.block_tokens} in --vllm-args',
             )
             return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
-        options, keys = self.options, self._keys
         identity = KvIdentity(BUILD, model.fingerprint, self._core.dtype, layout)
-        folder = options.disk_folder
-        disk = DiskTier(folder, options.disk_bytes_max, identity, keys) if folder is not None else None
-        shared = RedisTier(options.redis_url, options.redis_bytes_max, identity, keys) if options.redis_url else None
-        host_bytes_max = staging.bound_bytes(options.host_bytes_max)
-        tiers = Tiers(
-            identity, staging.path, host_bytes_max, disk, shared=shared, cost=self._cost, holdings=self.holdings
+        worth = SnapshotWorth(ReturnTracker(time.monotonic), self._cost)
+        catalog = make_catalog(identity, self.options, staging, self._keys, worth)
+        block_bytes = sum(report.block_bytes for report in ready)
+        self._block_usage = self._new_block_usage(
+            device_tokens=self._core.device_tokens,
+            token_bytes=block_bytes / self.options.block_tokens,
+            covered=lambda key: catalog.place(key).tokens,
         )
+        quota = TenantKvQuota(catalog, self._block_usage, lambda tenant: self.holdings.ceiling(tenant))
+        tiers = Tiers(identity, catalog, quota)
         await tiers.open()
-        spill = KvOffload(
+        offload = KvOffload(
             tiers,
             block_tokens=self.options.block_tokens,
-            block_bytes=sum(report.block_bytes for report in ready),
+            block_bytes=block_bytes,
             ranks=len(ready),
             answer_tokens=self.options.answer_tokens_saved,
             saves=self.options.write_through,
         )
-        self._resident.join(self.holdings, spill.block_bytes / spill.block_tokens, lambda key: tiers.place(key).tokens)
         undo.push_async_callback(tiers.close, _CLOSE_S)
-        undo.push_async_callback(spill.stop)
-        return spill
+        undo.push_async_callback(offload.stop)
+        return offload
 
-    def _died(self) -> None:
+    def _on_death(self) -> None:
         self._counters["deaths"] += 1
-        self._probation.suspect(turn.key for turn in self._turns.values())
+        self._isolation.suspect(run.key for run in self._runs.values())
 
-    async def _restart(self, wanted: Callable[[], bool]) -> None:
+    async def _restart(self, is_needed: Callable[[], bool]) -> None:
         """What was saved of sessions and has reached the disk is found again there."""
         await self._leave_core()
-        if wanted():
-            log.error("vLLM has died: it is started again")
+        if is_needed():
+            log.error("engine_died", engine="vllm")
             async with contextlib.AsyncExitStack() as undo:
-                self._spill = await self._start_core(undo, self._model, self._info.context_window)
+                self._offload = await self._start_core(undo, self._model, self._info.context_window)
                 self._undo = undo.pop_all()
         await self._erase_deleted()
 
     async def _erase_deleted(self) -> None:
-        while self._deleted and self._spill is not None:
+        while self._deleted and self._offload is not None:
             try:
-                await self._spill.tiers.erase(self._deleted.pop())
+                await self._offload.tiers.erase(self._deleted.pop())
             except Exception:  # no reason to keep vLLM from whoever is there
-                log.exception("KV of a session that was deleted meanwhile is still there, until its key is destroyed")
+                log.exception("kv_erasure_failed")
 
     async def _leave_core(self) -> None:
         """Closes all that belongs to a vLLM that has died; its runs have ended, or are about to."""
         undo, self._undo = self._undo, None
-        for turn in self._turns.values():
-            turn.started, turn.plan = False, None  # a plan ends with the spill that made it
-        if self._spill is not None:
-            self._spill.lose()
+        for run in self._runs.values():
+            run.started, run.plan = False, None  # a plan ends with the `KvOffload` that made it
+        if self._offload is not None:
+            self._offload.lose()
         if undo is not None:
             await undo.aclose()
-        self._spill, self._resident = None, BlockUsage(self.options.block_tokens, self._is_busy)
+        self._offload, self._block_usage = None, self._new_block_usage()
 
     async def _staging(self) -> StagingFolder | None:
         if not self.options.spill:
             return None
         if not self._core.is_known_version:
-            log.warning("this engine runs without spilled KV: the connector was never tried with %s", BUILD)
+            log.warning("kv_spill_disabled", reason=f"the connector was never tried with {BUILD}")
             return None
         return await asyncio.to_thread(create_staging_folder, self.options.staging_folder)
 
@@ -296,7 +301,9 @@ class VllmEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         prompt = as_tokens(request.prompt)
-        self._check(prompt, request.max_tokens)
+        if (refused := self._supervisor.refusal) is not None:
+            raise refused
+        check_prompt(len(prompt), request.max_tokens, self._info.context_window)
         check_model(self._info, request.model)
         max_tokens = min(request.max_tokens, self._info.context_window - len(prompt))
         params = sampling_params(
@@ -307,184 +314,175 @@ class VllmEngine:
             transfer={},
             special_tags=self._tokenizer.has_special_tags,
         )
-        async with self._probation.of(request.key) as passed:
+        async with self._isolation.of(request.key) as passed:
             await self._gate.acquire(request.priority)
-            if self._spill is not None:
-                self._spill.tiers.turn(request.key, len(prompt))
-            turn = self._enter(request.key, prompt)
-            run = self._run(turn, params, request.shared_prefix, request.priority)
-            async with contextlib.aclosing(self._output(turn, run)) as told:
-                async for item in told:
+            if self._offload is not None:
+                self._offload.tiers.returns.on_turn(request.key, len(prompt))
+            run = self._enter(request.key, prompt)
+            outputs = self._stream(run, params, request.shared_prefix, request.priority)
+            async with contextlib.aclosing(self._output(run, outputs)) as items:
+                async for item in items:
                     passed()
                     yield item
 
     async def _output(
-        self, turn: _Turn, items: AsyncGenerator[Chunk | RunEnded, None]
+        self, run: _Run, items: AsyncGenerator[Chunk | RunEnded, None]
     ) -> AsyncGenerator[Chunk | Finish, None]:
-        """What a run says to whoever asked for it."""
+        """What a run's reader gets."""
         cached = 0
         reason = "abort"
         try:
-            async with contextlib.aclosing(items) as run:
-                async for item in run:
-                    cached = self._cached(turn, item.cached_tokens)
+            async with contextlib.aclosing(items) as outputs:
+                async for item in outputs:
+                    cached = self._cached(run, item.cached_tokens)
                     if isinstance(item, RunEnded):
                         reason = item.reason
                     else:
-                        turn.emitted.extend(item.tokens)
+                        run.emitted.extend(item.tokens)
                         if cached != item.cached_tokens:
                             item = Chunk(item.tokens, item.text, item.logprobs, cached_tokens=cached)
                         yield item
         finally:
-            await self._leave(turn, cached, finished=reason != "abort")
+            await self._leave(run, cached, finished=reason != "abort")
         if reason == "abort":
-            self._revival.check()
+            self._supervisor.check()
             raise Unavailable("engine_unavailable", "The model's engine cut an answer short.")
-        yield Finish("stop" if reason == "stop" else "length", len(turn.prompt), cached)
+        yield Finish("stop" if reason == "stop" else "length", len(run.prompt), cached)
 
     async def warm(self, key: SessionKey, prompt: Tokens) -> None:
         tokens = as_tokens(prompt)
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
-        free = self._revival.gone is None and key not in self._probation
+        free = self._supervisor.unavailable is None and key not in self._isolation
         if not free or not 0 < len(tokens) < self._info.context_window:
             return
         if not idle:
-            if self._spill is not None and not self._resident.tokens(key):
-                await self._spill.tiers.prefetch(key)
+            if self._offload is not None and not self._block_usage.tokens(key):
+                await self._offload.tiers.prefetch(key)
             return
         await self._gate.acquire(0)
-        turn = self._enter(key, tokens)
+        run = self._enter(key, tokens)
         cached = 0
         try:
-            async with contextlib.aclosing(self._run(turn, prefill_params({}), 0, 0)) as run:
-                async for item in run:
-                    cached = self._cached(turn, item.cached_tokens)
+            async with contextlib.aclosing(self._stream(run, prefill_params({}), 0, 0)) as outputs:
+                async for item in outputs:
+                    cached = self._cached(run, item.cached_tokens)
         except SessileError:
-            return  # a hint: the turn itself will be told
+            return  # a hint: the turn itself will fail
         finally:
-            await self._leave(turn, cached, finished=True)
+            await self._leave(run, cached, finished=True)
 
     async def release(self, key: SessionKey) -> None:
-        self._resident.forget(key)
-        self._probation.forget(key)
-        for turn in self._turns.values():
-            if turn.key == key:
-                turn.started = False  # nothing of it counts as resident
-        if self._spill is not None:
-            self._spill.forget(key)
-            await self._spill.tiers.erase(key)
-        elif self._revival.beginning:
+        self._block_usage.forget(key)
+        self._isolation.forget(key)
+        for run in self._runs.values():
+            if run.key == key:
+                run.started = False  # nothing of it counts as resident
+        if self._offload is not None:
+            self._offload.forget(key)
+            await self._offload.tiers.erase(key)
+        elif self._supervisor.restarting:
             self._deleted.add(key)
 
     async def park(self, key: SessionKey) -> None:
-        self._resident.park(key)
-        if self._spill is not None:
-            self._spill.tiers.park(key)
+        self._block_usage.park(key)
+        if self._offload is not None:
+            self._offload.tiers.park(key)
 
     async def export_kv(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
-        spill = self._spill
-        if spill is None:
+        offload = self._offload
+        if offload is None:
             return None
-        await spill.settled(key)  # vLLM may die meanwhile, and leave none
-        turns = [t for t in self._turns.values() if t.key == key and common_prefix(t.prompt, ledger) == len(t.prompt)]
-        turn = max(turns, key=lambda turn: common_prefix(turn.known, ledger), default=None)
-        if turn is not None and turn.plan is not None:
-            await spill.cut(turn.plan, turn.known)
-        return await spill.tiers.export(key, ledger)
+        await offload.settled(key)  # vLLM may die meanwhile, and leave none
+        runs = [r for r in self._runs.values() if r.key == key and common_prefix(r.prompt, ledger) == len(r.prompt)]
+        run = max(runs, key=lambda run: common_prefix(run.known, ledger), default=None)
+        if run is not None and run.plan is not None:
+            await offload.cut(run.plan, run.known)
+        return await offload.tiers.export(key, ledger)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        return await self._spill.tiers.import_(key, chunks) if self._spill is not None else 0
+        return await self._offload.tiers.import_(key, chunks) if self._offload is not None else 0
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _check(self, prompt: array.array[int], max_tokens: int) -> None:
-        if (refused := self._revival.refuses) is not None:
-            raise refused
-        if not prompt:
-            raise BadInput("empty_prompt", "There is nothing to answer: the prompt has no tokens.")
-        if len(prompt) + bool(max_tokens) > self._info.context_window:
-            raise BadInput(
-                "context_length_exceeded",
-                f"The prompt has {len(prompt)} tokens; this model takes {self._info.context_window} together with"
-                " the answer.",
-            )
+    def _enter(self, key: SessionKey, prompt: array.array[int]) -> _Run:
+        run = _Run(key, secrets.token_hex(8), prompt)
+        self._runs[run.name] = run
+        return run
 
-    def _enter(self, key: SessionKey, prompt: array.array[int]) -> _Turn:
-        turn = _Turn(key, secrets.token_hex(8), prompt)
-        self._turns[turn.name] = turn
-        return turn
-
-    async def _run(
-        self, turn: _Turn, params: SamplingParams, shared_prefix: int, priority: int
+    async def _stream(
+        self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
         """`_leave` comes next, also when this fails."""
-        self._revival.check()
-        tag = self._resident.tag(turn.key)
-        told: dict[str, Any] = {}
-        if self._spill is not None:
-            turn.plan = await self._spill.plan(
-                turn.name,
-                turn.key,
-                turn.prompt,
+        self._supervisor.check()
+        tag = self._block_usage.tag(run.key)
+        transfer: dict[str, Any] = {}
+        if self._offload is not None:
+            run.plan = await self._offload.plan(
+                run.name,
+                run.key,
+                run.prompt,
                 shared_prefix,
                 params.max_tokens or 1,
-                resident=self._resident.tokens(turn.key),
+                resident=self._block_usage.tokens(run.key),
             )
-            self._revival.check()
-            told = self._transfer(turn.plan, tag)
-            params.extra_args = {"kv_transfer_params": told}
-        turn.started = self._resident.stays(turn.key, tag)
-        async with contextlib.aclosing(self._core.run(turn.name, turn.prompt.tolist(), tag, params, priority)) as run:
+            self._supervisor.check()
+            transfer = self._transfer(run.plan, tag)
+            params.extra_args = {"kv_transfer_params": transfer}
+        run.started = self._block_usage.stays(run.key, tag)
+        async with contextlib.aclosing(self._core.run(run.name, run.prompt.tolist(), tag, params, priority)) as outputs:
             try:
-                async for item in run:
-                    if turn.plan is not None and self._spill is not None:
-                        await self._spill.on_output(turn.plan, item.cached_tokens, len(turn.prompt))
+                async for item in outputs:
+                    if run.plan is not None and self._offload is not None:
+                        await self._offload.on_output(run.plan, item.cached_tokens, len(run.prompt))
                     yield item
             except (BadInput, Internal):  # vLLM refused it: the connector never hears of it and closes no file
-                plan, turn.plan = turn.plan, None
-                if plan is not None and self._spill is not None:
-                    self._resident.return_notices(told["forget"], told["retire"])
-                    await self._spill.abandon(plan)
+                plan, run.plan = run.plan, None
+                if plan is not None and self._offload is not None:
+                    self._block_usage.return_notices(transfer["forget"], transfer["retire"])
+                    await self._offload.abandon(plan)
                 raise
             except EngineLost:
                 if self._core.dead:
-                    self._revival.dead()
+                    self._supervisor.mark_dead()
                 raise
 
     def _transfer(self, plan: OffloadPlan, tag: str) -> dict[str, Json]:
-        assert self._spill is not None
-        return self._spill.transfer(plan, tag, *self._resident.take_notices(tag))
+        assert self._offload is not None
+        return self._offload.transfer(plan, tag, *self._block_usage.take_notices(tag))
 
-    def _cached(self, turn: _Turn, told: int) -> int:
+    def _cached(self, run: _Run, reported: int) -> int:
         """A load that failed was counted before it did."""
-        if turn.plan is not None and turn.plan.bad_reason:
-            return min(told, turn.plan.resident_tokens)
-        return told
+        if run.plan is not None and run.plan.bad_reason:
+            return min(reported, run.plan.resident_tokens)
+        return reported
 
-    async def _leave(self, turn: _Turn, cached: int, *, finished: bool) -> None:
+    async def _leave(self, run: _Run, cached: int, *, finished: bool) -> None:
         """Gives the slot back at once; the run's KV finds its way in the background."""
-        del self._turns[turn.name]
+        del self._runs[run.name]
         self._gate.release()
         if not finished:
             self._counters["aborts"] += 1
-        known = turn.known
-        if finished or turn.emitted:
+        known = run.known
+        if finished or run.emitted:
             self._counters["reused_tokens"] += cached
-            self._counters["prefilled_tokens"] += len(turn.prompt) - cached
-            self._counters["decoded_tokens"] += len(turn.emitted)
-            if turn.started:
-                self._resident.note(turn.key, max(0, len(known) - bool(turn.emitted)))
-        if turn.plan is not None and self._spill is not None:
-            self._spill.settle(turn.plan, known)
+            self._counters["prefilled_tokens"] += len(run.prompt) - cached
+            self._counters["decoded_tokens"] += len(run.emitted)
+            if run.started:
+                self._block_usage.note(run.key, max(0, len(known) - bool(run.emitted)))
+        if run.plan is not None and self._offload is not None:
+            self._offload.settle(run.plan, known)
+
+    def _new_block_usage(self, **known: Any) -> BlockUsage:
+        return BlockUsage(self.options.block_tokens, self._is_busy, **known)
 
     def _is_busy(self, key: SessionKey) -> bool:
-        return (self._spill is not None and self._spill.is_settling(key)) or any(
-            turn.key == key for turn in self._turns.values()
+        return (self._offload is not None and self._offload.is_settling(key)) or any(
+            run.key == key for run in self._runs.values()
         )
 
 
-def _template(wanted: str | None, model: VllmModel) -> ChatTemplate:
-    source = model.chat_template if wanted is None else BUILT_IN.get(wanted, wanted)
+def _template(name: str | None, model: VllmModel) -> ChatTemplate:
+    source = model.chat_template if name is None else BUILT_IN.get(name, name)
     if source is None:
         raise BadInput(
             "bad_chat_template",

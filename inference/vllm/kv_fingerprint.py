@@ -1,6 +1,6 @@
 """What names the meaning of KV: engines of one name compute the same KV from the same tokens.
 
-Build, dtype and layout are named elsewhere (`Identity`). Here it is the model, its adapter, and what vLLM was told
+Build, dtype and layout are named elsewhere (`KvIdentity`). Here it is the model, its adapter, and what vLLM was given
 that may change what it computes (positions, quantisation, scales, kernels): all but what is known not to. To miss a
 setting there costs tokens once; to list one wrongly would cost wrong answers. Pure.
 """
@@ -60,12 +60,12 @@ _BY_WINDOW: Final = "long_factor"  # a rope whose factors vLLM picks by the cont
 
 def compute_kv_fingerprint(model: VllmModel, engine_args: Mapping[str, Json], window: int) -> str:
     """The model's fingerprint, with a digest behind it where something else takes part."""
-    told: dict[str, Json] = {name: value for name, value in engine_args.items() if name not in IMMATERIAL}
-    if _BY_WINDOW in json.dumps([model.config, told], default=str):
-        told["context window"] = window
+    material: dict[str, Json] = {name: value for name, value in engine_args.items() if name not in IMMATERIAL}
+    if _BY_WINDOW in json.dumps([model.config, material], default=str):
+        material["context window"] = window
     if model.adapter is not None:
-        told["adapter"] = model.adapter.fingerprint
-    if not told:
+        material["adapter"] = model.adapter.fingerprint
+    if not material:
         return model.fingerprint
-    text = json.dumps(told, sort_keys=True, default=str)
+    text = json.dumps(material, sort_keys=True, default=str)
     return f"{model.fingerprint}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"

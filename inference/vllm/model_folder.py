@@ -1,7 +1,7 @@
-"""What a model's folder says of itself, read before vLLM is started, so that a wrong one is refused with words.
+"""Reads a model's folder before vLLM is started, so that a wrong one is refused with words.
 
 It decides whether a folder may be handed to vLLM and what names its weights: two trainings of a model differ
-everywhere, so names, sizes and a sample of each weights file tell them apart. A LoRA adapter, in PEFT's format, is a
+everywhere, so names, sizes and a sample of each weights file distinguish them. A LoRA adapter, in PEFT's format, is a
 folder of its own. It does not load anything.
 """
 

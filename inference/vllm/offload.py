@@ -1,4 +1,4 @@
-"""The front half of the KV connector: which snapshot a request may be restored from, and what becomes of its blocks.
+"""Plans vLLM's KV offload: which snapshot a request is restored from, and what becomes of its blocks.
 
     before a run   the best snapshot of the session (or of an opening that it has in common with others) is held and
                    named as the request's source; a file in the staging folder is opened for the blocks that it lacks
@@ -16,7 +16,6 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections import Counter
@@ -24,18 +23,21 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-from inference.kv.disk import DiskSnapshot
+import structlog
+
+from inference.kv.catalog import Snapshot
 from inference.kv.envelope import SnapshotRefused, checked_chunks
-from inference.kv.tiers import HostSnapshot, Tiers
+from inference.kv.host_tier import HostSnapshot
+from inference.kv.tiers import Tiers
 from inference.shared_prefixes import SharedPrefixes
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
 _COPY_BYTES: Final = 8 << 20
-_LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than asked for
+_LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than looked up
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
 
@@ -75,7 +77,7 @@ class OffloadPlan:
         self.reserved = 0
         self.limit_blocks = 0
         self.open_ranks = ranks
-        self.written = [0] * ranks  # blocks that each rank has told of while the run goes on
+        self.written = [0] * ranks  # blocks that each rank has reported while the run goes on
         self.num_blocks = 0
         self.failed = False
         self.forgotten = False  # the session was deleted
@@ -98,7 +100,7 @@ class KvOffload:
         self.saves = saves
         self.counters: Counter[str] = Counter()
         self._stopped = False
-        self._beginnings = SharedPrefixes()
+        self._shared_prefixes = SharedPrefixes()
         self._answer_tokens = answer_tokens
         self._plans: dict[str, OffloadPlan] = {}
         self._settling: dict[SessionKey, set[asyncio.Task[None]]] = {}
@@ -115,7 +117,7 @@ class KvOffload:
         *,
         resident: int = 0,
     ) -> OffloadPlan:
-        """What follows is `spoke`, then `settle` or `abandon`. Never raises for KV trouble.
+        """What follows is `on_output`, then `settle` or `abandon`. Never raises for KV trouble.
 
         `resident`: how many tokens of the session the device is taken to hold."""
         plan = self._plans[name] = OffloadPlan(name, key, shared_prefix, self.ranks)
@@ -132,11 +134,11 @@ class KvOffload:
         return plan
 
     def transfer(self, plan: OffloadPlan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
-        """The plan in the connector's words (`orders.Transfer`)."""
-        told: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
+        """The plan in the connector's words (`RequestTransfer`)."""
+        parameters: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
         if plan.source is not None and plan.source.manifest is not None:
             manifest = plan.source.manifest
-            told["source"] = {
+            parameters["source"] = {
                 "path": str(plan.source.path),
                 "num_blocks": plan.base_blocks,
                 "snapshot_id": manifest.snapshot_id,
@@ -144,8 +146,8 @@ class KvOffload:
                 "tags": manifest.tags,
             }
         if plan.path is not None:
-            told |= {"path": str(plan.path), "first_block": plan.base_blocks, "limit_blocks": plan.limit_blocks}
-        return told
+            parameters |= {"path": str(plan.path), "first_block": plan.base_blocks, "limit_blocks": plan.limit_blocks}
+        return parameters
 
     async def on_output(self, plan: OffloadPlan, cached: int, end: int) -> None:
         """The run has yielded something; tokens [cached, end) of its prompt were computed for the first of it.
@@ -168,7 +170,7 @@ class KvOffload:
 
     # -- what the connector reports ----------------------------------------------------------------------------
 
-    def heard(self, report: Report) -> None:
+    def on_report(self, report: Report) -> None:
         match report:
             case BlocksSaved():
                 plan = self._plans.get(report.request)
@@ -200,7 +202,7 @@ class KvOffload:
 
     async def cut(self, plan: OffloadPlan, known: array.array[int]) -> None:
         """Makes a snapshot of what a run has written so far: its session leaves in mid-answer. `known` is its prompt
-        and what it has said. The run goes on, and its own snapshot will cover this one."""
+        and what it has emitted. The run goes on, and its own snapshot will cover this one."""
         blocks = min(*plan.written, len(known) // self.block_tokens)
         tokens = known[: blocks * self.block_tokens]
         if plan.path is None or plan.failed or plan.forgotten or self._stopped or blocks <= plan.base_blocks:
@@ -227,7 +229,7 @@ class KvOffload:
             self.tiers.trim(key.tenant)  # what the run left on the device counts from now on
         if not task.cancelled() and task.exception() is not None:
             self.counters["saves_failed"] += 1
-            log.error("a session's KV could not be kept: it will be recomputed", exc_info=task.exception())
+            log.error("snapshot_write_failed", tier="host", exc_info=task.exception())
 
     def is_settling(self, key: SessionKey) -> bool:
         """Something that ran of a session is on its way into the tiers."""
@@ -245,7 +247,7 @@ class KvOffload:
             plan.forgotten = plan.forgotten or plan.key == key
 
     def lose(self) -> None:
-        """The workers are gone: no file of a run will be closed any more."""
+        """The workers have died: no file of a run will be closed any more."""
         for plan in self._plans.values():
             plan.failed = True
             plan.closed.set()
@@ -273,7 +275,7 @@ class KvOffload:
         before the run begins, so it must be worth that for the tokens that the device lacks."""
         most = (len(prompt) - 1) // self.block_tokens
         if most * self.block_tokens - resident >= _LOOK_TOKENS:
-            await self.tiers.look(plan.key, prompt[: most * self.block_tokens])
+            await self.tiers.discover(plan.key, prompt[: most * self.block_tokens])
         snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix)
         blocks = min(blocks, most)
         if snapshot is None or not blocks:
@@ -292,16 +294,14 @@ class KvOffload:
         else:
             plan.base_blocks = blocks
 
-    def _best(
-        self, key: SessionKey, prompt: array.array[int], shared_prefix: int
-    ) -> tuple[HostSnapshot | DiskSnapshot | None, int]:
+    def _best(self, key: SessionKey, prompt: array.array[int], shared_prefix: int) -> tuple[Snapshot | None, int]:
         """The snapshot that holds most leading blocks of a prompt, and how many."""
-        found, tokens = self.tiers.find(key, prompt)
+        found, tokens = self.tiers.catalog.find(key, prompt)
         blocks = tokens // self.block_tokens
         whole = shared_prefix // self.block_tokens
         if whole > blocks:
             opening = prompt[: whole * self.block_tokens]
-            shared, tokens = self.tiers.find(SessionKey(key.tenant, OPENINGS), opening)
+            shared, tokens = self.tiers.catalog.find(SessionKey(key.tenant, OPENINGS), opening)
             if tokens == len(opening):  # less is another opening, which this session does not share
                 return shared, whole
         return found, blocks
@@ -315,7 +315,7 @@ class KvOffload:
             self.counters["saves_without_room"] += 1
             return
         plan.reserved, plan.limit_blocks = size, limit
-        plan.path = self.tiers.new_path()
+        plan.path = self.tiers.host.new_path()
 
     async def _settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
         try:
@@ -326,7 +326,7 @@ class KvOffload:
                 await self._keep(plan, plan.path, known)
         except TimeoutError:
             self.counters["saves_lost"] += 1
-            log.warning("the KV connector did not close a file in %.0f s: it is dropped", _CLOSE_WAIT_S)
+            log.warning("connector_timed_out", waited_s=_CLOSE_WAIT_S)
         finally:
             self._plans.pop(plan.name, None)
             await self._drop_file(plan)
@@ -344,7 +344,7 @@ class KvOffload:
                 await asyncio.to_thread(os.truncate, tail, size)
                 if not plan.forgotten:
                     reserved, plan.reserved, plan.path = plan.reserved, 0, None
-                    self.tiers.unreserve(reserved - size)
+                    self.tiers.host.unreserve(reserved - size)
                     self.tiers.adopt(plan.key, tokens, tail, size, size)
                     self.counters["saves"] += 1
             await self._keep_opening(plan, tokens)
@@ -372,7 +372,7 @@ class KvOffload:
         if not whole or len(tokens) < len(opening):
             return
         key = SessionKey(plan.key.tenant, OPENINGS)
-        if not self._beginnings.common(plan.key, opening) or self._is_covered(key, opening):
+        if not self._shared_prefixes.common(plan.key, opening) or self._is_covered(key, opening):
             return
         own, blocks = self._best(plan.key, tokens, 0)
         if own is None or blocks < whole:
@@ -398,20 +398,20 @@ class KvOffload:
         if not await self.tiers.reserve(size, key.tenant):
             self.counters["saves_without_room"] += 1
             return
-        path = self.tiers.new_path()
+        path = self.tiers.host.new_path()
         try:
-            with self.tiers.flight(key) as flight:
+            with self.tiers.host.pending(key) as pending:
                 try:
                     await asyncio.to_thread(_concatenate, path, base, base_bytes, tail, size)
                 except SnapshotRefused as exc:
                     if base is not None:
                         await self.tiers.refuse(base, exc.reason)
                     raise
-            if plan.forgotten or flight.revoked or self._is_covered(key, tokens):
+            if plan.forgotten or pending.revoked or self._is_covered(key, tokens):
                 raise SnapshotRefused("no_snapshot")
         except BaseException as exc:
             await asyncio.to_thread(path.unlink, missing_ok=True)
-            self.tiers.unreserve(size)
+            self.tiers.host.unreserve(size)
             if isinstance(exc, OSError):
                 raise SnapshotRefused("unreadable") from exc
             raise
@@ -419,7 +419,7 @@ class KvOffload:
         self.counters["saves"] += 1
 
     def _is_covered(self, key: SessionKey, tokens: array.array[int]) -> bool:
-        return self.tiers.find(key, tokens)[1] == len(tokens)
+        return self.tiers.catalog.find(key, tokens)[1] == len(tokens)
 
     async def _drop_file(self, plan: OffloadPlan) -> None:
         if plan.path is not None:
@@ -427,7 +427,7 @@ class KvOffload:
             await asyncio.to_thread(path.unlink, missing_ok=True)
         if plan.reserved:
             reserved, plan.reserved = plan.reserved, 0
-            self.tiers.unreserve(reserved)
+            self.tiers.host.unreserve(reserved)
 
 
 def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:

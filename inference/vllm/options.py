@@ -1,4 +1,4 @@
-"""What can be set on the vLLM engine. What vLLM itself can be told goes through `engine_args` untouched."""
+"""Options of the vLLM engine. vLLM's own arguments go through `engine_args` untouched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from sessions.model.errors import BadInput
 from sessions.model.types import Json
 
-# vLLM's own names for what our settings decide: said twice, they could contradict each other.
+# vLLM's own names for what our settings decide: given twice, they could contradict each other.
 OURS: Final = {
     "model": "--model",
     "max_model_len": "--context",

@@ -1,7 +1,7 @@
-"""vLLM's process ends with the server that started it, also where that was killed.
+"""Ends vLLM's process with the server that started it, also where that was killed.
 
-It would hold the device's memory for ever, and the server that is started next would find none: vLLM asks its processes
-to end, and who is killed asks nobody. It does not know vLLM.
+It would hold the device's memory for ever, and the server that is started next would find none: vLLM ends its processes
+by request, and a server that is killed requests nothing. It does not know vLLM.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sampling, from our words into vLLM's.
+"""Translates sampling parameters into vLLM's.
 
 Fields that a request leaves out keep vLLM's defaults. A grammar begins with its run and knows nothing of the prompt, so
-constrained output cannot be continued; that is said with the code `recovery_incompatible`. Presence and frequency
-penalties count what this run decoded: vLLM cannot be told of tokens that an earlier run of the response decoded, so a
+constrained output cannot be continued; that is refused with the code `recovery_incompatible`. Presence and frequency
+penalties count what this run decoded: vLLM takes no tokens that an earlier run of the response decoded, so a
 continuation is penalised a little less than the unfailed run. Stop strings are not the engine's.
 """
 
@@ -14,28 +14,10 @@ from typing import Any, Final
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.structured_output import output_schema
+from inference.sampling import output_schema, token_biases
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
-
-HONOURED: Final = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "frequency_penalty",
-        "presence_penalty",
-        "repeat_penalty",
-        "seed",
-        "max_output_tokens",
-        "logit_bias",
-        "logprobs",
-        "top_logprobs",
-        "text",
-    }
-)
 
 _IGNORED: Final = frozenset({"not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
 _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
@@ -67,21 +49,17 @@ def sampling_params(
 
     Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
-    wanted: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
+    arguments: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
     for ours, theirs in _NAMES.items():
         value = getattr(sampling, ours)
         if value is not None:
-            wanted[theirs] = value
+            arguments[theirs] = value
     if sampling.logit_bias:
-        wanted["logit_bias"] = _logit_bias(sampling.logit_bias, vocabulary_size)
+        arguments["logit_bias"] = dict(token_biases(sampling.logit_bias, vocabulary_size))
     if sampling.logprobs or sampling.top_logprobs:
-        wanted["logprobs"] = max(1, sampling.top_logprobs or 0)
-    schema = output_schema(sampling)
+        arguments["logprobs"] = max(1, sampling.top_logprobs or 0)
+    schema = output_schema(request)
     if schema is not None:
-        if request.emitted:
-            raise BadInput(
-                "recovery_incompatible", "An answer in a fixed format cannot be continued after its beginning."
-            )
         ignored = _ignored(schema)
         if ignored is not None:
             raise BadInput(
@@ -89,12 +67,12 @@ def sampling_params(
                 f"The schema uses {ignored!r}, which this engine cannot follow.",
                 param="text.format",
             )
-        wanted["structured_outputs"] = StructuredOutputsParams(json=schema)
+        arguments["structured_outputs"] = StructuredOutputsParams(json=schema)
     if transfer:
-        wanted["extra_args"] = {"kv_transfer_params": transfer}
+        arguments["extra_args"] = {"kv_transfer_params": transfer}
     if special_tags:
-        wanted |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
-    return SamplingParams(output_kind=RequestOutputKind.DELTA, **wanted)
+        arguments |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
+    return SamplingParams(output_kind=RequestOutputKind.DELTA, **arguments)
 
 
 def _ignored(schema: Json) -> str | None:
@@ -120,16 +98,6 @@ def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
     return SamplingParams(
         temperature=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA, extra_args=extra
     )
-
-
-def _logit_bias(biases: dict[str, float], vocabulary_size: int) -> dict[int, float]:
-    pairs: dict[int, float] = {}
-    for name, bias in biases.items():
-        token = int(name) if name.isascii() and name.isdigit() else vocabulary_size
-        if token >= vocabulary_size:
-            raise BadInput("invalid_logit_bias", f"{name!r} is no token id of this model.", param="logit_bias")
-        pairs[token] = bias
-    return pairs
 
 
 def public_logprobs(tokens: tuple[int, ...], positions: Any, top: int) -> tuple[Json, ...]:

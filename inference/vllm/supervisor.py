@@ -1,4 +1,4 @@
-"""vLLM's processes die: whoever ran is told, whoever waits goes on waiting, and vLLM is started again.
+"""Restarts vLLM when its processes die: what ran fails, what waits goes on waiting.
 
     start ─► watched ─► dead ─► begun again, after pauses that grow ─► watched
                           └► not at the first attempt: turns are refused until one succeeds
@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+import structlog
 
 from inference.vllm.concurrency_gate import ConcurrencyGate
 from sessions.model.errors import EngineLost, SessileError, Unavailable
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.5
 AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # the pauses before attempts, and the last ever after
@@ -32,78 +33,80 @@ class VllmSupervisor:
         gate: ConcurrencyGate,
         *,
         is_dead: Callable[[], bool],
-        died: Callable[[], None],
-        again: Callable[[Callable[[], bool]], Awaitable[None]],
+        on_death: Callable[[], None],
+        restart: Callable[[Callable[[], bool]], Awaitable[None]],
     ) -> None:
-        """`died` is told at once; `again` closes what is left and, while what it is given says that it is wanted,
-        starts anew: whatever it raises means another attempt."""
-        self.gone: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
+        """`on_death` is called at once; `restart` closes what is left and, while its argument returns true, starts
+        vLLM again: whatever it raises means another attempt."""
+        self.unavailable: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._gate = gate
         self._is_dead = is_dead
-        self._died = died
-        self._again = again
+        self._on_death = on_death
+        self._restart = restart
         self._closed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
-        self._beginning: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     @property
-    def beginning(self) -> bool:
+    def restarting(self) -> bool:
         """vLLM has died and is not there again."""
-        return self._beginning is not None and not self._beginning.done()
+        return self._restarting is not None and not self._restarting.done()
 
     @property
-    def refuses(self) -> SessileError | None:
+    def refusal(self) -> SessileError | None:
         """What turns are refused with; those that come while the gate is held wait there."""
-        return None if self._gate.held else self.gone
+        return None if self._gate.held else self.unavailable
 
     def check(self) -> None:
         """For a run that is past the gate. Raises EngineLost, or what turns are refused with."""
-        if self.gone is not None:
-            raise self.refuses or EngineLost("engine_lost", "The model's engine has died.")
+        if self.unavailable is not None:
+            raise self.refusal or EngineLost("engine_lost", "The model's engine has died.")
 
     def started(self) -> None:
-        self.gone = None
+        self.unavailable = None
         self._watching = asyncio.create_task(self._watch())
 
-    def dead(self) -> None:
+    def mark_dead(self) -> None:
         """Idempotent."""
-        if self.gone is None:
-            self.gone = Unavailable("engine_unavailable", "The model's engine has died; it is being started again.")
+        if self.unavailable is None:
+            self.unavailable = Unavailable(
+                "engine_unavailable", "The model's engine has died; it is being started again."
+            )
             self._gate.hold()
-            self._died()
-            self._beginning = asyncio.create_task(self._begin(self.gone))
+            self._on_death()
+            self._restarting = asyncio.create_task(self._restart_until_up(self.unavailable))
 
-    async def revived(self) -> None:
+    async def restarted(self) -> None:
         """Returns when turns are welcome again after a death, or the engine is closed."""
-        if self._beginning is not None:
-            await asyncio.wait([self._beginning])
+        if self._restarting is not None:
+            await asyncio.wait([self._restarting])
 
     async def close(self) -> None:
-        self.gone = Unavailable("engine_unavailable", "The engine has been closed.")
+        self.unavailable = Unavailable("engine_unavailable", "The engine has been closed.")
         self._closed.set()
-        self._gate.refuse_all(self.gone)
+        self._gate.refuse_all(self.unavailable)
         self._gate.open()  # whoever comes late runs into `check`
-        tasks = [task for task in (self._watching, self._beginning) if task is not None]
+        tasks = [task for task in (self._watching, self._restarting) if task is not None]
         if tasks:
             await asyncio.wait(tasks)  # a start of vLLM cannot be broken off
 
     async def _watch(self) -> None:
         while not await self._closes_within(WATCH_S):
             if self._is_dead():
-                self.dead()
+                self.mark_dead()
 
-    async def _begin(self, gone: SessileError) -> None:
+    async def _restart_until_up(self, unavailable: SessileError) -> None:
         for pause_s in itertools.chain(AGAIN_S, itertools.repeat(AGAIN_S[-1])):
             await self._closes_within(pause_s)
             try:
-                await self._again(lambda: self.gone is gone)
+                await self._restart(lambda: self.unavailable is unavailable)
             except Exception:  # whatever a broken vLLM does: there is another attempt
-                log.exception("vLLM could not be started again")
-                self._gate.refuse_all(gone)
+                log.exception("engine_restart_failed", engine="vllm")
+                self._gate.refuse_all(unavailable)
                 self._gate.open()
                 continue
-            if self.gone is gone:
-                self.gone = None
+            if self.unavailable is unavailable:
+                self.unavailable = None
                 self._gate.open()
             return
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.chat_template import ChatTemplate
+from inference.chat_template import ChatTemplate, call_text
 from inference.vllm.model_folder import VllmModel
 from sessions.model.errors import BadInput
 from sessions.model.types import Tokens, Tool
@@ -98,7 +97,7 @@ class VllmTokenizer:
 
     async def message(self, message: ChatMessage) -> Tokens:
         around = self.template.scaffold.roles[message.role]
-        calls = [_call_text(name, arguments) for _, name, arguments in message.calls]
+        calls = [call_text(name, arguments) for _, name, arguments in message.calls]
         text = "\n".join([message.text, *calls] if message.text else calls)
         if not (calls and self.has_special_tags):
             tokens = await self.text(text)
@@ -148,12 +147,3 @@ def read_tokenizer(model: VllmModel, template: ChatTemplate) -> VllmTokenizer:
             f"The tokenizer {file} cannot be used ({exc}). Fetch the model's folder anew.",
             param="model",
         ) from exc
-
-
-def _call_text(name: str, arguments: str) -> str:
-    """A call as Hermes-style models write it."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        value = arguments
-    return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"

@@ -1,7 +1,7 @@
-"""What the connector inside vLLM's processes tells the front, over a datagram socket in the staging folder.
+"""Carries reports from the connector in vLLM's processes to the front, over datagram sockets in the staging folder.
 
 Datagrams because nobody must ever wait for a listener: a sender that finds no room tries for a second and gives up, and
-what is lost costs a recompute. They come from the mover's threads, never from vLLM's scheduler. The other direction
+what is lost costs a recompute. They come from the copier's threads, never from vLLM's scheduler. The other direction
 needs no socket: what the front has to say travels with the requests, as their transfer parameters.
 """
 
@@ -81,7 +81,7 @@ class WorkerEventSender:
         try:
             self._socket.sendto(msgspec.msgpack.encode(report), self._path)
         except OSError as exc:
-            log.warning("the front could not be told of %s: %s", type(report).__name__, exc)
+            log.warning("the front did not get a report of %s: %s", type(report).__name__, exc)
 
     def mention(self, report: Report) -> None:
         """What the next report will say as well: it waits for no room."""
@@ -96,8 +96,8 @@ class WorkerEventSender:
 class WorkerEventListener:
     """Hands every report to `heard` on the event loop that made it."""
 
-    def __init__(self, folder: Path, heard: Callable[[Report], None]) -> None:
-        self._heard = heard
+    def __init__(self, folder: Path, on_report: Callable[[Report], None]) -> None:
+        self._on_report = on_report
         self._loop = asyncio.get_running_loop()
         self._sockets: dict[Path, socket.socket] = {}
         for path in (folder / SOCKET_NAME, folder / MENTIONS_NAME):
@@ -117,7 +117,7 @@ class WorkerEventListener:
             except msgspec.DecodeError as exc:
                 log.warning("a report of the KV connector makes no sense: %s", exc)
                 continue
-            self._heard(report)
+            self._on_report(report)
 
     def close(self) -> None:
         for path, opened in self._sockets.items():

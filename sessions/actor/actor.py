@@ -35,7 +35,8 @@ from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.errors import Fenced, Overloaded, Unavailable
 from sessions.model.journal_types import Head
-from sessions.model.types import Principal, ResponseId, SessionKey
+from sessions.model.request import Request
+from sessions.model.types import ResponseId, SessionKey
 from sessions.ports import Published
 from sessions.turn.attempts import GenerationRun
 from sessions.turn.generation_task import GenerationTask
@@ -123,24 +124,24 @@ class Actor:
         """The first input: goes on with what the log says is unfinished."""
         self.post(cause)
 
-    async def execute(self, principal: Principal, command: cm.ActorCommand) -> cm.Ok:
-        """Runs a command to its journaled answer. Raises its error, or ActorGone when the actor is leaving.
+    async def execute(self, request: Request) -> cm.Ok:
+        """Runs a command to its journaled answer. Raises its error, or ActorStopped when the actor is leaving.
 
         Cancelling this call does not take the command back (I5: repeat it by its id)."""
         if self.phase is not Phase.WARM:
             raise ActorStopped
         if self._appending.away:
             raise journal_unavailable_error()
-        lane = self._control if isinstance(command, cm.ResponseCancel | cm.SessionWarm) else self._data
+        lane = self._control if isinstance(request.command, cm.ResponseCancel | cm.SessionWarm) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
             raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
-        letter = Envelope(principal, command, self._loop.create_future())
-        lane.append(letter)
+        envelope = Envelope(request, self._loop.create_future())
+        lane.append(envelope)
         self._wake()
         try:
-            return await letter.answer
+            return await envelope.answer
         finally:
-            del letter  # holds its error, whose traceback holds this frame
+            del envelope  # holds its error, whose traceback holds this frame
 
     async def seal(self) -> None:
         """Takes no more commands, finishes those that are here, and stops turns where they are.
@@ -284,35 +285,39 @@ class Actor:
                 step.then(observed_step(input, self._machine, self._world, self._log, now))
         await self._commit(step)
 
-    async def _command(self, letter: Envelope) -> None:
+    async def _command(self, envelope: Envelope) -> None:
         step: Step | None = None
         try:
-            step = await self._step_command(letter.principal, letter.command)
-            await self._commit(step, letter)
+            step = await self._step_command(envelope.request)
+            await self._commit(step, envelope)
         except BaseException as error:
-            letter.reply(error_for_sender(error))
+            envelope.reply(error_for_sender(error))
             if step is None and isinstance(error, Unavailable | Overloaded):
                 return  # nothing was decided yet
             raise
-        if isinstance(letter.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok) and not self._warming:
-            self._warming = True
-            self._world.spawn(self._warm())
+        if isinstance(envelope.request.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
+            self._begin_warming()
         if step.answer is not None:
-            letter.reply(step.answer)
+            envelope.reply(step.answer)
 
-    async def _step_command(self, principal: Principal, command: cm.ActorCommand) -> Step:
+    async def _step_command(self, request: Request) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
-        machine, digest = self._machine, cm.command_digest(command)
+        machine, principal, command = self._machine, request.principal, request.command
         if machine.known(principal, command.id) is None and machine.forgetful:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
-        input = inputs_effects.Command(principal, command, digest)
+        input = inputs_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.continues_turn(command):
                 input = admitted(self._world.limits.admission, self.key, input)
         return observed_step(input, machine, self._world, self._log, self._world.now_ms())
+
+    def _begin_warming(self) -> None:
+        if not self._warming:
+            self._warming = True
+            self._world.spawn(self._warm())
 
     async def _warm(self) -> None:
         """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
@@ -335,7 +340,7 @@ class Actor:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def _commit(self, step: Step, letter: Envelope | None = None) -> None:
+    async def _commit(self, step: Step, envelope: Envelope | None = None) -> None:
         """Makes a step durable, shows it, then does what it asks for.
 
         Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
@@ -346,7 +351,7 @@ class Actor:
             effects = []
         if step.durable:
             begun_at = self._loop.time()
-            await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(letter))
+            await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(envelope))
             record_cases(step.reviews, self._world.metrics, self._log)
             if step.usage:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
@@ -354,8 +359,8 @@ class Actor:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
         self._perform_all(effects)
 
-    def _fail_waiting(self, letter: Envelope | None) -> None:
-        for waiting in (letter, *self._control, *self._data):
+    def _fail_waiting(self, envelope: Envelope | None) -> None:
+        for waiting in (envelope, *self._control, *self._data):
             if waiting is not None:
                 waiting.reply(journal_unavailable_error())
         self._control.clear()
@@ -439,8 +444,8 @@ class Actor:
         self._wake_to_leave()
         for deadline in self._deadlines.values():
             deadline.cancel()
-        for letter in (*self._control, *self._data):
-            letter.reply(ActorStopped())
+        for envelope in (*self._control, *self._data):
+            envelope.reply(ActorStopped())
         self._control.clear()
         self._data.clear()
         self._engine_lane.clear()

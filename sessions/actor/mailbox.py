@@ -1,6 +1,6 @@
-"""A command on its way through an actor, and its sender's error where it could not be carried through.
+"""A request in an actor's mailbox, and the errors that its sender gets in place of an answer.
 
-Every accepted letter is answered exactly once (I7), whatever happens to the actor that carries it.
+Every accepted request is answered exactly once (I7), whatever happens to the actor that carries it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,21 @@ import asyncio
 
 import msgspec
 
-from sessions.model import commands as cm
+from sessions.model.commands import Ok
 from sessions.model.errors import Fenced, Internal, SessileError, Unavailable
-from sessions.model.types import Principal
+from sessions.model.request import Request
 
 
 class ActorStopped(Exception):
-    """The actor takes no commands any more; whoever sent one looks the session up again."""
+    """The actor takes no commands any more; senders look the session up again."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    principal: Principal
-    command: cm.ActorCommand
-    answer: asyncio.Future[cm.Ok]
+    request: Request
+    answer: asyncio.Future[Ok]
 
-    def reply(self, answer: cm.Ok | BaseException) -> None:
-        """Answers, unless that has happened, or nobody waits any more."""
+    def reply(self, answer: Ok | BaseException) -> None:
+        """Completes the sender's wait; no effect when it was answered before or gave up."""
         if self.answer.done():
             return
         if isinstance(answer, BaseException):
@@ -34,7 +33,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 def error_for_sender(error: BaseException) -> Exception:
-    """The error for a command's sender when it could not be carried through."""
+    """The error that the sender of a request gets when it could not be carried through."""
     if isinstance(error, Fenced | asyncio.CancelledError):
         return ActorStopped()
     if isinstance(error, Unavailable):

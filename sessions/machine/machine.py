@@ -43,6 +43,7 @@ from sessions.model import events as ev
 from sessions.model.authorization import deleted, may_see, not_found
 from sessions.model.errors import Conflict, SessileError
 from sessions.model.journal_types import COMMANDS_LOADED_MAX, CommandRecord, HeadPatch
+from sessions.model.request import answer_of
 from sessions.model.types import CommandId, Principal, ResponseId, UnixMs, Usage, derived_session_id
 
 ITEMS_MAX = 20_000
@@ -148,7 +149,7 @@ class Machine:
         principal, command, out = input.principal, input.command, build.out
         known = self.known(principal, command.id)
         if known is not None:
-            out.answer = known.answer if known.digest == input.digest else idempotency_conflict()
+            out.answer = answer_of(known, input.digest)
             return
         try:
             if input.refused is not None:
@@ -245,7 +246,3 @@ def _stands(state: State, principal: Principal, command: cm.ActorCommand) -> boo
     return cm.session_settings_of(command) is not None and state.key.session == derived_session_id(
         principal, command.id
     )
-
-
-def idempotency_conflict() -> Conflict:
-    return Conflict("idempotency_conflict", "This command id was used for another command.", param="id")

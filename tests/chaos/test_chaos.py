@@ -71,7 +71,7 @@ async def test_an_owner_that_sleeps_is_replaced_and_wakes_to_nothing(cluster: Ch
             sleeper.signal(signal.SIGCONT)
         assert max(running.silences()) <= 3.0 + SLOW_S
         assert await running.finish() == []
-        assert '"in_doubt"' in cluster.said(sleeper.name)
+        assert '"ownership_questioned"' in cluster.said(sleeper.name)
 
 
 PEER_CUTS = {

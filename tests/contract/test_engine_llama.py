@@ -163,9 +163,9 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
     for round_ in range(40):  # in host memory, where a running engine keeps them
         await crowd(engine, round_)
         assert engine.place(key("a")).tier == "host"
-        await engine._residency.settle()
+        await engine._slot_kv.settle()
         (path,) = (tmp_path / "staging").rglob("*.slot")
-        await until(lambda: all(s.manifest is not None for s in engine._residency.tiers.host))
+        await until(lambda: all(s.manifest is not None for s in engine._slot_kv.tiers.host))
         good = path.read_bytes()
         path.write_bytes(damaged(good, round_ % 5, chance))
         answer = await ask(engine, key("a"), later, max_tokens=12)
@@ -281,7 +281,7 @@ async def test_an_abort_during_prefill_is_noticed_within_a_step(start: Start) ->
     filler = tuple(await engine.tokenizer.text(" river" * WINDOW))[:900]
     prompt = await prompt_of(engine, "Go on.", before=filler)
     task = asyncio.create_task(ask(engine, key("a"), prompt))
-    await until(lambda: any(turn.run is not None for turns in engine._turns.values() for turn in turns))
+    await until(lambda: any(run.completion is not None for runs in engine._slot_runs.values() for run in runs))
     task.cancel()
     await asyncio.wait([task])
     short = await prompt_of(engine, "Name a river.")
@@ -469,7 +469,7 @@ async def test_a_tenants_kv_stays_below_its_bound_and_anothers_is_left_alone(sta
     assert one > 0
     engine.holdings.ceiling = {key("", "small").tenant: one + one // 2}.get
     await ask(engine, key("s1", "small"), prompt, max_tokens=4)
-    await asyncio.wait_for(engine._residency.tiers._settle(), 10)
+    await asyncio.wait_for(engine._slot_kv.tiers.host.settle(), 10)
     assert engine.holdings.bytes_of(key("", "small").tenant) <= one + one // 2
     assert engine.place(key("s0", "small")).tier == "none", "the one that was used longest ago"
     assert engine.place(key("s1", "small")).tokens > 0
@@ -478,9 +478,9 @@ async def test_a_tenants_kv_stays_below_its_bound_and_anothers_is_left_alone(sta
 
     engine.holdings.ceiling = lambda tenant: None
     (slot,) = engine._table.of(key("s1", "small"))
-    await engine._residency.save(slot)
+    await engine._slot_kv.save(slot)
     saved = engine.holdings.bytes_of(key("", "small").tenant)
     assert saved < 1.5 * one, "what a snapshot covers counts once"
-    (snapshot,) = engine._residency.tiers.host.of(key("s1", "small"))
-    await engine._residency.tiers.drop(snapshot)
+    (snapshot,) = engine._slot_kv.tiers.host.of(key("s1", "small"))
+    await engine._slot_kv.tiers.catalog.drop(snapshot)
     assert engine.holdings.bytes_of(key("", "small").tenant) > one // 2, "and on the device again when that is gone"

@@ -25,8 +25,8 @@ class Sent:
 
     def __init__(self, engine: LlamaEngine) -> None:
         self.lengths: list[int] = []
-        self._stream = engine._http.stream
-        engine._http.stream = self._noting  # type: ignore[method-assign]
+        self._stream = engine._up.http.stream
+        engine._up.http.stream = self._noting  # type: ignore[method-assign]
 
     async def _noting(self, path: str, body: bytes) -> Any:
         self.lengths.append(len(msgspec.json.decode(body)["prompt"]))
@@ -44,9 +44,9 @@ async def engine(model_path: Path, tmp_path: Path) -> AsyncIterator[LlamaEngine]
 
 async def test_prompts_in_pieces_say_what_whole_ones_say_and_cost_no_more(engine: LlamaEngine) -> None:
     prompts = [await prompt_of(engine, f"{number}. {STORY} {STORY}") for number in range(7)]
-    engine._prefill._always = False
+    engine._up.prefill._always = False
     expected = [await ask(engine, key(f"alone{number}", "other"), prompts[number], max_tokens=6) for number in range(7)]
-    engine._prefill._always = True
+    engine._up.prefill._always = True
     sent = Sent(engine)
     before = engine.stats().counters["prefilled_tokens"]
     flood = [ask(engine, key(f"f{number}", "flood"), prompts[number], max_tokens=6) for number in range(7)]

@@ -21,8 +21,7 @@ from actors.hosting.runtime import RuntimeLimits
 from actors.maintenance.sweeps import SweepLimits
 from actors.peer.links import LinkLimits
 from actors.replica import ReplicaLimits
-from actors.routing.router import RouterLimits
-from actors.routing.subscriptions import SubscriptionLimits
+from actors.routing.limits import RouterLimits, SubscriptionLimits
 from inference.simulated import SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model.types import CommandId, SessionId, SessionKey
@@ -91,7 +90,7 @@ def configured(rng: Random) -> Config:
         idle_s=idle_s,
         replica=ReplicaLimits(
             runtime=runtime,
-            upkeep=SweepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
+            sweeps=SweepLimits(sweep_s=1.0, reclaim_every_s=4.0, purge_every_s=5.0),
             links=links,
             drain=DrainLimits(drain_s=rng.choice([2.0, 10.0])),
             rebalance=RebalanceLimits(look_s=0.5, load_min=rng.choice([0.1, 0.75])),
@@ -365,8 +364,8 @@ class Cluster:
         for gateway in self.gateways.values():
             world.check(len(gateway.gateway.feeds) == 0, f"{gateway.name} keeps feeds")
             world.check(gateway.gateway.feeds.bytes == 0, f"{gateway.name} keeps {gateway.gateway.feeds.bytes} bytes")
-            world.check(len(gateway.router.watches) == 0, f"{gateway.name} keeps watches")
-            world.check(gateway.router.watches.attachments == 0, f"{gateway.name} keeps attachments")
+            world.check(len(gateway.router.subscriptions) == 0, f"{gateway.name} keeps watches")
+            world.check(gateway.router.subscriptions.attachments == 0, f"{gateway.name} keeps attachments")
             world.check(not gateway.door.connections, f"{gateway.name} keeps connections")
             world.check(gateway.gateway._under_way_in_all == 0, f"{gateway.name} counts commands under way")
         for node in self.replicas.values():
@@ -378,16 +377,16 @@ class Cluster:
                 grants = self.books.account(actor.key).grants
                 world.check(actor.fence <= len(grants), "a fence from nowhere")
                 stale = actor.fence < len(grants) and grants[actor.fence][0] < node.woke_at
-                certain = stale and runtime.ownership.certain(actor.key)
+                certain = stale and runtime.ownership.is_confirmed(actor.key)
                 world.check(not certain, f"{node.name} woke and is certain of {actor.key}, which was taken meanwhile")
-            world.check(runtime.audience.empty, f"{node.name} keeps sinks")
+            world.check(runtime.subscribers.empty, f"{node.name} keeps sinks")
             gate: RecoveryGate = runtime._gate
             await self.until(lambda gate=gate: not gate._holding, f"{node.name} recovers on", limit_s=5.0)  # type: ignore[misc]
             world.check(
                 gate._free == self.config.replica.runtime.recoveries_max, f"{node.name} has {gate._free} recovery slots"
             )
-            world.check(not node.replica.host.reception.arriving, f"{node.name} expects hand-offs")  # type: ignore[union-attr]
-            world.check(not node.replica.migration._leaving, f"{node.name} hands off")
+            world.check(not node.replica.handoff_target.arriving, f"{node.name} expects hand-offs")
+            world.check(not node.replica.handoff._leaving, f"{node.name} hands off")
         for each in (*self.gateways.values(), *self.replicas.values()):
             await each.end()
         world.check(self.directory.entry_count == 0, f"{self.directory.entry_count} entries are left in the directory")

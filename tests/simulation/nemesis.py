@@ -296,7 +296,7 @@ class Nemesis:
 
     async def _hand_off(self, node: ReplicaNode, key: SessionKey, target: object) -> None:
         try:
-            await node.replica.migration.hand_off(key, target)  # type: ignore[arg-type]
+            await node.replica.handoff.hand_off(key, target)  # type: ignore[arg-type]
             self.world.count("handed_off")
         except (HandoffAbandoned, SessileError) as reason:
             self.world.trace(node.name, "keeps", key.session, str(reason))

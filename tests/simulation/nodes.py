@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.ownership import STOOD_STILL_S, TICK_S
+from actors.hosting.services import Inference, Stores
 from actors.peer.client import Connector
 from actors.peer.links import LinkLimits
 from actors.peer.server import PeerEndpoint
-from actors.replica import Replica
+from actors.replica import PeerNetwork, Replica
 from actors.routing.router import Router
 from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
@@ -147,16 +148,11 @@ class ReplicaNode(Node):
             )
             self.replica = Replica(
                 member,
-                journal=self.journal,
-                directory=self.directory,
-                engine=self.engine,
-                filters=KeywordFilterSet(),
-                listen=self._listen,
-                connect=self.connector("replica", member.fingerprint, limits.links),
-                placement=BoundedRendezvous(),
+                stores=Stores(MemoryStore(journal=self.journal), self.directory),
+                inference=Inference(self.engine, KeywordFilterSet()),
+                network=PeerNetwork(self._listen, self.connector("replica", member.fingerprint, limits.links)),
+                clock=Clock(self.world.clock(self.name), self.world.new_id),
                 limits=limits,
-                now_ms=self.world.clock(self.name),
-                new_id=self.world.new_id,
             )
             try:
                 await self.replica.__aenter__()

@@ -32,6 +32,7 @@ from actors.routing.router import Router
 from sessions.actor.actor import Actor, Phase
 from sessions.machine.inputs_effects import Activated
 from sessions.model.journal_types import Append, Head
+from sessions.model.request import request_of
 from sessions.model.types import SessionKey
 from sessions.ports import Published
 
@@ -90,7 +91,7 @@ def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
 
 @planted(60, "pause_replica")
 def a_sleeper_trusts_its_lease_when_it_wakes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(actors.hosting.ownership.Ownership, "certain", lambda self, key: True)
+    patch.setattr(actors.hosting.ownership.Ownership, "is_confirmed", lambda self, key: True)
     patch.setattr(actors.hosting.ownership.Ownership, "tick", lambda self: False)
 
 
@@ -251,10 +252,10 @@ def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
 
 @planted(20, "directory_flushed")
 def what_the_directory_forgot_belongs_to_nobody(patch: pytest.MonkeyPatch) -> None:
-    async def spare(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
+    async def check(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
         return None
 
-    patch.setattr(actors.hosting.ownership.Ownership, "_spare", spare)
+    patch.setattr(actors.hosting.ownership.Ownership, "_check_previous_owner", check)
 
 
 @planted(40, "kill_replica")
@@ -271,10 +272,11 @@ def recovery_slots_are_lost(patch: pytest.MonkeyPatch) -> None:
 def a_command_whose_answer_was_lost_is_sent_under_another_name(patch: pytest.MonkeyPatch) -> None:
     right = Router.execute
 
-    async def execute(self: Any, principal: Any, command: Any) -> Any:
+    async def execute(self: Any, request: Any) -> Any:
         self.names = getattr(self, "names", 0) + 1
-        renamed = msgspec.structs.replace(command, id=f"{command.id}-{self.names}")
-        return msgspec.structs.replace(await right(self, principal, renamed), id=command.id)
+        command = request.command
+        renamed = request_of(request.principal, msgspec.structs.replace(command, id=f"{command.id}-{self.names}"))
+        return msgspec.structs.replace(await right(self, renamed), id=command.id)
 
     patch.setattr(Router, "execute", execute)
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.directory.memory import MemoryDirectory
+from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Accounting, Inference, Stores
 from actors.maintenance.erasure import Eraser
-from app import LimitServices, admission_of, open_limits, share_function
+from app import LimitServices, admission_of, open_limits, settlement_listener, share_function
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.keys import MemoryKeyStore
@@ -102,26 +104,20 @@ async def assembled(
         async with (
             open_limits(str(limits_file or ""), "", stored.tallies) as limited,
             Runtime(
-                replica=replica,
-                incarnation=incarnation,
+                Identity(replica, incarnation),
                 journal=journal,
                 directory=directory,
-                engine=simulated,
-                filters=KeywordFilterSet(),
+                inference=Inference(simulated, KeywordFilterSet()),
+                clock=Clock(now_ms, new_id),
                 limits=runtime_limits
                 or RuntimeLimits(
                     actor=ActorLimits(
                         share=share_function(limited), admission=admission_of(limited, simulated, measures or Metrics())
                     )
                 ),
-                now_ms=now_ms,
-                new_id=new_id,
-                measures=measures,
-                prices=prices,
+                accounting=Accounting(measures, prices, settlement_listener(limited)),
             ) as runtime,
         ):
-            if limited is not None:
-                runtime.told = limited.settler.published
             ring: ApiKeyCache | None = None
             if admit is None:
                 access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
@@ -129,15 +125,8 @@ async def assembled(
                 access, ring = admit(journal)
             register_engine_metrics(measures, simulated)
             register_runtime_metrics(measures, runtime)
-            eraser = Eraser(
-                runtime,
-                personal=stored.end_users,
-                journal=journal,
-                directory=directory,
-                engine=simulated,
-                keys=MemoryKeyStore(),
-                now_ms=now_ms,
-            )
+            stores = Stores(stored, directory, MemoryKeyStore())
+            eraser = Eraser(runtime, stores, simulated, Clock(now_ms, new_id))
             services = GatewayServices(
                 models=lambda: (card_of(simulated.info, created=0),),
                 keys=ring,

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from pathlib import Path
 
+from inference.kv.catalog import SnapshotCatalog
+from inference.kv.cold_tier import ColdTier
+from inference.kv.cost import CostModel
+from inference.kv.disk import DiskTier
 from inference.kv.envelope import KvIdentity, SnapshotManifest, encode_header, make_manifest, tag_payload
+from inference.kv.eviction_rank import ReturnTracker
+from inference.kv.host_tier import HostTier
+from inference.kv.snapshot_worth import SnapshotWorth
+from inference.kv.tenant_quota import Ceiling, DeviceKv, TenantKvQuota
+from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from sessions.model.types import SessionId, SessionKey, TenantId
 
@@ -38,3 +48,31 @@ def write_payload(folder: Path, manifest: SnapshotManifest, payload: bytes) -> P
     path = folder / f"{manifest.snapshot_id.hex()}.slot"
     path.write_bytes(payload)
     return path
+
+
+class EmptyDevice:
+    """A device that holds nothing of any tenant."""
+
+    def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
+        return 0, 0
+
+    def shed(self, tenant: TenantId) -> bool:
+        return False
+
+
+def make_tiers(
+    staging: Path,
+    host_bytes_max: int,
+    disk: DiskTier | None = None,
+    *,
+    shared: ColdTier | None = None,
+    device: DeviceKv | None = None,
+    ceiling: Ceiling = lambda tenant: None,
+    returns: ReturnTracker | None = None,
+    cost: CostModel | None = None,
+) -> Tiers:
+    """Tiers as an engine has them, not open yet."""
+    worth = SnapshotWorth(returns or ReturnTracker(time.monotonic), cost or CostModel())
+    cold: list[ColdTier] = [tier for tier in (disk, shared) if tier is not None]
+    catalog = SnapshotCatalog(HostTier(staging, host_bytes_max, disk, worth), cold, worth)
+    return Tiers(IDENTITY, catalog, TenantKvQuota(catalog, device or EmptyDevice(), ceiling))

@@ -11,7 +11,9 @@ import msgspec
 import openai
 
 from actors.directory.memory import MemoryDirectory
+from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Inference
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.simulated.engine import SimulatedStream
 from persistence.memory.database import MemoryDatabase
@@ -158,15 +160,12 @@ async def serving(
     try:
         await directory.announce(member)
         async with Runtime(
-            replica=replica,
-            incarnation=incarnation,
+            Identity(replica, incarnation),
             journal=journal,
             directory=directory,
-            engine=engine,
-            filters=filters or KeywordFilterSet(output_phrases=output_phrases),
+            inference=Inference(engine, filters or KeywordFilterSet(output_phrases=output_phrases)),
+            clock=Clock(now_ms, new_id),
             limits=runtime_limits or RuntimeLimits(),
-            now_ms=now_ms,
-            new_id=new_id,
         ) as runtime:
             access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
             services = GatewayServices(models=models)
@@ -175,7 +174,7 @@ async def serving(
                 MemoryStore(journal=journal),
                 access,
                 Clock(now_ms, new_id),
-                measures=runtime.measures,
+                measures=runtime.metrics,
                 services=services,
             )
             server = Server(gateway, host="127.0.0.1", port=0)

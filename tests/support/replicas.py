@@ -22,15 +22,20 @@ from typing import Any, Literal
 
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
+from actors.hosting.ownership import Identity, Peers
 from actors.hosting.runtime import Runtime, RuntimeLimits
+from actors.hosting.services import Accounting, Inference, Stores
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.machine.state import State, replay
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.journal_types import Head, Loaded
+from sessions.model.request import request_of
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
@@ -42,7 +47,7 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
-from sessions.ports import FilterSet, Member, Published
+from sessions.ports import FilterSet, Keys, Member, Published
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.virtual_time import passed
 
@@ -197,6 +202,8 @@ class Replica:
         limits: RuntimeLimits | None = None,
         engine: SimulatedEngine | None = None,
         filters: FilterSet | None = None,
+        accounting: Accounting | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.place = place
         self.name = ReplicaId(name)
@@ -206,20 +213,22 @@ class Replica:
         self.journal = MemoryJournal(place.store, medium=self.faults.journal)
         self.directory = MemoryDirectory(place.directory_store, faults=self.faults)
         self.runtime = Runtime(
-            replica=self.name,
-            incarnation=incarnation,
+            Identity(self.name, incarnation),
             journal=self.journal,
             directory=self.directory,
-            engine=self.engine,
-            filters=filters or KeywordFilterSet(),
+            inference=Inference(self.engine, filters or KeywordFilterSet()),
+            clock=place.clock,
             limits=limits or RuntimeLimits(),
-            now_ms=place.now_ms,
-            new_id=place.new_id,
+            accounting=accounting,
+            peers=peers,
         )
         self.crashed = False
         self._stop = asyncio.Event()
         self._announced = asyncio.Event()
         self._life = asyncio.create_task(self._live())
+
+    def stores(self, keys: Keys | None = None) -> Stores:
+        return Stores(MemoryStore(journal=self.journal), self.directory, keys)
 
     async def started(self) -> Replica:
         announced = asyncio.create_task(self._announced.wait())
@@ -263,7 +272,7 @@ class Replica:
     # -- commands ------------------------------------------------------------------------------------------------
 
     async def do(self, command: cm.ActorCommand, principal: Principal = LOCAL_PRINCIPAL) -> cm.Ok:
-        return await self.runtime.execute(principal, command)
+        return await self.runtime.execute(request_of(principal, command))
 
     async def create(self, **more: Any) -> cm.Ok:
         return await self.do(cm.SessionCreate(id=self.place.name(), session=SESSION, **more))
@@ -284,6 +293,7 @@ class Place:
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions(answer_tokens_mean=40)
+        self.clock = Clock(self.now_ms, self.new_id)
         self._numbers = itertools.count(1)
         self.store = MemoryDatabase(new_id=self.new_id)
         self.directory_store = DirectoryStore()

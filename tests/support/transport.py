@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
 from typing import Any
 
+import httpx
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import Medium, MemoryJournal, apply_at_once
+from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.model import events as ev
-from sessions.model.commands import ActorCommand, Ok
+from sessions.model.commands import ActorCommand, Ok, ResponseCreate, TurnCreate
 from sessions.model.journal_types import Append, HeadPatch
+from sessions.model.request import Request
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
@@ -29,6 +37,10 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Published
+from transport.auth.authenticator import Authenticator
+from transport.gateway import Gateway
+from transport.http.app import make_app
+from transport.ops.prometheus import MetricsExposition
 from transport.protocol.flow_control import Window
 from transport.protocol.frames import JSON, Encoding
 from transport.reading.feeds import Feeds
@@ -55,9 +67,9 @@ class FakeSessions:
         self.answer: Callable[[Principal, ActorCommand], Any] = self._no_answer
         self.executed: list[ActorCommand] = []
 
-    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
-        self.executed.append(command)
-        found = self.answer(principal, command)
+    async def execute(self, request: Request) -> Ok:
+        self.executed.append(request.command)
+        found = self.answer(request.principal, request.command)
         if asyncio.iscoroutine(found):
             found = await found
         assert isinstance(found, Ok)
@@ -125,6 +137,64 @@ async def memory_sessions(medium: Medium = apply_at_once) -> FakeSessions:
     journal = MemoryJournal(MemoryDatabase(), medium=medium)
     await journal.open()
     return FakeSessions(journal)
+
+
+def answering(sessions: FakeSessions, text: str = "hello") -> None:
+    """Has turns answered at once, each with `text`; a command that is repeated gets its answer again."""
+    answers: dict[tuple[str, str], Ok] = {}
+
+    async def answer(_: Principal, command: ActorCommand) -> Ok:
+        name = (str(command.session), command.id)
+        if name not in answers:
+            answers[name] = await _answer_turn(sessions, command, text, len(answers))
+        return answers[name]
+
+    sessions.answer = answer
+
+
+async def _answer_turn(sessions: FakeSessions, command: ActorCommand, text: str, number: int) -> Ok:
+    assert command.session is not None
+    if isinstance(command, TurnCreate):
+        if await sessions.journal.head(key_of(command.session)) is None:
+            metadata = command.create.metadata if command.create is not None else {}
+            info = ev.SessionInfo(model="m", created_at=UnixMs(1), metadata=dict(metadata or {}))
+            await sessions.append(command.session, ev.SessionCreated(info=info))
+        if not command.respond:
+            return Ok(id=command.id, session=command.session, offset=1)
+    elif not isinstance(command, ResponseCreate):
+        return Ok(id=command.id, session=command.session)
+    response, item = f"resp_{number}", f"item_{number}"
+    question = replace(message("?", f"question_{number}"), role="user")
+    (asked,) = await sessions.append(command.session, ev.ItemCreated(item=question))
+    first, *rest = begun(item, response)
+    assert isinstance(first, ev.ResponseCreated)
+    request = command.request if isinstance(command, TurnCreate) else UNSET
+    body = replace(first.response, parent_id=question.id, request=request)
+    usage = {"input_tokens": 1, "output_tokens": 2, "input_tokens_details": {}}
+    ended = replace(body, status="completed", output=(message(text, item),), usage=usage)
+    end = ev.ResponseCompleted(response_id=body.id, sequence_number=4, response=ended)
+    await sessions.append(command.session, replace(first, response=body), *rest, delta(text, 3, item, response), end)
+    return Ok(
+        id=command.id,
+        session=command.session,
+        offset=asked.offset,
+        item_id=question.id,
+        response_id=body.id,
+    )
+
+
+def gateway_over(sessions: FakeSessions, access: Authenticator | None = None, **options: Any) -> Gateway:
+    """A gateway without sockets; everyone is the local principal unless `access` says otherwise."""
+    clock = Clock(lambda: UnixMs(1), partial(next, (f"id{number}" for number in count())))
+    access = access or Authenticator({}, clock=lambda: 0.0, now_ms=clock.now_ms)
+    return Gateway(sessions, MemoryStore(journal=sessions.journal), access, clock, **options)
+
+
+def http_client(gateway: Gateway, **headers: str) -> httpx.AsyncClient:
+    """A client of the gateway's HTTP routes, in this process."""
+    exposition = MetricsExposition(gateway.measures, version="1", role="test")
+    app: Any = make_app(gateway, readiness=lambda: None, web=None, exposition=exposition)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers)
 
 
 # -- events ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
+from inference.vllm.model_folder import Adapter
 from inference.vllm.offload import KvOffload
 from inference.vllm.options import VllmOptions
 from sessions.ports import Engine
@@ -77,8 +78,9 @@ class LentCore(VllmCore):
         self._idle = cores.idle.setdefault(make, [])
         self._link: Path | None = None
 
-    async def start(self, context_window: int, connector_folder: str | None) -> None:
+    async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """The connector goes on reporting to the folder that it was started with: a link leads to the present one."""
+        self._adapter = adapter
         if self._idle:
             self._llm, self._link, self.kv_shape = self._idle.pop()
             deadline = asyncio.get_running_loop().time() + 20
@@ -91,7 +93,7 @@ class LentCore(VllmCore):
             if connector_folder is not None:
                 self._link = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
                 self._link.symlink_to(connector_folder)
-            await super().start(context_window, None if self._link is None else str(self._link))
+            await super().start(context_window, None if self._link is None else str(self._link), adapter)
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
@@ -131,14 +133,14 @@ async def start(world: VllmWorld, **options: Any) -> VllmEngine:
     return engine
 
 
-def spill_of(engine: VllmEngine) -> KvOffload:
+def offload_of(engine: VllmEngine) -> KvOffload:
     """What keeps an engine's KV; it has one while vLLM runs."""
-    assert engine._spill is not None
-    return engine._spill
+    assert engine._offload is not None
+    return engine._offload
 
 
 async def settled(engine: VllmEngine) -> None:
     """Everything that ran is in the tiers' hands, and they have copied it down."""
-    assert engine._spill is not None
-    await engine._spill.settled()
-    await engine._spill.tiers._settle()
+    assert engine._offload is not None
+    await engine._offload.settled()
+    await engine._offload.tiers.host.settle()

@@ -1,12 +1,12 @@
-"""Every API key in this process's memory: who holds which, and what changed since.
+"""Caches every API key in this process's memory, and follows changes in the store.
 
-Keys are few and small (at most `KEYS_MAX`, some 600 bytes each), so a gateway holds all of them. Nobody's wrong key
-ever costs a question to the journal, knowing a key takes one SHA-256, and a revocation reaches every gateway by one
+Keys are few and small (at most `KEYS_MAX`, some 600 bytes each), so a gateway holds all of them. A wrong key
+never costs a read of the journal, knowing a key takes one SHA-256, and a revocation reaches every gateway by one
 small read a second of what has a later version.
 
 How soon a revoked key ends, from the moment that the revocation is answered:
 
-* in the process that was told: at once, connections and streams under way included;
+* in the process that revoked it: at once, connections and streams under way included;
 * in every other: within `POLL_S` (1 s) and one read of the journal;
 * in one that cannot read the journal: after `STALE_S` (15 s) and one read's patience (5 s) it trusts none of its keys
   any more. Nobody is let in by a key, and what is open by one is closed with a code that says: come back.
@@ -59,7 +59,7 @@ class KeyListener:
 
 
 class ApiKeyCache:
-    """The keys. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
+    """The cache. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
 
     def __init__(
         self,
@@ -124,13 +124,13 @@ class ApiKeyCache:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def create(
-        self, wanted: ApiKeyRequest, *, created_by: str = "", by: Principal | None = None
+        self, request: ApiKeyRequest, *, created_by: str = "", by: Principal | None = None
     ) -> tuple[ApiKey, str]:
         """A new key, stored, and how it is written. `by` None: on the command line. Raises BadInput, Limited,
         Unavailable."""
         created_by = created_by if by is None else by.key_id
         key, written = make_api_key(
-            wanted, self._random_bytes(SECRET_BYTES + 8), now=self._now_ms(), created_by=created_by
+            request, self._random_bytes(SECRET_BYTES + 8), now=self._now_ms(), created_by=created_by
         )
         detail = {"key": key.id, "role": key.role, "scopes": list(key.scopes), "expires_at": key.expires_at}
         stored = await self._store.add(key, audit=_audited("key.created", key.created_at, by, key.user, detail))
@@ -164,13 +164,13 @@ class ApiKeyCache:
                 await self.refresh()
                 reported = False
             except SessileError as error:
-                log.warning("keys_not_read", error=error.code)
+                log.warning("keys_read_failed", error=error.code)
                 try:
                     self.check_fresh()
                 except Unavailable as stale:
                     if not reported:
                         reported = True
-                        log.error("keys_stale", after_s=STALE_S)
+                        log.error("key_cache_expired", after_s=STALE_S)
                         for listener in self._listeners:
                             listener.keys_stale(stale)
             await asyncio.sleep(POLL_S)

@@ -1,10 +1,10 @@
-"""How often an address may be wrong about who it is: failed authentications, counted per address.
+"""Rate-limits failed authentications per address.
 
 A bucket of failures per address; IPv6 counts by /64, which is what one customer has. Over the bucket a failure is
 answered `rate_limited` instead of `unauthorized`, and a credential that costs a signature check is not looked at.
 
 A good key is let in whatever its address did: secrets of 256 bits are not guessed, so locking an address out would only
-let one user of a shared address (an office, a proxy) lock out the others. What is limited is work and log lines.
+let one user of a shared address (an office, a proxy) lock out the rest. What is limited is work and log lines.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Who may come in: keys, tokens, tickets, and which web pages and host names may be used.
+"""Authenticates credentials: API keys, tokens of issuers, tickets; and watches for their end.
 
 Keys are known by their SHA-256 only: those of a configuration file, and those of the key ring
 (`transport.auth.api_key_cache`). Tokens are an issuer's (`transport.auth.jwt_issuers`). With none of these configured
-everyone is one local principal; then the server listens on loopback only, and only for loopback host names, so that a
-page of somebody else's cannot reach it through a name that it points at this machine (DNS rebinding). What a principal
-may do and see is `sessions.model.authorization`' business.
+everyone is one local principal; then the server listens on loopback only, and only for loopback host names
+(`transport.auth.origins`). What a principal may do and see is `sessions.model.authorization`' business.
 
 A credential ends: it expires, or is revoked. `verify` says so before every command, and whatever lives longer than one
-(a connection, a stream) asks by `watch` to be told.
+(a connection, a stream) is called back through `watch`.
 
 Tickets stand for a principal for 30 s and one use, where a client cannot send a header (browsers, RFC 6455 has none).
 Where they are kept is `transport.auth.tickets`' business.
@@ -40,7 +39,7 @@ class TokenVerifier(Protocol):
     def is_jwt(self, credential: str) -> bool: ...
 
     def known(self, credential: str) -> Principal | None:
-        """The principal of a token that was checked before; None: `principal_of` has to be asked."""
+        """The principal of a token that was checked before; None: `principal_of` checks it."""
         ...
 
     def principal_of(self, credential: str) -> Principal:
@@ -101,7 +100,7 @@ class Authenticator(KeyListener):
 
     def _principal_of(self, credential: str, address: str | None) -> Principal:
         if len(credential) <= CREDENTIAL_LENGTH_MAX:
-            # A look-up by digest: what its timing tells is about the digest, which says nothing of the key.
+            # A look-up by digest: its timing shows something of the digest, and nothing of the key.
             principal = self._keys.get(key_digest(credential))
             if principal is not None:
                 self.verify(principal)
@@ -118,7 +117,7 @@ class Authenticator(KeyListener):
 
     def verify(self, principal: Principal) -> None:
         """Raises Unauthorized when the credential behind a principal has ended since, Unavailable when that cannot be
-        told."""
+        known."""
         if principal.expires_at is not None and principal.expires_at <= self._now_ms():
             raise _ended(principal)
         if self._ring is not None and (key := self._ring.find(principal.key_id)) is not None:
@@ -178,11 +177,11 @@ class Authenticator(KeyListener):
 
     async def redeem_ticket(self, ticket: str, address: str | None = None) -> Principal:
         """The ticket's principal; the ticket is used up. Raises Unauthorized, Limited, and Unavailable where it cannot
-        be told whose it is."""
+        be looked up."""
         principal = await self._tickets.take(key_digest(ticket))
         if principal is None:
             self._throttle.failed(address)
-            raise Unauthorized("unauthorized", "This ticket is unknown, used or too old: ask for another.")
+            raise Unauthorized("unauthorized", "This ticket is unknown, used or too old: request another.")
         self.verify(principal)
         return principal
 

@@ -1,4 +1,4 @@
-"""Tokens of others: JWTs by configured issuers become principals.
+"""Verifies JWTs of configured issuers, and makes principals of them.
 
 A token is looked at in this order, and the first thing that is wrong ends it: its issuer is one of ours; its algorithm
 is on that issuer's list (asymmetric ones only: an issuer's public key never becomes an HMAC secret, and `none` is no
@@ -6,7 +6,7 @@ algorithm); its `kid` names a key of the issuer's set, made for that algorithm; 
 `iss`; then its claims say tenant, user, authority and scopes, within what the configuration allows this issuer to say.
 
 What was checked is remembered by digest until the token ends or the issuer's keys change. A key set is read again every
-`refresh_s`, and at once (at most every `UNKNOWN_KID_S`) when a token names a key that is not in it: its bearer is told
+`refresh_s`, and at once (at most every `UNKNOWN_KID_S`) when a token names a key that is not in it: its bearer is asked
 to come back in a second. A set that cannot be read or understood changes nothing: the old one stays in force.
 
 Does not know doors. PyJWT checks signatures; RFC 7519, RFC 8725 (what to refuse and why), RFC 7517 (key sets).
@@ -99,7 +99,7 @@ def read_issuers(path: str) -> tuple[JwtIssuer, ...]:
 
 class _Key(NamedTuple):
     key: Any  # as `cryptography` has it
-    meant_for: str | None  # the one algorithm that it may be used with, where its set says so
+    algorithm: str | None  # the one algorithm that it may be used with, where its set says so
 
 
 def parse_jwks(data: bytes, algorithms: Sequence[str]) -> dict[str, _Key]:
@@ -140,8 +140,8 @@ def _fetched(where: str) -> bytes:
         return Path(where).read_bytes()[: JWKS_BYTES_MAX + 1]
     request = urllib.request.Request(where, headers={"accept": "application/json", "user-agent": "sessile"})
     with urllib.request.urlopen(request, timeout=FETCH_S) as answer:  # read_issuers has looked at the scheme
-        found: bytes = answer.read(JWKS_BYTES_MAX + 1)
-        return found
+        data: bytes = answer.read(JWKS_BYTES_MAX + 1)
+        return data
 
 
 class _KeySet:
@@ -151,13 +151,13 @@ class _KeySet:
         self.issuer = issuer
         self.keys: dict[str, _Key] = {}
         self.data = b""
-        self.wanted = asyncio.Event()  # somebody came with a key id that is not in the set
-        self.asked_at: float | None = None
+        self.refresh_requested = asyncio.Event()  # for a key id that is not in the set
+        self.requested_at: float | None = None
         self.looking = False  # and it has not been looked at since
 
 
 class JwtIssuers:
-    """What `transport.auth.authenticator.TokenVerifier` asks for. `clock` is monotonic, in seconds."""
+    """Implements `transport.auth.authenticator.TokenVerifier`. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class JwtIssuers:
                     raise BadInput(
                         "invalid_setting", f"jwks = {each.issuer.jwks!r}: {error}", param="issuers"
                     ) from error
-                log.warning("jwks_not_read", issuer=each.issuer.issuer, error=str(error))
+                log.warning("jwks_read_failed", issuer=each.issuer.issuer, error=str(error))
 
     async def run(self) -> None:
         """Keeps the key sets up to date until it is cancelled."""
@@ -199,15 +199,15 @@ class JwtIssuers:
         while True:
             try:
                 async with asyncio.timeout(pause_s):
-                    await each.wanted.wait()
+                    await each.refresh_requested.wait()
             except TimeoutError:
                 pass  # it is time anyway
-            each.wanted.clear()
+            each.refresh_requested.clear()
             try:
                 await self._read(each)
                 pause_s = self._pause_s(each)
             except (OSError, ValueError) as error:
-                log.warning("jwks_not_read", issuer=each.issuer.issuer, error=str(error), kept=len(each.keys))
+                log.warning("jwks_read_failed", issuer=each.issuer.issuer, error=str(error), kept=len(each.keys))
                 pause_s = RETRY_S
             each.looking = False
 
@@ -269,10 +269,10 @@ class JwtIssuers:
         """By what the token says of itself, which nobody has vouched for yet."""
         try:
             header = jwt.get_unverified_header(credential)
-            said = jwt.decode(credential, options={"verify_signature": False})
+            unverified = jwt.decode(credential, options={"verify_signature": False})
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
             raise _token_refused("it cannot be read") from error
-        issuer = said.get("iss")
+        issuer = unverified.get("iss")
         each = self._sets.get(issuer) if isinstance(issuer, str) else None
         if each is None:
             raise _token_refused("its issuer is not known here")
@@ -287,7 +287,7 @@ class JwtIssuers:
             key = each.keys.get(kid) if isinstance(kid, str) else None
             if key is None:
                 self._refetch_keys(each)
-        if key is None or key.meant_for not in (None, algorithm):
+        if key is None or key.algorithm not in (None, algorithm):
             raise _token_refused("its key is not one of its issuer's")
         return each, key, algorithm
 
@@ -295,9 +295,9 @@ class JwtIssuers:
         """For a key id that is not known: its issuer may have a new one. Raises Unavailable when that is being looked
         up, so that whoever has the first token of a new key comes back."""
         now = self._clock()
-        if not each.looking and (each.asked_at is None or now - each.asked_at >= UNKNOWN_KID_S):
-            each.asked_at, each.looking = now, True
-            each.wanted.set()
+        if not each.looking and (each.requested_at is None or now - each.requested_at >= UNKNOWN_KID_S):
+            each.requested_at, each.looking = now, True
+            each.refresh_requested.set()
         if each.looking:
             raise Unavailable("keys_unavailable", "The issuer's keys are being read.", retry_after_ms=1000)
 
@@ -331,10 +331,10 @@ class JwtIssuers:
 
 def _scopes(issuer: JwtIssuer, claims: dict[str, Any]) -> tuple[Scope, ...]:
     """What the token may do: what it says, within what its issuer may say."""
-    said = claims.get(issuer.scope_claim) if issuer.scope_claim else None
-    if said is None:
+    claim = claims.get(issuer.scope_claim) if issuer.scope_claim else None
+    if claim is None:
         return issuer.scopes
-    words = said.split() if isinstance(said, str) else said
+    words = claim.split() if isinstance(claim, str) else claim
     if not isinstance(words, list):
         raise _token_refused("its scopes are neither a text nor a list")
     return tuple(scope for scope in SCOPES if scope in words and scope in issuer.scopes)

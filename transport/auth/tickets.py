@@ -1,4 +1,4 @@
-"""Who stands behind a ticket: told once, and for `TICKET_S`.
+"""One-time tickets for WebSockets: each stands for a principal once, for `TICKET_S`.
 
 Tickets are known by their digests only; `transport.auth.authenticator` makes them. One process keeps them in its
 memory, the gateways of a cluster in the directory's Valkey (`transport.gateway_store.valkey`), so that a ticket of one
@@ -23,7 +23,7 @@ class Tickets(Protocol):
         ...
 
     async def take(self, digest: str) -> Principal | None:
-        """Who stands behind it; nobody is told again. Raises Unavailable."""
+        """The principal behind it, once. Raises Unavailable."""
         ...
 
 

@@ -6,12 +6,12 @@
 
 Names are digests: of the ticket, and of everything that a history is (tenant and principal first). So nobody can write
 another's, and nothing that is kept here can be redeemed or read. ROOT stands for a conversation's first message: what
-one call asks for lies on one server of a cluster, and conversations spread over all of them.
+one call reads lies on one server of a cluster, and conversations spread over all of them.
 
 Everybody shares one connection, a lane. After a failure the server is left alone for `PAUSE_S`, then one call tries it:
 so nobody waits for a server that is away more often than that. The log says once that it is away, once that it is back.
 
-Does not know what then holds: for tickets, that somebody comes again; for histories, that they are not known.
+Does not know what then holds: for tickets, that the client comes again; for histories, that they are not known.
 """
 
 from __future__ import annotations
@@ -145,10 +145,10 @@ class ValkeyGatewayStore:
     def _mark_reachable(self) -> None:
         if self.lost:
             self.lost, self._again_at = False, 0.0
-            log.info("shared_store_back", where=self.where)
+            log.info("shared_store_recovered", where=self.where)
 
     async def run(self, script: str, keys: Sequence[str], *words: Word) -> Any:
-        """Runs a script on keys of one hash tag. Raises Unavailable, as `ask` does."""
+        """Runs a script on keys of one hash tag. Raises Unavailable, as `call` does."""
         try:
             return await self.call(keys[0], "EVALSHA", _digest(script), len(keys), *keys, *words)
         except NoScriptError:
@@ -174,7 +174,7 @@ class ValkeyTickets:
             await self._store.call(key, "SET", key, value, "NX", "PX", round(tickets.TICKET_S * 1000))
         except Unavailable as error:
             raise _unavailable(
-                "Tickets cannot be kept at the moment: ask again soon, or connect with the key itself."
+                "Tickets cannot be kept at the moment: try again soon, or connect with the key itself."
             ) from error
 
     async def take(self, digest: str) -> Principal | None:
@@ -204,10 +204,10 @@ class ValkeyHistory:
     async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         if not chains:
             return None
-        found = await self._store.run(_TAKE, [self._key(chain) for chain in chains], GIVEN_MAX, round(GIVEN_TTL_S))
-        if found is None:
+        taken = await self._store.run(_TAKE, [self._key(chain) for chain in chains], GIVEN_MAX, round(GIVEN_TTL_S))
+        if taken is None:
             return None
-        at, place = found
+        at, place = taken
         return at - 1, msgspec.msgpack.decode(place, type=HistoryPlace)
 
     async def put(self, chain: bytes, place: HistoryPlace) -> None:

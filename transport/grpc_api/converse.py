@@ -91,15 +91,15 @@ class _EventStreamer:
 
     async def _resume(self, standing: ResumePlan) -> None:
         session, position = self._cursor.key.session, standing.position
-        told = pb.Resumed(mode=standing.mode, epoch=standing.epoch, reason=standing.reason)
+        resumed = pb.Resumed(mode=standing.mode, epoch=standing.epoch, reason=standing.reason)
         if standing.mode == "replay":
-            told.from_offset, told.top = position + 1, standing.top
+            resumed.from_offset, resumed.top = position + 1, standing.top
         else:
-            told.at = position
-            told.state.CopyFrom(translate.state_of(session, standing.epoch, position, standing.state or {}))
+            resumed.at = position
+            resumed.state.CopyFrom(translate.state_of(session, standing.epoch, position, standing.state or {}))
         self.position = position
         self._caught_up = False
-        await self.write(pb.ConverseReply(resumed=told))
+        await self.write(pb.ConverseReply(resumed=resumed))
         await self.moved(())
         await self._catch_up(standing.top)
 
@@ -141,13 +141,13 @@ class ConverseCall(_EventStreamer):
         self._over = asyncio.Event()
 
     async def run_whole(self, leaving: asyncio.Event) -> None:
-        """To the end of the stream. `leaving` tells a server that goes from a client that hung up. Raises
+        """Runs to the end of the stream. `leaving` is set where the server ends it, not the client. Raises
         SessileError."""
         left = False
         try:
-            asked = self._opening.position
-            epoch = Epoch(asked.epoch) if asked.HasField("epoch") else None
-            offset = asked.offset if asked.HasField("offset") else None
+            position = self._opening.position
+            epoch = Epoch(position.epoch) if position.HasField("epoch") else None
+            offset = position.offset if position.HasField("offset") else None
             standing = await self._cursor.standing(epoch, offset)
             await self._converse(standing)
         except asyncio.CancelledError:
@@ -163,19 +163,17 @@ class ConverseCall(_EventStreamer):
             await self._tasks.close()
 
     async def _converse(self, standing: ResumePlan) -> None:
-        telling = asyncio.create_task(self.run(standing, live=True))
-        taking = asyncio.create_task(self._take_in())
+        streaming = asyncio.create_task(self.run(standing, live=True))
+        receiving = asyncio.create_task(self._take_in())
         over = asyncio.create_task(self._over.wait())
-        every = {telling, taking, over}
+        every = {streaming, receiving, over}
         waiting: set[asyncio.Task[Any]] = set(every)
         try:
             while True:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                if (
-                    telling in done
-                ):  # the session was deleted: what is still asked of it is answered, and then it is over
+                if streaming in done:  # the session was deleted: commands under way are answered, then it is over
                     self.position = EVERYTHING
                     await self.moved(())
                     self._hung_up = True
@@ -206,7 +204,7 @@ class ConverseCall(_EventStreamer):
             try:
                 self._begin(self._command(field, message), id)
             except SessileError as error:
-                self._tasks.start(self._say(pb.ConverseReply(error=command_error(id, error)), None))
+                self._tasks.start(self._reply(pb.ConverseReply(error=command_error(id, error)), None))
 
     def _command(self, field: str | None, message: Any) -> ActorCommand:
         if field is None:
@@ -226,11 +224,11 @@ class ConverseCall(_EventStreamer):
         try:
             ok = await asyncio.shield(running)
         except SessileError as error:
-            await self._say(pb.ConverseReply(error=command_error(id, error)), None)
+            await self._reply(pb.ConverseReply(error=command_error(id, error)), None)
         except Exception:
             log.exception("command_failed", id=id)
             failure = Internal("internal_error", "The server failed to carry this out.")
-            await self._say(pb.ConverseReply(error=command_error(id, failure)), None)
+            await self._reply(pb.ConverseReply(error=command_error(id, failure)), None)
         else:
             if begins and ok.response_id is not None and ok.response_id not in self._ended:
                 self._begun.add(ok.response_id)
@@ -238,11 +236,11 @@ class ConverseCall(_EventStreamer):
             translate.fill(message, ok)
             until = self._cursor.top if ok.offset is None else ok.offset
             self._cursor.expect(until)
-            await self._say(pb.ConverseReply(ok=message), until)
+            await self._reply(pb.ConverseReply(ok=message), until)
         finally:
             self._running.discard(running)
 
-    async def _say(self, reply: pb.ConverseReply, until: int | None) -> None:
+    async def _reply(self, reply: pb.ConverseReply, until: int | None) -> None:
         """Writes an answer, now or behind the event at `until`."""
         if until is not None and self.position < until:
             self._held.append((until, reply))

@@ -38,13 +38,13 @@ def start_detached(tasks: Tasks, work: Coroutine[Any, Any, T]) -> asyncio.Future
 
 async def run_unless_set(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Does `work`, unless `leaving` is set before it is done: then it is cancelled, and Unavailable says so."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(leaving.wait())
+    working, left = asyncio.create_task(work), asyncio.create_task(leaving.wait())
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
         working.result()
     finally:
         working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
+        left.cancel()
+        await asyncio.gather(working, left, return_exceptions=True)

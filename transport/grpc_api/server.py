@@ -1,7 +1,7 @@
 """The port of the gRPC API: listening, health, reflection, and going away.
 
 Beside `sessile.v1.Sessions` it serves `grpc.health.v1.Health` (for balancers and orchestrators) and server reflection
-(for grpcurl and the like); neither asks for a key, neither says anything about a session. Without keys it listens on
+(for grpcurl and the like); neither needs a key, neither shows anything of a session. Without keys it listens on
 loopback only, as HTTP does. TLS is HTTP's, with the same certificate, or ends in front of both.
 
 A caller that does not read costs one message and its stream; one that is gone without a word is found by gRPC's
@@ -110,7 +110,7 @@ class GrpcServer:
         self._server = server
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        log.info("listening", grpc=self.address)
+        log.info("server_started", grpc=self.address)
         return True
 
     async def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""The calls of `sessile.proto`: who asks, what is asked, and how it is answered or refused.
+"""Implements the calls of `sessile.proto`: authenticates the caller, runs the operation, maps errors to statuses.
 
 Every call is admitted by its metadata as an HTTP request is by its headers, gets a request id, and ends with a status
 of the one table. Unary commands run to their end whatever becomes of the call; their caller's deadline ends its waiting
@@ -32,7 +32,7 @@ from transport.websocket.handshake import USER_HEADER, bearer
 
 LIST_MAX: Final = 100
 LIST_DEFAULT: Final = 20
-CROSSING_S: Final = 1.0  # for the first message of somebody who is refused
+CROSSING_S: Final = 1.0  # for the first message of a caller who is refused
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 _SESSION: Final = re.compile(SESSION_ID_PATTERN)
@@ -122,9 +122,9 @@ class SessionsService(made.SessionsServicer):
         async def work(principal: Principal) -> None:
             self._gateway.check_draining()
             key = SessionKey(principal.tenant, session_of(request.session))
-            asked = request.position
-            epoch = Epoch(asked.epoch) if asked.HasField("epoch") else None
-            offset = asked.offset if asked.HasField("offset") else None
+            position = request.position
+            epoch = Epoch(position.epoch) if position.HasField("epoch") else None
+            offset = position.offset if position.HasField("offset") else None
             with LogCursor(self._gateway, principal, key) as cursor:
                 standing = await cursor.standing(epoch, offset if request.HasField("position") else 0)
                 await run_unless_set(self._leaving, stream_events(context, cursor, standing, live=request.follow))
@@ -146,7 +146,7 @@ class SessionsService(made.SessionsServicer):
     # -- any --------------------------------------------------------------------------------------------------------
 
     async def _answer(self, context: Context, work: Callable[[Principal], Awaitable[T]], *, speaks: bool = False) -> T:
-        """Does `work` for whoever asks. Raises what `abort` raises where that was refused. A client that `speaks`
+        """Runs `work` for the caller. Raises what `abort` raises where that was refused. A client that `speaks`
         first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
         async with self._call_context(context):
             try:
@@ -172,10 +172,10 @@ class SessionsService(made.SessionsServicer):
     @asynccontextmanager
     async def _call_context(self, context: Context) -> AsyncIterator[None]:
         given = _metadata(context, "x-request-id")
-        asked = given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
-        await context.send_initial_metadata((("x-request-id", asked),))
+        request_id = given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
+        await context.send_initial_metadata((("x-request-id", request_id),))
         self._gateway.count("grpc_calls")
-        with structlog.contextvars.bound_contextvars(request_id=asked):
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
             yield
 
     def _principal(self, context: Context) -> Principal:

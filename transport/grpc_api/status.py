@@ -1,4 +1,4 @@
-"""Errors as gRPC says them: the status of the one table (`transport.errors`), and the whole error beside it.
+"""Maps errors to gRPC statuses: the status of the one table (`transport.errors`), and the whole error beside it.
 
 A client reads the status by habit; one that wants to know more (the code, whether to come back and when) finds an
 `Error` of `sessile.proto`, serialized, in the trailing metadata. `grpc-retry-pushback-ms` is gRPC's own word for when.
@@ -30,10 +30,10 @@ def message_of(error: SessileError) -> pb.Error:
 
 
 def trailing_of(error: SessileError) -> tuple[tuple[str, str | bytes], ...]:
-    told: tuple[tuple[str, str | bytes], ...] = ((ERROR_KEY, message_of(error).SerializeToString()),)
+    trailing: tuple[tuple[str, str | bytes], ...] = ((ERROR_KEY, message_of(error).SerializeToString()),)
     if error.retry_after_ms is not None:
-        told += ((PUSHBACK_KEY, str(error.retry_after_ms)),)
-    return told
+        trailing += ((PUSHBACK_KEY, str(error.retry_after_ms)),)
+    return trailing
 
 
 def command_error(id: str, error: SessileError) -> pb.CommandError:

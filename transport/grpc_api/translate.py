@@ -1,4 +1,4 @@
-"""Between the words of this project and those of `sessile.proto`. Pure.
+"""Translates commands and events to and from the messages of `sessile.proto`. Pure.
 
 Both have the same names, so that one walk over the fields does for every message; where the .proto differs, because it
 has no null and no union, the few functions below say how. What comes in is checked by the very types that check frames
@@ -111,60 +111,60 @@ def _one(message: Message, value: Any) -> None:
 
 def command_of(message: Message, field: str, *, id: str, session: str | None) -> ClientCommand:
     """The command that a message is. `session`: of the conversation that it came in. Raises BadInput."""
-    said = _set_fields(message)
-    said["id"] = said.get("id") or id
+    fields = _set_fields(message)
+    fields["id"] = fields.get("id") or id
     if session is not None:
-        if said.get("session", session) != session:
+        if fields.get("session", session) != session:
             raise BadInput("invalid_request", "session: this conversation is about another one.", param="session")
-        said["session"] = session
-    _adapt(said, field)
+        fields["session"] = session
+    _adapt(fields, field)
     try:
-        problem = unacceptable(cast("dict[object, object]", said))
+        problem = unacceptable(cast("dict[object, object]", fields))
         if problem is not None:
             raise BadInput("invalid_request", f"{problem[0]}: {problem[1]}", param=problem[0])
-        return msgspec.convert(said, COMMANDS[field])  # type: ignore[return-value]
+        return msgspec.convert(fields, COMMANDS[field])  # type: ignore[return-value]
     except msgspec.ValidationError as error:
         raise invalid(error) from error
     except BadFrame as error:
         raise BadInput("invalid_request", f"{error.reason}.") from error
 
 
-def _adapt(said: dict[str, Any], field: str) -> None:
+def _adapt(fields: dict[str, Any], field: str) -> None:
     """What proto3 cannot say as JSON does: null, absence, unions."""
     if field in ("message_create", "message_edit"):
-        parts = said.pop("parts", None)
-        said["content"] = parts or said.get("content", "")
-        said["respond"] = not said.pop("no_response", False)
-    if said.pop("at_root", False):
-        if "parent_id" in said:
+        parts = fields.pop("parts", None)
+        fields["content"] = parts or fields.get("content", "")
+        fields["respond"] = not fields.pop("no_response", False)
+    if fields.pop("at_root", False):
+        if "parent_id" in fields:
             raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")
-        said["parent_id"] = None
-    said.update(said.pop("sampling", {}))
+        fields["parent_id"] = None
+    fields.update(fields.pop("sampling", {}))
     if field == "tool_output":
-        said.setdefault("output", "")
+        fields.setdefault("output", "")
     if field == "session_update":
-        for name in said.pop("clear", ()):
+        for name in fields.pop("clear", ()):
             if name not in _CLEARED:
                 raise BadInput("invalid_request", f"clear: {name!r} is none of {', '.join(_CLEARED)}.", param="clear")
-            if name in said:
+            if name in fields:
                 raise BadInput("invalid_request", f"clear: {name} is given besides.", param="clear")
-            said[name] = _CLEARED[name]
+            fields[name] = _CLEARED[name]
 
 
 def _set_fields(message: Message) -> dict[str, Any]:
     """The fields that are set, as JSON would say them. Raises BadInput for numbers that JSON cannot say."""
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field, value in message.ListFields():
         kind = field.message_type
         if kind is None:
-            said[field.name] = list(value) if field.is_repeated else value
+            fields[field.name] = list(value) if field.is_repeated else value
         elif kind.GetOptions().map_entry:
-            said[field.name] = dict(value)
+            fields[field.name] = dict(value)
         elif field.is_repeated:
-            said[field.name] = [_json(each) for each in value]
+            fields[field.name] = [_json(each) for each in value]
         else:
-            said[field.name] = _json(value)
-    return said
+            fields[field.name] = _json(value)
+    return fields
 
 
 def _json(message: Message) -> Any:

@@ -1,7 +1,7 @@
-"""The HTTP side: one FastAPI application, made of routers that each live in a file of `transport/http/routes`.
+"""Makes the FastAPI application, of the routers that each live in a file of `transport/http/routes`.
 
-Decides what every route shares: errors in OpenAI's shape, who is asking, request ids and size limits. A new
-door over HTTP is a new file with a `router` function and a line in `make_app`.
+Decides what every route shares: errors in OpenAI's shape, request ids and size limits. A new family of paths is a
+new file with a table `routes`, and a line in `make_app`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from transport.openai.turn_starter import TurnStarter
 from transport.ops.prometheus import MetricsExposition
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-CORS_ASKED: Final = (
+CORS_REQUEST_HEADERS: Final = (
     "authorization",
     "content-type",
     "idempotency-key",
@@ -58,7 +58,7 @@ CORS_ASKED: Final = (
     "x-sessile-user",
 )
 """What a listed page may send. No cookies: credentials are headers, so a page acts by what it holds and no other."""
-CORS_TOLD: Final = (
+CORS_RESPONSE_HEADERS: Final = (
     "retry-after",
     "retry-after-ms",
     "x-request-id",
@@ -85,8 +85,8 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
             CORSMiddleware,
             allow_origins=gateway.access.origins.allowed,
             allow_methods=("GET", "POST", "PATCH", "DELETE"),
-            allow_headers=CORS_ASKED,
-            expose_headers=CORS_TOLD,
+            allow_headers=CORS_REQUEST_HEADERS,
+            expose_headers=CORS_RESPONSE_HEADERS,
             max_age=CORS_S,
         )
     app.include_router(health.router(readiness))
@@ -140,9 +140,9 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
     return error_response(invalid(error.errors()))
 
 
-def invalid(found: Sequence[dict[str, Any]]) -> BadInput:
-    """What is wrong with a request, as OpenAI says it. Of a union's complaints the deepest is about what was meant."""
-    first = max(found, key=lambda each: len(each["loc"]))
+def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
+    """What is wrong with a request, as OpenAI says it. Of a union's problems the deepest is the one that applies."""
+    first = max(problems, key=lambda each: len(each["loc"]))
     kind, message = first["type"], first["msg"]
     path = ""
     for part in first["loc"][1:]:

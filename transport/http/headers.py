@@ -1,4 +1,4 @@
-"""The headers of an HTTP request that bear on sessions and streams."""
+"""Reads the headers that repeat a request or resume a stream: Idempotency-Key, Last-Event-ID."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class RetryHeaders(NamedTuple):
 
 class EventId(NamedTuple):
     """A place in a log, as the `id:` line of an event names it. On the stream that a request began it says besides
-    which response is read (the first of several) and what asked for it, so that it leads back there by itself."""
+    which response is read (the first of several) and the request that began it, so that it leads back there by
+    itself."""
 
     epoch: Epoch
     offset: int
@@ -68,11 +69,11 @@ def last_event_id(request: Request) -> EventId | None:
     given = request.headers.get("last-event-id")
     if not given:
         return None
-    found = _EVENT_ID.match(given)
-    if found is None or int(found["offset"]) > INTEGER_MAX:
+    match = _EVENT_ID.match(given)
+    if match is None or int(match["offset"]) > INTEGER_MAX:
         raise BadInput("invalid_request", "Last-Event-ID is not an id of this server.", param="last_event_id")
-    response = ResponseId(found["response"]) if found["response"] else None
-    return EventId(Epoch(found["epoch"]), int(found["offset"]), response, found["request"] or "")
+    response = ResponseId(match["response"]) if match["response"] else None
+    return EventId(Epoch(match["epoch"]), int(match["offset"]), response, match["request"] or "")
 
 
 def resumed_event_id(request: Request, headers: RetryHeaders, body: bytes) -> EventId | None:
@@ -85,8 +86,8 @@ def resumed_event_id(request: Request, headers: RetryHeaders, body: bytes) -> Ev
         raise bad_event_id("Last-Event-ID needs X-Sessile-Event-Ids: 1 beside it.")
     if seen.response is None and headers.idempotency_key is None:
         raise bad_event_id(
-            "This Last-Event-ID does not name its answer: send the Idempotency-Key of the first request with it, or ask"
-            " anew without it."
+            "This Last-Event-ID does not name its answer: send the Idempotency-Key of the first request with it, or"
+            " begin anew without it."
         )
     if seen.response is not None and seen.request != request_digest(body):
         raise bad_event_id("This Last-Event-ID is of a stream that another request began.")

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection with the limits that it does not have: sizes and times before anyone is known.
+"""Limits uvicorn's HTTP connections: sizes and times of a request's head and body, before authentication.
 
 A request's head must be complete within `head_s` and `head_bytes_max`, its body within `body_s`; a connection that does
 neither is answered with 408 or 431, or just closed. Idle keep-alive is uvicorn's own `timeout_keep_alive`.

@@ -54,8 +54,8 @@ class RequestContextMiddleware:
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
         taken = 0
-        told = RateLimitState()
-        RATE_LIMIT_STATE.set(told)  # of this request: every task that it starts has it
+        rate_limits = RateLimitState()
+        RATE_LIMIT_STATE.set(rate_limits)  # of this request: every task that it starts has it
 
         async def limited_receive() -> Message:
             nonlocal taken
@@ -74,7 +74,7 @@ class RequestContextMiddleware:
                     (b"x-request-id", request_id.encode()),
                     (b"date", formatdate(usegmt=True).encode()),
                     (b"x-content-type-options", b"nosniff"),
-                    *told.headers,
+                    *rate_limits.headers,
                 ]
             await send(message)
 

@@ -1,7 +1,7 @@
-"""One port for everything: uvicorn's HTTP connections and our WebSockets, inside a loop that somebody else runs.
+"""One port for everything: uvicorn's HTTP connections and our WebSockets, inside the caller's event loop.
 
 uvicorn's own server is left out: it takes over the signals and ends the process when a port is taken. Its connection
-class and configuration are what we need. The owner calls `start`, then `drain` when the process is asked to leave, then
+class and configuration are what we need. The owner calls `start`, then `drain` when the process is to leave, then
 `stop`; nothing here handles signals.
 """
 
@@ -118,13 +118,15 @@ class Server:
         def connection() -> asyncio.Protocol:
             return HttpConnection(config, self._state, {}, loop)
 
-        secured: dict[str, Any] = {}
+        tls_options: dict[str, Any] = {}
         if self._tls is not None:
-            secured = {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
+            tls_options = {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
         elif not is_loopback(self._host):
-            log.warning("listening_without_tls", host=self._host, consequence="keys and texts can be read on the way")
+            log.warning("tls_disabled", host=self._host, consequence="keys and texts can be read on the way")
         try:
-            self._listener = await loop.create_server(connection, self._host, self._port, backlog=BACKLOG, **secured)
+            self._listener = await loop.create_server(
+                connection, self._host, self._port, backlog=BACKLOG, **tls_options
+            )
         except OSError as error:
             raise Unavailable(
                 "address_unavailable",
@@ -133,23 +135,23 @@ class Server:
         for listening in self._listener.sockets:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.gateway.start()
-        log.info("listening", url=self.url)
+        log.info("server_started", url=self.url)
 
     async def drain(self, reason: str, after_ms: int) -> None:
-        """Lets nobody new in, tells everybody that the server goes away, and returns when all have left: after
+        """Takes no new connections, sends `goaway` to every open one, and returns when all have left: after
         `after_ms` they are closed with 1012, and a little later what is left is cut."""
         self.gateway.draining = True
         door = self._door
         if door is None:
             return
-        log.info("draining", connections=len(door.connections), after_ms=after_ms)
+        log.info("drain_started", connections=len(door.connections), after_ms=after_ms)
         door.goaway(reason, after_ms)
         timeout_s = after_ms / 1000 + self._limits.connection.timing.close_s + 1
         try:
             async with asyncio.timeout(timeout_s):
                 await door.empty.wait()
         except TimeoutError:
-            log.warning("drain_cut_short", connections=len(door.connections))
+            log.warning("drain_timed_out", connections=len(door.connections))
 
     async def stop(self) -> None:
         """Closes the port, lets requests under way finish for a moment, cuts the rest. Idempotent."""

@@ -1,4 +1,4 @@
-"""Server-sent events as an answer: written as they come, and its writer is told when the client has left.
+"""Writes server-sent events as they come, and notices at once when the client has left.
 
 Starlette's own streaming leaves it to the server whether a client that goes away is noticed; here it is noticed at
 once, because closing a plain stream cancels its answer.
@@ -79,7 +79,8 @@ async def resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGener
 
 
 async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) -> AsyncGenerator[bytes, None]:
-    """A stream with a comment whenever it has been silent for so long, which tells proxies and readers of its life."""
+    """A stream with a comment whenever it has been silent for so long, which shows proxies and readers that it
+    lives."""
     async with aclosing(chunks):
         while True:
             coming = asyncio.ensure_future(anext(chunks, None))

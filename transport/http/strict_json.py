@@ -1,4 +1,4 @@
-"""How the bodies of requests are read: strictly, once, and with what no log can hold refused at the door.
+"""Parses request bodies as strict JSON: once, refusing what no log can hold.
 
 Beyond what the models of `wire` check: half a surrogate pair is no text, a number is finite and an integer below 2**53,
 nothing is nested deeper or holds more values than a frame of the WebSocket door may. Raises BadInput.

@@ -1,4 +1,4 @@
-"""The certificate of the public doors: one chain and key for HTTPS, secure WebSockets and gRPC.
+"""TLS of the public ports: one chain and key for HTTPS, secure WebSockets and gRPC.
 
 TLS 1.2 and later, with what OpenSSL holds to be good; no client certificates (peers have their own: `transport.peer`).
 A certificate is read at the start; a new one comes into force with a restart, which a drain makes unnoticed.

@@ -1,4 +1,4 @@
-"""One chat completion being read from its log: as a whole, or as the chunks of a stream."""
+"""Reads one chat completion from its log: as a whole, or as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class ChatCompletionReader:
     async def stream(
         self, *, ids: EventIdFormat | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes of a stream. Raises what is wrong before the first of them; later it is told in the stream.
+        """The bytes of a stream. Raises what is wrong before the first of them; later it is an event of the stream.
 
         `skip`: what its reader has seen already, by a stream of the same request with ids."""
-        told = False
+        sent = False
         cursor = self._started.cursor
         with cursor:
             try:
@@ -66,14 +66,14 @@ class ChatCompletionReader:
                         # The id stands on the last chunk of its event: one that is cut off before it comes again.
                         event_id = ids(cursor.epoch, record.offset) if ids and number == len(entries) else None
                         yield self._chunk([entry], event_id)
-                        told = True
+                        sent = True
                 if self._usage:
                     bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
                     last = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(bodies)}
                     yield sse.data(encode(last))
                 yield sse.DONE
             except SessileError as error:
-                if not told:
+                if not sent:
                     raise
                 yield sse.data(encode({"error": errors.public(error)}))
 

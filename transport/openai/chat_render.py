@@ -1,4 +1,4 @@
-"""The log's events as chat completions: chunks of a stream, or one whole answer.
+"""Renders the log's events as chat completions: chunks of a stream, or one whole answer.
 
 Pure. One `ChoiceBuilder` per response follows its events; what it makes of them is OpenAI's, field by field.
 """
@@ -65,7 +65,7 @@ class ChoiceBuilder:
                 return []
 
     def retract(self) -> None:
-        """Something of it was taken back: its log probabilities, which spell the tokens out, are not told."""
+        """Something of it was taken back: its log probabilities, which spell the tokens out, are not shown."""
         self._all_logprobs = None
 
     def _delta(self, delta: dict[str, Json] | None, logprobs: tuple[Json, ...] = ()) -> list[dict[str, Json]]:

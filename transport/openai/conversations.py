@@ -25,7 +25,7 @@ def _page(
     after: Annotated[str | None, Query(max_length=128)] = None,
     include: Annotated[list[str] | None, Query()] = None,
 ) -> ItemPageQuery:
-    del include  # nothing that it could ask for exists here
+    del include  # nothing that it could name exists here
     return ItemPageQuery(limit=limit, order=order, after=after)
 
 

@@ -1,8 +1,8 @@
-"""Sessions without asking: which session already holds the history that a stateless client resends.
+"""Finds the session that already holds the history which a stateless client resends.
 
-A history is named by a chain of hashes: the first over who asks (tenant, principal, end user), the model, the tools
+A history is named by a chain of hashes: the first over the caller (tenant, principal, end user), the model, the tools
 and the instructions, each next one over the one before it and one message. The index knows, for the chain as it stood
-behind an answer of ours, where that answer lies. So a place is found only by whoever could have been told its
+behind an answer of ours, where that answer lies. So a place is found only by whoever could have seen its
 words: same principal, `user`, model and tools, and at least one answer that we produced. All chains of a conversation
 begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them together.
 
@@ -120,14 +120,14 @@ class MemoryHistory:
         self._keep(chain, [each for each in self._places.get(chain, ()) if each.place != place])
 
     def _add(self, chain: bytes, new: _CachedPlace) -> None:
-        others = [each for each in self._places.get(chain, ()) if each.place != new.place]
-        self._keep(chain, [*others, new][-PLACES_PER_KEY_MAX:])
+        rest = [each for each in self._places.get(chain, ()) if each.place != new.place]
+        self._keep(chain, [*rest, new][-PLACES_PER_KEY_MAX:])
         self._places.move_to_end(chain)
         if new.given:
             self._given.append((new.until, chain))
         self._sweep(self._clock())
         while max(self._count, len(self._given)) > self._places_max:
-            if self._given:  # those first that somebody has gone on from
+            if self._given:  # those first that were gone on from
                 chain = self._given.popleft()[1]
                 self._keep(chain, [each for each in self._places.get(chain, ()) if not each.given])
             else:
@@ -197,8 +197,8 @@ class HistoryMatch(NamedTuple):
 async def find_history(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:
     """The place that holds most of the history, as the index gives it. Raises Unavailable."""
     answers = [number for number in range(len(units), 0, -1) if units[number - 1].answer][:ANSWERS_LOOKED_UP_MAX]
-    found = await index.take([behind[number - 1] for number in answers])
-    if found is None:
+    taken = await index.take([behind[number - 1] for number in answers])
+    if taken is None:
         return None
-    number = answers[found[0]]
-    return HistoryMatch(found[1], number, behind[number - 1])
+    number = answers[taken[0]]
+    return HistoryMatch(taken[1], number, behind[number - 1])

@@ -1,9 +1,9 @@
 """A log as an async iterator of records: the reader that HTTP doors use on the same feeds as every WebSocket.
 
-Acquire it before whatever writes the records is asked for: then nothing falls in between, and what comes is taken from
-the feed's tail without a question to the journal. A reader further back is given pages, scrubbed (I3).
+Acquire it before the command that makes the records is sent: then nothing falls in between, and what comes is taken
+from the feed's tail without a question to the journal. A reader further back is given pages, scrubbed (I3).
 
-Does not know windows: one record after another is handed on as its taker asks, and the feed keeps nothing for it.
+Does not know windows: one record after another is handed on as its taker is ready, and the feed keeps nothing for it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class LogCursor:
         """Nobody else reads any of what it follows through this gateway: other readers of the log, if there are any,
         follow other responses."""
         mine = self._reader.follows
-        others = (reader.follows for reader in self._reader.feed.readers if reader is not self._reader)
-        return all(mine is not None and theirs is not None and mine.isdisjoint(theirs) for theirs in others)
+        followed = (reader.follows for reader in self._reader.feed.readers if reader is not self._reader)
+        return all(mine is not None and theirs is not None and mine.isdisjoint(theirs) for theirs in followed)
 
     @property
     def epoch(self) -> Epoch:
@@ -99,8 +99,8 @@ class LogCursor:
 
     def retracted(self, response_id: str, category: str) -> bool:
         """Whether something of a response is known to have been taken back under a category."""
-        found = self._reader.feed.retractions
-        return any(event.response_id == response_id and event.category == category for _, event in found)
+        retractions = self._reader.feed.retractions
+        return any(event.response_id == response_id and event.category == category for _, event in retractions)
 
     @property
     def top(self) -> int:
@@ -128,7 +128,7 @@ class LogCursor:
                 raise self._ended
             self._readable.clear()
             if epoch and feed.epoch != epoch:
-                raise StaleCursor("journal_unavailable", "The log of this session was restored; ask again.")
+                raise StaleCursor("journal_unavailable", "The log of this session was restored; read it again.")
             entries = feed.after(position)
             if entries is None or (not entries and not feed.top):
                 records = await self._page(position)

@@ -1,4 +1,4 @@
-"""What a client may know of the models: `/v1/models`, and whether a request names one that is served."""
+"""Lists the models that are served: `/v1/models`, and whether a request names one that is served."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def card_of(info: EngineInfo, *, created: int = 0) -> ModelCard:
 
 
 class ModelCatalog:
-    """The models of a cluster, as the view of one gateway tells them: `Models`.
+    """The models of a cluster, as the view of one gateway has them: `Models`.
 
     Replicas of one model are alike but for their engines' settings: what one of them lacks is not promised. A model
     whose replicas are all gone stays for `keep_s`, so that a restart of its only replica is `no_replica`, which is to

@@ -1,6 +1,6 @@
-"""From a request's words to ours: items, tools, sampling. Pure; raises BadInput with the `param` that is wrong.
+"""Parses OpenAI's requests into items, tools and sampling. Pure; raises BadInput with the `param` that is wrong.
 
-Does not know sessions: where the items go is decided in `transport.openai.places`.
+Does not know sessions: where the items go is decided in `transport.openai.turn_starter`.
 """
 
 from __future__ import annotations
@@ -133,15 +133,15 @@ def chat_sampling(request: request_models.ChatRequest) -> Sampling:
     )
 
 
-def _chat_format(wanted: request_models.ResponseFormat | None) -> TextOptions | None:
-    if wanted is None or wanted.type == "text":
+def _chat_format(given: request_models.ResponseFormat | None) -> TextOptions | None:
+    if given is None or given.type == "text":
         return None
-    if wanted.type == "json_object":
+    if given.type == "json_object":
         return TextOptions({"type": "json_object"})
-    if wanted.json_schema is None or wanted.json_schema.schema_ is None:
-        param = "response_format.json_schema" + (".schema" if wanted.json_schema is not None else "")
+    if given.json_schema is None or given.json_schema.schema_ is None:
+        param = "response_format.json_schema" + (".schema" if given.json_schema is not None else "")
         raise BadInput("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
-    schema = wanted.json_schema
+    schema = given.json_schema
     return _schema_format(schema.name, schema.schema_, schema.strict, "response_format.json_schema.schema")
 
 
@@ -221,14 +221,14 @@ def response_sampling(request: request_models.ResponsesRequest, tool_names: Sequ
     )
 
 
-def _response_format(wanted: request_models.TextFormat | None) -> TextOptions | None:
-    if wanted is None or wanted.type == "text":
+def _response_format(given: request_models.TextFormat | None) -> TextOptions | None:
+    if given is None or given.type == "text":
         return None
-    if wanted.type == "json_object":
+    if given.type == "json_object":
         return TextOptions({"type": "json_object"})
-    if wanted.schema_ is None or wanted.name is None:
-        raise _missing("text.format.schema" if wanted.schema_ is None else "text.format.name")
-    return _schema_format(wanted.name, wanted.schema_, wanted.strict, "text.format.schema")
+    if given.schema_ is None or given.name is None:
+        raise _missing("text.format.schema" if given.schema_ is None else "text.format.name")
+    return _schema_format(given.name, given.schema_, given.strict, "text.format.schema")
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def _tools(tools: Sequence[request_models.ChatFunction | request_models.Function
 
 
 def check_schema(schema: dict[str, Any], param: str, *, of_object: bool = False) -> None:
-    """Raises BadInput for what is no JSON schema, or none of an object where one is wanted."""
+    """Raises BadInput for what is no JSON schema, or none of an object where one is given."""
     what = None
     if of_object and schema.get("type", "object") != "object":
         what = f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema['type']}\"'."

@@ -1,7 +1,7 @@
-"""The log in the shapes of OpenAI's Responses and Conversations.
+"""Renders the log in the shapes of OpenAI's Responses and Conversations.
 
-Our events have its names and fields already; what differs is said here: times in seconds, the response with what was
-asked of it, parts with the lists that its clients expect. Pure.
+Our events have its names and fields already; what differs is made here: times in seconds, the response with its
+request, parts with the lists that its clients expect. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sessions.model.types import (
     Tool,
 )
 
-_UNSAID: Final[dict[str, Json]] = {
+_DEFAULTS: Final[dict[str, Json]] = {
     "background": False,
     "conversation": None,
     "instructions": None,
@@ -47,8 +47,8 @@ _UNSAID: Final[dict[str, Json]] = {
 
 
 def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[str, Json]:
-    """What a response is shown to have been asked, as it is journaled: only what is not the default."""
-    said: dict[str, Json] = {
+    """The request that a response shows, as it is journaled: only what is not the default."""
+    shown: dict[str, Json] = {
         "max_output_tokens": sampling.max_output_tokens,
         "parallel_tool_calls": sampling.parallel_tool_calls,
         "temperature": sampling.temperature,
@@ -59,16 +59,16 @@ def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[s
         "tools": [{**msgspec.to_builtins(tool), "parameters": tool.parameters or {}} for tool in tools],
         **more,
     }
-    return {name: value for name, value in said.items() if value is not None and value != _UNSAID.get(name)}
+    return {name: value for name, value in shown.items() if value is not None and value != _DEFAULTS.get(name)}
 
 
 def response(body: ev.ResponseBody) -> dict[str, Json]:
     """The `response` object."""
-    asked: Mapping[str, Json] = body.request if isinstance(body.request, dict) else {}
+    request: Mapping[str, Json] = body.request if isinstance(body.request, dict) else {}
     cancelled = (body.incomplete_details or {}).get("reason") == "cancelled"
     return {
-        **_UNSAID,
-        **asked,
+        **_DEFAULTS,
+        **request,
         "id": body.id,
         "object": "response",
         "created_at": body.created_at / 1000,

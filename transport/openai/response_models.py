@@ -1,8 +1,8 @@
 """What the page at /docs says of answers: every one whole, and streams with what their events look like.
 
-These models only describe. The answers are made by `chat`, `shown` and the routes from the log; that they fit what
-is said here is what the fuzzing from the document holds (`bench.openai_fuzz`). Unknown fields are ruled out, so that a
-field which is added there and not here is found.
+These models only describe. The answers are made by `chat_render`, `render` and the routes from the log; that they fit
+what is declared here is what the fuzzing from the document holds (`bench.openai_fuzz`). Unknown fields are ruled out,
+so that a field which is added there and not here is found.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class ConversationOf(ResponseModel):
 
 
 class ResponseObject(ResponseModel):
-    """A response with what was asked of it."""
+    """A response with its request."""
 
     id: str
     object: Literal["response"]
@@ -335,7 +335,7 @@ class SessionDeletedObject(ResponseModel):
 
 
 class SessionState(ResponseModel):
-    """Everything of a session, retractions applied; what the fields hold is said in the protocol."""
+    """Everything of a session, retractions applied; what the fields hold is in the protocol."""
 
     items: list[dict[str, Any]]
     open: list[dict[str, Any]]

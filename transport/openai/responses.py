@@ -1,4 +1,4 @@
-"""One response of the Responses API being read from its log: as it stands, to its end, or as a stream of events."""
+"""Reads one response of the Responses API from its log: as it stands, to its end, or as a stream of events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResponseReader:
         ended: Callable[[ev.ResponseBody], Awaitable[None]] | None = None,
     ) -> None:
         """`after`: where the log may be read from to meet all of the response. `ended` is called with it at its end,
-        before the reader is told."""
+        before the reader gets it."""
         self.cursor = cursor
         self.response_id = response_id
         self._after = after
@@ -44,8 +44,8 @@ class ResponseReader:
         await self.cursor.check(self._after)
         if self.cursor.retracted(self.response_id, ERASED):
             raise not_found(self.response_id)
-        asked = (await self.begun()).request
-        if isinstance(asked, dict) and asked.get("store") is False:
+        request = (await self.begun()).request
+        if isinstance(request, dict) and request.get("store") is False:
             raise not_found(self.response_id)
 
     async def check_seen(self, seen: EventId) -> None:
@@ -64,13 +64,13 @@ class ResponseReader:
             if isinstance(event, ev.ResponseQueued | ev.ResponseCreated | TERMINAL):
                 body = event.response
                 if isinstance(event, TERMINAL):
-                    await self._note(body)
+                    await self._report_end(body)
                     break
         if body is None:
             raise not_found(self.response_id)
         return body
 
-    async def _note(self, body: ev.ResponseBody) -> None:
+    async def _report_end(self, body: ev.ResponseBody) -> None:
         if self._ended is not None:
             await self._ended(body)
 
@@ -86,7 +86,7 @@ class ResponseReader:
         self, *, starting_after: int | None = None, ids: EventIdFormat | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
         """The events behind `starting_after` (a sequence number) and behind `skip` to the last one, with `ids` where
-        they are wanted. What goes wrong is told as the last event, as OpenAI does."""
+        they are given. What goes wrong is the last event, as OpenAI does."""
         body: ev.ResponseBody | None = None
         upcoming = 0 if starting_after is None else starting_after + 1
         with self.cursor as cursor:
@@ -99,22 +99,22 @@ class ResponseReader:
                         continue
                     upcoming = max(upcoming, event.sequence_number + 1)
                     if isinstance(event, TERMINAL):
-                        await self._note(event.response)
+                        await self._report_end(event.response)
                     if isinstance(event, ev.ResponseQueued | ev.ResponseCreated):
                         body = event.response
                     seen = starting_after is not None and event.sequence_number <= starting_after
                     seen = seen or (skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset)
                     if not seen:
-                        said = render.event(event)
+                        shown = render.event(event)
                         if isinstance(event, ev.ResponseInProgress) and body is not None:
-                            said["response"] = render.response(msgspec.structs.replace(body, status="in_progress"))
+                            shown["response"] = render.response(msgspec.structs.replace(body, status="in_progress"))
                         event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
-                        yield sse.data(_encode(said), event=said["type"], id=event_id)
+                        yield sse.data(_encode(shown), event=shown["type"], id=event_id)
                     if isinstance(event, TERMINAL):
                         return
             except SessileError as error:
-                said = {**errors.public(error), "type": "error", "sequence_number": upcoming}
-                yield sse.data(_encode(said), event="error")
+                shown = {**errors.public(error), "type": "error", "sequence_number": upcoming}
+                yield sse.data(_encode(shown), event="error")
 
 
 def not_found(response_id: str, param: str = "response_id") -> NotFound:

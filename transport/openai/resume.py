@@ -55,19 +55,19 @@ async def check(cursor: LogCursor, after: int, seen: EventId) -> None:
 
 async def _responses(cursor: LogCursor, after: int, first: ResponseId, choices: int) -> tuple[ResponseId, ...]:
     """`first` and those that were begun behind it below the same question: the choices of one request, in order."""
-    found: list[ResponseId] = []
+    responses: list[ResponseId] = []
     parent_id = None
     async for record in cursor.records(after, live=False):
         match record.event:
             case ev.ResponseCreated(response=body) | ev.ResponseQueued(response=body):
-                if not found and body.id == first:
-                    found, parent_id = [first], body.parent_id
-                elif found and body.parent_id == parent_id:
-                    found.append(body.id)
-                if len(found) == choices:
-                    return tuple(found)
+                if not responses and body.id == first:
+                    responses, parent_id = [first], body.parent_id
+                elif responses and body.parent_id == parent_id:
+                    responses.append(body.id)
+                if len(responses) == choices:
+                    return tuple(responses)
     raise _not_there()
 
 
 def _not_there() -> BadInput:
-    return bad_event_id("What this Last-Event-ID names is not there (any more): ask anew without it.")
+    return bad_event_id("What this Last-Event-ID names is not there (any more): begin anew without it.")

@@ -62,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 
 class TurnInput(NamedTuple):
-    """What a stateless request asks the model, in the terms of sessions."""
+    """The input of a stateless request, in the terms of sessions."""
 
     model: str
     user: str | None

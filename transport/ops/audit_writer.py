@@ -1,8 +1,8 @@
-"""What a gateway writes into the audit log: what was asked of it that no session's append can carry.
+"""Writes a gateway's rows into the audit log: actions and refusals that no session's append can carry.
 
-Each row is durable before what it tells of is answered. Refusals are the exception where a door cannot wait: they are
-written beside it, and at most once a minute for one key and one thing, with the number of those left out, so that
-whoever is refused cannot fill the log. A journal that is away keeps nobody from being refused.
+Each row is durable before the action that it records is answered. Refusals are the exception where a door cannot wait:
+they are written beside it, and at most once a minute for one key and one thing, with the number of those left out, so
+that whoever is refused cannot fill the log. A journal that is away keeps nobody from being refused.
 
 Does not know who may do what (`sessions.model.authorization`), nor how rows are made (`sessions.model.audit`).
 """
@@ -49,24 +49,24 @@ class AuditWriter(KeyListener):
         session: str = "",
         detail: Mapping[str, Json] | None = None,
     ) -> None:
-        """Raises Unavailable: then it is not written, and what it tells of must not be done."""
+        """Raises Unavailable: then it is not written, and the action must not be carried out."""
         row = Audited(action=action, at=self._now_ms(), by=by, user=user, session=session, detail=detail or {})
         await self.audit.record(tenant, [row])
 
     async def forbidden(self, principal: Principal, error: Forbidden, what: str) -> None:
-        """Somebody whom we know asked for what is not theirs to ask for. Raises nothing."""
+        """Records that a known principal was refused. Raises nothing."""
         row = self._refusal(principal, error, what)
         if row is not None:
             await self._write(principal.tenant, row)
 
     def key_refused(self, key: ApiKey, error: SessileError) -> None:
-        """A key that has ended was shown, with the right secret."""
+        """Implements `KeyListener`: records that a key that has ended was shown."""
         row = self._refusal(key.principal, error, "a key that has ended")
         if row is not None:
             self._tasks.start(self._write(key.tenant, row))
 
     def _refusal(self, principal: Principal, error: SessileError, what: str) -> Audited | None:
-        """None where it was said not long ago."""
+        """None where the same was written not long ago."""
         about, now = (principal.tenant, principal.id, error.code, what), self._clock()
         written_at, left_out = self._refused.pop(about, (None, 0))
         if written_at is not None and now - written_at < REFUSALS_EVERY_S:
@@ -85,4 +85,4 @@ class AuditWriter(KeyListener):
         try:
             await self.audit.record(tenant, [row])
         except SessileError as error:
-            log.error("refusal_not_audited", tenant=tenant, error=error.code)
+            log.error("refusal_audit_failed", tenant=tenant, error=error.code)

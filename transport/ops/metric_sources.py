@@ -1,7 +1,7 @@
-"""What is read when somebody scrapes: quantities that engine, runtime, directory and gateway keep anyway.
+"""Registers the gauges that are read at a scrape: quantities that engine, runtime, directory and gateway keep anyway.
 
 Only takes numbers that lie ready: a scrape holds up the loop for as long as these functions take, so nothing here goes
-through the sessions of a replica. Which of an engine's counters have a name of their own is decided here; the others
+through the sessions of a replica. Which of an engine's counters have a name of their own is decided here; the rest
 are `engine_events_total{event}`.
 """
 
@@ -123,7 +123,7 @@ def register_router_metrics(measures: Metrics, router: Router) -> None:
         lambda: {
             ("serving",): 0,
             ("draining",): 0,
-            **Counter(("draining" if each.draining else "serving",) for each in router.whereabouts.view.members),
+            **Counter(("draining" if each.draining else "serving",) for each in router.routes.view.members),
         },
     )
 
@@ -144,7 +144,13 @@ def register_connection_metrics(measures: Metrics, counters: Counter[str]) -> No
     gauge("connections_refused", "WebSockets that found no room.", (), plain("connections_refused"), grows=True)
     gauge("connections_closed", "WebSockets that we closed, by code.", ("code",), ending("closed_"), grows=True)
     gauge("slow_readers", "Readers that left a full window unread.", (), plain("closed_4408"), grows=True)
-    gauge("connections_paced", "WebSockets told to come later.", (), plain("connections_paced"), grows=True)
+    gauge(
+        "connections_paced",
+        "WebSockets that were refused with a time to come again.",
+        (),
+        plain("connections_paced"),
+        grows=True,
+    )
     gauge("resumes", "Readers that came, by how they caught up.", ("mode",), ending("resumed_"), grows=True)
     gauge("limits_refused", "Requests beyond a limit, by which.", ("limit",), ending("limited_"), grows=True)
     gauge("grpc_calls", "Calls on the gRPC door.", (), plain("grpc_calls"), grows=True)

@@ -1,7 +1,7 @@
-"""A port of its own for what is no client's business: `/metrics` and `/healthz` of any role, without keys.
+"""Serves `/metrics` and `/healthz` of any role on a port of their own, without keys.
 
-Replicas have no other HTTP port. It listens on loopback unless told otherwise; whoever lets it listen elsewhere keeps
-strangers away from it by the network, as one does with every exporter. Nothing can be changed through it.
+Replicas have no other HTTP port. It listens on loopback unless configured otherwise; whoever lets it listen elsewhere
+keeps strangers away from it by the network, as one does with every exporter. Nothing can be changed through it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The operator's desk: what is shown of replicas and sessions, and the two things that an operator may do about them.
+"""The operator API: lists replicas and sessions, drains a replica, hands a session off.
 
-Two desks: `LocalOperatorApi` for a process that is all there is, `ClusterOperatorApi` for a gateway, which asks the
-replicas over peer links of the kind `operator`, as `app.py sessions` does. A replica that does not answer is named with
-the reason, and the others are shown. Who may sit at it is the routes' business.
+Two implementations: `LocalOperatorApi` for a process that is all there is, `ClusterOperatorApi` for a gateway, which
+surveys the replicas over peer links of the kind `operator`, as `app.py sessions` does. A replica that does not answer
+is named with the reason, and the rest is shown. Who may use it is the routes' business.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def resident_shown(resident: ResidentSession) -> dict[str, Any]:
 
 
 class HeldKV(NamedTuple):
-    """Bytes by replica, None where its engine does not count them; and why others did not answer."""
+    """Bytes by replica, None where its engine does not count them; and why some did not answer."""
 
     bytes_of: dict[str, int | None]
     silent: dict[str, str]
@@ -116,8 +116,8 @@ class LocalOperatorApi:
 
     def _surveyed(self, query: SessionQuery) -> dict[str, Surveyed | LinkDown]:
         after = parse_session_key(query.after) if query.after else None
-        asked = Survey(0, after, query.limit, query.tenant, query.session, query.state)
-        return {str(self._member().replica): self._surveyor.answer(asked)}
+        request = Survey(0, after, query.limit, query.tenant, query.session, query.state)
+        return {str(self._member().replica): self._surveyor.answer(request)}
 
     async def drain(self, replica: str) -> None:
         raise no_other_replica()
@@ -127,7 +127,7 @@ class LocalOperatorApi:
 
 
 class ClusterOperatorApi:
-    """Of a gateway. Draining goes on in the background: the list of replicas tells when it has ended."""
+    """Of a gateway. Draining goes on in the background: the list of replicas shows when it has ended."""
 
     def __init__(self, view: Callable[[], View], security: PeerSecurity, tasks: Tasks) -> None:
         self._view = view
@@ -177,9 +177,9 @@ class ClusterOperatorApi:
         try:
             async with open_link(self._security, member, "desk") as link:
                 await link.drain(asyncio.Queue())
-            log.info("drained", replica=member.replica)
+            log.info("replica_drained", replica=member.replica)
         except (LinkDown, SessileError) as error:
-            log.warning("not_drained", replica=member.replica, error=str(error))
+            log.warning("drain_failed", replica=member.replica, error=str(error))
         finally:
             self._draining.discard(str(member.replica))
 
@@ -197,4 +197,4 @@ def no_other_replica() -> Conflict:
 
 
 def local_operator_api(member: Callable[[], Member], runtime: Runtime, engine: Engine) -> LocalOperatorApi:
-    return LocalOperatorApi(member, SessionSurvey(runtime, engine, None, asyncio.get_running_loop().time), engine)
+    return LocalOperatorApi(member, SessionSurvey(runtime, engine), engine)

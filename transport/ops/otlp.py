@@ -1,8 +1,8 @@
 """Traces to an OpenTelemetry collector (OTLP over HTTP), where one is configured (`--otlp`).
 
 Spans are handed over when they have ended and are sent in batches from a thread of the exporter's own; a collector that
-is away loses spans and nothing else. The packages are those of requirements/traces.in and are imported only here, when
-they are wanted.
+is away loses spans and nothing else. The packages are those of requirements/traces.in and are imported only here, where
+traces are configured.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class OtelTracer:
             """Random ones, but for the root span of a response, whose ids follow from it."""
 
             def generate_span_id(self) -> int:
-                wanted = _root.get()
-                return wanted[1] if wanted is not None else super().generate_span_id()
+                ids = _root.get()
+                return ids[1] if ids is not None else super().generate_span_id()
 
             def generate_trace_id(self) -> int:
-                wanted = _root.get()
-                return wanted[0] if wanted is not None else super().generate_trace_id()
+                ids = _root.get()
+                return ids[0] if ids is not None else super().generate_trace_id()
 
         resource = Resource.create(
             {"service.name": "sessile", "service.version": version, "service.instance.id": name, "sessile.role": role}

@@ -1,4 +1,4 @@
-"""What is asked of the interpreter and of the C library once everything that lasts has been made.
+"""Tunes the interpreter and the C library once everything that lasts has been made.
 
 Giving memory back: what a storm of large messages took is returned to the system when the storm is over.
 

@@ -49,7 +49,7 @@ class MetricsExposition:
         return self._client.generate_latest(self._registry), self._client.CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:
-        """What prometheus-client asks a collector for."""
+        """Implements prometheus-client's collector."""
         from prometheus_client.metrics_core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -71,8 +71,8 @@ class MetricsExposition:
                     try:
                         for labels, value in family.read().items():
                             shown.add_metric(labels, value)
-                    except Exception:  # one quantity that cannot be read does not take the others along
-                        log.exception("not_measured", metric=name)
+                    except Exception:  # one quantity that cannot be read does not take the rest along
+                        log.exception("metric_read_failed", metric=name)
                     yield shown
                 case Histograms():
                     spread = HistogramMetricFamily(name, family.about, labels=family.labels)

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 SERVER_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.so_reuseport", 0),  # a second replica on the same port is a mistake, and is told so
+    ("grpc.so_reuseport", 0),  # a second replica on the same port is a mistake, and fails
 )
 
 Accept = Callable[[Carrier, str], Awaitable[None]]
@@ -96,7 +96,7 @@ class PeerServer:
     async def link(self, context: Any) -> None:
         """One stream."""
         if not self._security.admits(context.invocation_metadata()):
-            log.warning("peer_without_token", peer=context.peer())
+            log.warning("peer_rejected", peer=context.peer())
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the cluster's token is missing or wrong")
         await context.send_initial_metadata((ADMITTED,))
         await self._accept(ServerCarrier(context), context.peer())

@@ -1,8 +1,8 @@
-"""One connection of the session protocol, without I/O: what bytes mean, what is allowed when, what time asks for.
+"""One connection of the session protocol, without I/O: what bytes mean, what is allowed when, what is due.
 
     hello ──hello accepted──> ready ──goaway, error, time──> closing
 
-The shell hands in messages with `received`, calls `tick` when `deadline` has come, tells what the socket did
+The shell hands in messages with `received`, calls `tick` when `deadline` has come, reports what the socket did
 (`wrote`, `stalled`, `flowing`), and carries out the returned actions in order. Time is an argument, nothing awaits.
 
 Decides: frames, legal moves, hello and heartbeat times, how many commands may be unanswered, the slow reader's
@@ -165,7 +165,7 @@ class Connection:
             return [Send(PONG)] if isinstance(frame, Ping) else []
         if not isinstance(frame, _LEGAL[self.phase]):
             if isinstance(frame, Hello):
-                return self._fail(BadInput("hello_repeated", "This connection has said hello."), now)
+                return self._fail(BadInput("hello_repeated", "hello was sent before on this connection."), now)
             return self._fail(BadInput("hello_expected", "The first message is hello."), now)
         if isinstance(frame, _COMMANDS):
             if self._unanswered >= self.limits.commands_max:
@@ -173,7 +173,7 @@ class Connection:
             self._unanswered += 1
         return [frame]
 
-    # -- what the shell says ----------------------------------------------------------------------------------------
+    # -- what the shell reports -------------------------------------------------------------------------------------
 
     def accept(self, connection_id: str) -> Ready:
         """The answer to a hello whose credentials are good."""
@@ -235,7 +235,7 @@ class Connection:
         )
 
     def tick(self, now: float) -> list[Action]:
-        """What time asks for. Harmless when nothing is due."""
+        """What is due at this time. Harmless when nothing is."""
         timing = self.limits.timing
         if now < self.deadline():
             return []

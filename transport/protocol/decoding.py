@@ -1,4 +1,4 @@
-"""From the bytes of one message to typed client frames, or to what is wrong with them.
+"""Decodes the bytes of one message into typed client frames, or reports what is wrong with them.
 
 Two kinds of wrong. `BadFrame` means that nothing after it can be trusted: not the encoding, no object, nested too
 deep, too many in one array; the connection is closed with its code. `RefusedFrame` is one frame that is well formed and
@@ -100,22 +100,22 @@ def _read(frame: object, values_max: int) -> ClientFrame | RefusedFrame:
     if problem is not None:
         path, what = problem
         return RefusedFrame(BadInput("invalid_request", f"{path}: {what}", param=path), command_id)
-    wanted = _TYPES.get(kind)
-    if wanted is None:
+    frame_type = _TYPES.get(kind)
+    if frame_type is None:
         return RefusedFrame(
             BadInput("unknown_type", f"{kind[:64]!r} is no message of this protocol.", param="type"), command_id
         )
     try:
-        return msgspec.convert(frame, wanted)  # type: ignore[return-value]
+        return msgspec.convert(frame, frame_type)  # type: ignore[return-value]
     except msgspec.ValidationError as exc:
         return RefusedFrame(invalid(exc), command_id)
 
 
 def invalid(error: msgspec.ValidationError) -> BadInput:
     """msgspec's complaint as an answer: the path of the field as `param`, and what would be right."""
-    found = _AT.match(str(error))
-    assert found is not None
-    what, path = found["what"], found["path"] or ""
+    match = _AT.match(str(error))
+    assert match is not None
+    what, path = match["what"], match["path"] or ""
     missing = _FIELD.search(what)
     if "matching regex" in what:
         what = f"Expected {_WORDS.get(path.rpartition('.')[2], what)}"

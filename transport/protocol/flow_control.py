@@ -1,4 +1,4 @@
-"""How much a connection may be ahead of its acknowledgements (PROTOCOL.md §3).
+"""Flow control: how far a connection may be ahead of its acknowledgements (PROTOCOL.md §3).
 
 The window counts events and bytes that were sent and not acknowledged, over all sessions of a connection, replay
 included. It is open while there is room for at least a little; the frame that fills it may overshoot, so that one event
@@ -36,7 +36,7 @@ class Window:
         self.bytes_max = bytes_max
         self.events = 0
         self.bytes = 0
-        self.full = False  # kept and not computed: it is asked several times for each event
+        self.full = False  # kept and not computed: it is read several times for each event
         self.full_since: float | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""What travels on the session protocol, as types, and how it becomes bytes.
+"""The messages of the session protocol as types, and their encodings.
 
 Server frames are encoded here in both encodings; an `Encoding` also writes the WebSocket frame around the payload,
 so that one record is turned into bytes once and the same bytes go to every reader of that encoding (RFC 6455 §5.2: a
@@ -29,7 +29,7 @@ EpochName = Annotated[Epoch, msgspec.Meta(max_length=128)]
 
 
 class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A session to read and where its reader stands. Without `offset` a snapshot is wanted."""
+    """A session to read and where its reader stands. Without `offset` it gets a snapshot."""
 
     session: SessionName
     epoch: EpochName | None = None

@@ -1,4 +1,4 @@
-"""Feeds: the live end of each log that somebody reads here, and the cursors on it.
+"""Feeds: the live end of each log that is read here, and the cursors on it.
 
 A `Feed` keeps the newest records of one session, as they become durable, in a tail bounded in bytes. A `FeedReader` is
 a cursor (epoch, position) and never a buffer: it takes from the tail what lies there, and pages of the journal where it
@@ -179,11 +179,11 @@ class Feed:
             reader.listener.readable(reader)
 
     def _cut(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Records with retractions among them: the tail begins anew at the last one, and what lies before it is told by
+        """Records with retractions among them: the tail begins anew at the last one, and what lies before it comes from
         the journal's pages, scrubbed."""
-        found = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
-        last = found[-1][0]
-        self.remember(records[0].offset - 1, last, found)
+        cuts = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
+        last = cuts[-1][0]
+        self.remember(records[0].offset - 1, last, cuts)
         self.drop_tail()
         return tuple(record for record in records if record.offset >= last)
 
@@ -206,18 +206,18 @@ class Feed:
         self.known = True
         if head.deleted_at is not None:
             self.deleted = True
-        if news:  # what one reader has found out is there for the others
+        if news:  # what one reader has learned is there for all
             for reader in self.readers:
                 reader.listener.readable(reader)
 
     def reaches(self, top: int) -> None:
-        """The log is known to go up to `top`, whoever has said so: every reader has something to fetch."""
+        """The log is known to go up to `top`, by whatever source: every reader has something to fetch."""
         if top > self.top:
             self.top = top
             for reader in self.readers:
                 reader.listener.readable(reader)
 
-    def remember(self, after: int, top: int, found: Iterable[Retraction]) -> None:
+    def remember(self, after: int, top: int, retractions: Iterable[Retraction]) -> None:
         """All retractions of (after, top] are now known. Of two stretches with a gap between them the later counts."""
         if top < self._seen_from:
             return
@@ -225,7 +225,7 @@ class Feed:
             self._seen_from = after
         self._seen_from = min(self._seen_from, after)
         self._seen_to = max(self._seen_to, top)
-        known = {offset: (offset, event) for offset, event in (*self.retractions, *found)}
+        known = {offset: (offset, event) for offset, event in (*self.retractions, *retractions)}
         self.retractions = [known[offset] for offset in sorted(known)]
 
     def retracted_after(self, offset: int) -> bool:
@@ -276,7 +276,7 @@ class Feed:
         self._entries = None
 
     def take_idle(self) -> bool:
-        """True when nothing came since this was last asked."""
+        """True when nothing came since the last call."""
         touched, self._touched = self._touched, False
         return not touched
 

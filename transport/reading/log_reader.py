@@ -1,6 +1,6 @@
-"""Reading logs for those who are not their actors: pages, states, and how a reader is to go on.
+"""Reads logs from the journal: pages, folded states, and resume plans.
 
-Everything a gateway asks of the journal is here. Reading never claims a session and never wakes an actor.
+All journal reads of a gateway are here. Reading never claims a session and never wakes an actor.
 
 Invariants:
 * A page is only handed on when every retraction behind its first record is known to the feed (I3), so that no text is
@@ -64,9 +64,9 @@ class LogReader:
 
     async def standing(self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None) -> ResumePlan:
         """Decides a resume. The caller has acquired `feed` before. Raises Forbidden, NotFound, Gone, Unavailable."""
-        authorization.demand(principal, "read")  # before anything that could tell such a key what there is
+        authorization.demand(principal, "read")  # before anything that could show such a key what there is
         if feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top:
-            # Somebody here reads this log already and its tail reaches back far enough: nothing to ask the journal.
+            # This log is read here already and its tail reaches back far enough: no need for the journal.
             visible(principal, feed.key, feed.user, feed.deleted)
             if feed.after(offset) is not None:
                 return ResumePlan("replay", feed.epoch, offset, feed.top)
@@ -125,10 +125,10 @@ class LogReader:
         """Finds every retraction of (after, top]: what the page holds, and what lies between it and the known part. The
         top is the feed's as it is by then: records may have been published, and others missed, since the page was read.
         """
-        found: list[Retraction] = []
+        retractions: list[Retraction] = []
         records, position = page.records, after
         while records:
-            found += [(r.offset, r.event) for r in records if isinstance(r.event, ContentRetracted)]
+            retractions += [(r.offset, r.event) for r in records if isinstance(r.event, ContentRetracted)]
             position = feed.covered_from(records[-1].offset)
             if position >= feed.top:
                 break
@@ -136,7 +136,7 @@ class LogReader:
             if further is None or further.head.epoch != page.head.epoch:
                 raise not_found(feed.key)
             records = further.records
-        feed.remember(after, max(position, page.head.top), found)
+        feed.remember(after, max(position, page.head.top), retractions)
 
     # -- states -----------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class LogReader:
 
 
 def visible(principal: Principal, key: SessionKey, user: str | None, deleted: bool) -> None:
-    """Raises what a principal is told of a session that it may not read (any more)."""
+    """Raises NotFound or Gone for a session that a principal may not read (any more)."""
     authorization.demand_visible(principal, key, user)
     if deleted:
         raise Gone("session_deleted", f"The session {key.session!r} was deleted.", param="session")

@@ -2,7 +2,7 @@
 
     subscribe ──> attach (journal) ──> resumed ──> pull ... pull ──> caught_up ──> pull as the log grows
 
-The owner (a shell) gives `wake`, which asks for a `collect` soon; `collect` takes frames from the readers that have
+The owner (a shell) gives `wake`, which requests a `collect` soon; `collect` takes frames from the readers that have
 something, in turn, as far as the window is open. Frames leave in the order in which they are appended to `out`.
 
 Invariants:
@@ -11,7 +11,7 @@ Invariants:
   cancelled response follows the answer to its cancel.
 * Nothing is kept for a slow reader: with the window full, cursors stand still.
 * A replaced or closed reader writes nothing more, whatever it was waiting for.
-* Large answers (states, lists) are made one at a time, and none while the socket takes no more: a peer that asks for
+* Large answers (states, lists) are made one at a time, and none while the socket takes no more: a peer that requests
   many and reads none holds one of them in memory.
 
 Does not know: sockets, what a frame is for, who the principal is.
@@ -98,7 +98,7 @@ class ReaderSet:
         self._turns: asyncio.Lock | None = None
         self._flowing: asyncio.Event | None = None
 
-    # -- what the client asks ---------------------------------------------------------------------------------------
+    # -- what the client does ---------------------------------------------------------------------------------------
 
     def subscribe(self, point: ResumePoint) -> None:
         """Begins to read a session, or begins anew. Its answer (`resumed`) is written when it is known."""
@@ -139,7 +139,7 @@ class ReaderSet:
         if reader.held is None:
             reader.held = []
         reader.held.append((until, self._encoding.frame(message)))
-        # An owner that has just changed may have told us the answer and not the event: then the journal has it.
+        # An owner that has just changed may have sent us the answer and not the event: then the journal has it.
         reader.feed.reaches(until)
         self.readable(reader)
 
@@ -155,7 +155,7 @@ class ReaderSet:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """For making and writing one large answer: the others wait, and this one until the socket takes it."""
+        """For making and writing one large answer: the rest waits, and this one until the socket takes it."""
         if self._turns is None:
             self._turns = asyncio.Lock()
         async with self._turns:
@@ -239,7 +239,7 @@ class ReaderSet:
         return reader
 
     def _again(self, reader: FeedReader, epoch: Epoch | None, offset: int | None) -> None:
-        """The reader cannot go on where it stands: it is attached anew and its client told how it goes on."""
+        """The reader cannot go on where it stands: it is attached anew and its client sent how it goes on."""
         fresh = self._attach(reader.feed.key.session, epoch, offset)
         if reader.held is not None:
             # A snapshot or reset says what these answers wait for; their offsets may be of another epoch.
@@ -321,7 +321,7 @@ class ReaderSet:
         self._source.feeds.release(reader)
         self.window.forget(reader, self._clock())
         if self._ready:
-            self._wake()  # the window may have opened for the others
+            self._wake()  # the window may have opened for the rest
 
 
 def resumed(session: SessionId, standing: ResumePlan) -> Resumed:

@@ -1,7 +1,7 @@
-"""Reconnect storms: how many connections are opened a second, and when those that are too many come again.
+"""Paces new connections: how many are let in a second, and when those that are too many come again.
 
 After a restart or a network's trouble everybody reconnects at once, and each one resumes: reads of the journal,
-snapshots, activations. So many a second are let in, with a burst of two seconds' worth; each of the others is told a
+snapshots, activations. So many a second are let in, with a burst of two seconds' worth; each of the rest gets a
 time of its own, one behind the other, at which there will be room for it. So the storm comes back as a stream and not
 as a storm.
 

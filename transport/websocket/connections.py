@@ -64,7 +64,7 @@ class WebSocketConnections:
             try:
                 connection.flush(now)
             except Exception:
-                # Ours to mend; its client resumes from the log, and the others in this turn are not to suffer.
+                # Ours to mend; its client resumes from the log, and the rest of this turn is not to suffer.
                 log.exception("flush_failed")
                 connection.abort()
 

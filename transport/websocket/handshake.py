@@ -34,7 +34,7 @@ USER_HEADER: Final = "x-sessile-user"  # the end user that a service's key speak
 
 class AgreedHandshake(NamedTuple):
     """`principal` is None where the handshake brought no credential, and where it brought a ticket: `redeem_ticket`
-    asks."""
+    has it then."""
 
     encoding: Encoding
     principal: Principal | None

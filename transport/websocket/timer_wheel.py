@@ -1,7 +1,7 @@
 """Deadlines of very many connections with one timer.
 
 Ten thousand idle connections would otherwise hold ten thousand timer handles. Deadlines are rounded up to slots; a slot
-that has come is emptied and each of its members asked when it really is due, which is later where something happened in
+that has come is emptied and each of its members says when it really is due, which is later where something happened in
 between. A member stands in the wheel once, under the slot that it knows as `slot`, and is not held when it was taken.
 """
 

@@ -46,8 +46,8 @@ from transport.reading.reader_set import ReaderSet
 from transport.websocket.handshake import AgreedHandshake, HandshakeParser, redeem_ticket, refusal, retire, shake_hands
 from transport.websocket.timer_wheel import TimerWheel
 
-SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the others
-DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was told to close
+SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
+DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
 
 log = structlog.get_logger(__name__)
 _parser_log = logging.getLogger("transport.websocket.websocket.parser")
@@ -55,7 +55,7 @@ _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connec
 
 
 class ConnectionHost(typing.Protocol):
-    """What a connection shares with the others; `transport.websocket.connections` has it."""
+    """What the connections of a server share; `transport.websocket.connections` has it."""
 
     gateway: Gateway
     limits: ConnectionLimits

@@ -1,4 +1,4 @@
--- Tells a session's watchers, each on its own channel in the session's slot; answers how many there were.
+-- Notifies a session's watchers, each on its own channel in the session's slot; answers how many there were.
 -- KEYS watch
 -- ARGV channel_prefix message
 local gateways = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. server_now(), '+inf')

@@ -1,10 +1,10 @@
--- Put in front of every script. The rules are those of store.py; this is where they run on a server.
+-- Put in front of every script. The rules are those of rules.py; this is where they run on a server.
 --
 -- Stored, as JSON arrays:
 --   members  HASH replica -> [incarnation, generation, renewed at, ttl, visible, stable, member]
 --   leases   HASH replica -> [incarnation, generation, renewed at, ttl]              one per partition
 --   owners   HASH session -> [replica, incarnation, activation, generation]          one per partition
---   meta     HASH version, sweep: the newest view that this slot has heard of; where tidying goes on
+--   meta     HASH version, sweep: the newest view known in this slot; where tidying goes on
 --   watch    ZSET gateway -> until                                                   one per session with readers
 -- All times are milliseconds of this server's clock.
 

@@ -1,6 +1,6 @@
 """The client's side of the protocol as a machine without I/O.
 
-Decides everything that is not a socket: what to say after connecting, which sessions to resume from where, which
+Decides everything that is not a socket: what to send after connecting, which sessions to resume from where, which
 commands to (re)send, when to acknowledge, when to ping, when silence means that the connection is dead, when and
 whether to dial again. Time is a number that each call brings (seconds of one monotonic clock), chance and ids are
 given at construction.
@@ -21,45 +21,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ._notices import (
-    Answered,
-    Applied,
-    CaughtUp,
-    Disconnected,
-    GoingAway,
-    Gone,
-    Link,
-    Notice,
-    Ready,
-    Snapped,
-    Stopped,
-    Warned,
-)
-from ._policy import (
-    CLOSE_ABNORMAL,
-    CLOSE_GOING_AWAY,
-    CLOSE_HEARTBEAT,
-    CLOSE_NORMAL,
-    DialError,
-    Limits,
-    backoff_s,
-    close_is_fatal,
-    close_reason,
-    retries_itself,
-)
+from . import _notices as notices
+from . import _policy as policy
+from . import errors
+from ._notices import Link
+from ._policy import Limits
 from ._track import Step, Track
 from ._window import Window
 from ._wire import Frame, check_integers, integer, string
-from .errors import (
-    CommandTimeout,
-    ConnectionStopped,
-    Lost,
-    ServerError,
-    SessileError,
-    TooManyCommands,
-    WireError,
-    server_error,
-)
+from .errors import ServerError, SessileError, WireError
 
 
 @dataclass
@@ -70,7 +40,7 @@ class _Command:
     attempts: int = 0
     #: sent on the present connection and not answered
     in_flight: bool = False
-    #: when to repeat after an answer that said "later"
+    #: when to repeat after a refusal that is retryable
     due_at: float | None = None
 
 
@@ -82,7 +52,7 @@ class ClientCore:
         *,
         rng: random.Random,
         new_id: Callable[[], str],
-        now: float,
+        now: float = 0.0,
         device: str | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -97,25 +67,28 @@ class ClientCore:
         self._attempt = 0
         self._commands: dict[str, _Command] = {}
         self._subscribes: dict[str, str] = {}
-        self._ask_at: dict[str, float] = {}
+        self._subscribe_at: dict[str, float] = {}
         self._outbox: list[Frame] = []
-        self._notices: list[Notice] = []
+        self._notices: list[notices.Notice] = []
         self._close: int | None = None
-        self._complaint: ServerError | None = None
-        self._reset_connection(now)
+        self._connection_error: ServerError | None = None
+        self._reset_connection()
 
-    def _reset_connection(self, now: float) -> None:
-        self._heard_at = now
+    def _reset_connection(self) -> None:
+        self._received_at = 0.0
         self._pinged = False
         self._ready_by: float | None = None
         self._leave_at: float | None = None
         self._heartbeat_s = self.limits.heartbeat_ms / 1000
         self._window = Window(self.limits.ack_after_s)
         self._subscribes.clear()
-        self._ask_at.clear()
+        self._subscribe_at.clear()
+        self._outbox.clear()
         self._in_flight = 0
         for command in self._commands.values():
             command.in_flight = False
+        for track in self.tracks.values():
+            track.disconnected()
 
     # What the caller carries out
 
@@ -123,9 +96,9 @@ class ClientCore:
         frames, self._outbox = self._outbox, []
         return frames
 
-    def take_notices(self) -> list[Notice]:
-        notices, self._notices = self._notices, []
-        return notices
+    def take_notices(self) -> list[notices.Notice]:
+        taken, self._notices = self._notices, []
+        return taken
 
     def take_close(self) -> int | None:
         """A close code if the transport must be closed now."""
@@ -140,14 +113,13 @@ class ClientCore:
         elif self.link is Link.CONNECTING:
             times.append(self._ready_by)
         elif self.link is Link.READY:
-            times += [self._leave_at, self._heard_at + self._heartbeat_s * (1.4 if self._pinged else 1.0)]
+            times += [self._leave_at, self._received_at + self._heartbeat_s * (1.4 if self._pinged else 1.0)]
             times += [c.due_at for c in self._commands.values()]
-            times += self._ask_at.values()
+            times += self._subscribe_at.values()
             times.append(self._window.due_at)
-        due = [t for t in times if t is not None]
-        return min(due) if due else None
+        return min((t for t in times if t is not None), default=None)
 
-    # What the program asks for
+    # What the program requests
 
     def submit(
         self,
@@ -160,9 +132,9 @@ class ClientCore:
     ) -> str:
         """Take a command; its answer comes as ``Answered``. Raises if it can never be sent, and then nothing was."""
         if self.link is Link.STOPPED:
-            raise self.error or Lost("the client is closed")
+            raise self.error or errors.Lost("the client is closed")
         if len(self._commands) >= self.limits.commands_max:
-            raise TooManyCommands(f"{self.limits.commands_max} commands are unanswered")
+            raise errors.TooManyCommands(f"{self.limits.commands_max} commands are unanswered")
         command_id = id if id is not None else self._new_id()
         if command_id in self._commands:
             raise ValueError(f"{command_id} is already waiting for its answer")
@@ -174,55 +146,52 @@ class ClientCore:
         return command_id
 
     def attach(self, track: Track) -> None:
-        """Read a session from the track's position; asked for at once if the connection is ready."""
+        """Read a session from the track's position; requested at once if the connection is ready."""
         self.tracks[track.session] = track
         if self.link is Link.READY:
-            self._ask(track)
+            self._subscribe(track)
 
     def detach(self, session: str) -> None:
         """Stop reading a session."""
         track = self.tracks.pop(session, None)
         self._window.forget(session)
-        self._ask_at.pop(session, None)
+        self._subscribe_at.pop(session, None)
         if track is not None and track.reading and self.link is Link.READY:
             self._outbox.append({"type": "unsubscribe", "id": self._new_id(), "session": session})
 
-    def stop(self, error: SessileError | None = None, code: int = CLOSE_NORMAL) -> None:
+    def stop(self, error: SessileError | None = None, code: int = policy.CLOSE_NORMAL) -> None:
         """End for good: every waiting command is answered with the error."""
         if self.link is Link.STOPPED:
             return
         if self.link in (Link.CONNECTING, Link.READY):
             self._close = code
         self.link = Link.STOPPED
-        self.error = error or Lost("the client was closed")
-        self._outbox.clear()
-        for track in self.tracks.values():
-            track.disconnected()
+        self.error = error or errors.Lost("the client was closed")
+        self._reset_connection()
         for command_id in list(self._commands):
             self._answer(command_id, None, self.error)
-        self._notices.append(Stopped(self.error))
+        self._notices.append(notices.Stopped(self.error))
 
     # What happens to the connection
 
-    def dialing(self, now: float) -> None:
+    def dialing(self) -> None:
         assert self.link is Link.OFFLINE
         self.link = Link.CONNECTING
-        self._reset_connection(now)
 
-    def dial_failed(self, now: float, failure: DialError) -> None:
+    def dial_failed(self, now: float, failure: policy.DialError) -> None:
         if self.link is not Link.CONNECTING:
             return
         if failure.fatal:
-            self.stop(ConnectionStopped(str(failure), http_status=failure.http_status))
+            self.stop(errors.ConnectionStopped(str(failure), http_status=failure.http_status))
             self._close = None
             return
-        self._dial_later(now, CLOSE_ABNORMAL, str(failure), failure.retry_after_s)
+        self._dial_later(now, policy.CLOSE_ABNORMAL, str(failure), failure.retry_after_s)
 
     def opened(self, now: float) -> None:
         """The transport is open: greet, and resume every session that is being read."""
         if self.link is not Link.CONNECTING:
             return
-        self._heard_at = now
+        self._received_at = now
         self._ready_by = now + self.limits.ready_timeout_s
         hello: Frame = {"type": "hello"}
         if self._device is not None:
@@ -236,7 +205,7 @@ class ClientCore:
         """One message of the server's, decoded. A frame that breaks the protocol stops the client."""
         if self.link not in (Link.CONNECTING, Link.READY):
             return
-        self._heard_at = now
+        self._received_at = now
         self._pinged = False
         try:
             for frame in frames:
@@ -247,52 +216,52 @@ class ClientCore:
             self.broken(exc)
             return
         self._window.message(size_bytes, now)
-        self._acknowledge(now)
+        self._outbox += self._window.acknowledge(now)
 
     def broken(self, error: WireError) -> None:
         """The peer does not speak the protocol; another attempt would not change that."""
-        self.stop(ConnectionStopped(str(error), close_code=error.close_code), error.close_code)
+        self.stop(errors.ConnectionStopped(str(error), close_code=error.close_code), error.close_code)
 
     def closed(self, code: int, reason: str, now: float) -> None:
-        """The transport ended without our asking."""
+        """The transport ended, and not by us."""
         if self.link not in (Link.CONNECTING, Link.READY):
             return
-        if close_is_fatal(code):
-            message = f"the server closed with {code} ({reason or close_reason(code)})"
-            if self._complaint is not None:
-                message += f": {self._complaint}"
-            self.stop(ConnectionStopped(message, close_code=code))
+        if code in policy.FATAL_CLOSES:
+            message = f"the server closed with {code} ({reason or policy.FATAL_CLOSES[code]})"
+            if self._connection_error is not None:
+                message += f": {self._connection_error}"
+            self.stop(errors.ConnectionStopped(message, close_code=code))
             self._close = None
             return
-        self._dial_later(now, code, reason, 0.0)
+        self._dial_later(now, code, reason)
 
     def tick(self, now: float) -> None:
         """Whatever time alone brings about."""
         for command_id, command in list(self._commands.items()):
             if command.deadline is not None and now >= command.deadline:
-                self._answer(command_id, None, CommandTimeout(command_id, command.timeout_s or 0.0))
+                self._answer(command_id, None, errors.CommandTimeout(command_id, command.timeout_s or 0.0))
         if self.link is Link.CONNECTING and self._ready_by is not None and now >= self._ready_by:
-            self._hang_up(now, CLOSE_HEARTBEAT, "no ready")
+            self._hang_up(now, policy.CLOSE_HEARTBEAT, "no ready")
         if self.link is not Link.READY:
             return
-        if now >= self._heard_at + self._heartbeat_s * 1.4:
-            self._hang_up(now, CLOSE_HEARTBEAT, "silence")
+        if now >= self._received_at + self._heartbeat_s * 1.4:
+            self._hang_up(now, policy.CLOSE_HEARTBEAT, "silence")
             return
         if self._leave_at is not None and now >= self._leave_at:
-            self._hang_up(now, CLOSE_GOING_AWAY, "the server said goaway and stayed")
+            self._hang_up(now, policy.CLOSE_GOING_AWAY, "the server said goaway and stayed")
             return
-        if not self._pinged and now >= self._heard_at + self._heartbeat_s:
+        if not self._pinged and now >= self._received_at + self._heartbeat_s:
             self._pinged = True
             self._outbox.append({"type": "ping"})
-        for session, at in list(self._ask_at.items()):
+        for session, at in list(self._subscribe_at.items()):
             if now >= at:
-                del self._ask_at[session]
-                self._ask(self.tracks[session])
+                del self._subscribe_at[session]
+                self._subscribe(self.tracks[session])
         for command in self._commands.values():
             if command.due_at is not None and now >= command.due_at:
                 command.due_at = None
         self._send_commands()
-        self._acknowledge(now)
+        self._outbox += self._window.acknowledge(now)
 
     # Frames
 
@@ -315,13 +284,13 @@ class ClientCore:
                     self._carry_out(step, track, now)
                     if live:
                         self._progress()
-                        self._notices.append(CaughtUp(track.session, track.offset or 0))
+                        self._notices.append(notices.CaughtUp(track.session))
             case "ping":
                 self._outbox.append({"type": "pong"})
             case "goaway":
-                after_ms = integer(frame, "after_ms") if "after_ms" in frame else 0
+                after_ms = integer(frame, "after_ms", default=0)
                 self._leave_at = now + after_ms / 1000 + self.limits.goaway_grace_s
-                self._notices.append(GoingAway(str(frame.get("reason", "")), after_ms))
+                self._notices.append(notices.GoingAway(str(frame.get("reason", "")), after_ms))
             case _:
                 pass  # pong, and whatever later versions add
 
@@ -330,16 +299,14 @@ class ClientCore:
             return
         self.link = Link.READY
         self._ready_by = None
-        if "heartbeat_ms" in frame:
-            self._heartbeat_s = integer(frame, "heartbeat_ms", least=1) / 1000
-        if "window_events" in frame:
-            self._window.events_max = integer(frame, "window_events", least=1)
-        if "window_bytes" in frame:
-            self._window.bytes_max = integer(frame, "window_bytes", least=1)
-        self._notices.append(Ready(str(frame.get("connection", ""))))
+        window = self._window
+        self._heartbeat_s = integer(frame, "heartbeat_ms", least=1, default=self.limits.heartbeat_ms) / 1000
+        window.events_max = integer(frame, "window_events", least=1, default=window.events_max)
+        window.bytes_max = integer(frame, "window_bytes", least=1, default=window.bytes_max)
+        self._notices.append(notices.Ready(str(frame.get("connection", ""))))
         for track in self.tracks.values():
-            if track.reading and not track.asked:
-                self._ask(track)
+            if track.reading and not track.requested:
+                self._subscribe(track)
         self._send_commands()
 
     def _on_event(self, frame: Frame, now: float) -> None:
@@ -352,7 +319,7 @@ class ClientCore:
         if event is not None:
             self._window.applied(session, event.offset)
             self._progress()
-            self._notices.append(Applied(event))
+            self._notices.append(event)
         self._carry_out(step, track, now)
 
     def _on_resumed(self, frame: Frame, now: float) -> None:
@@ -361,12 +328,12 @@ class ClientCore:
             return
         self._progress()
         if frame.get("mode") == "gone":
-            self._refused(track, track.gone(frame), now)
+            self._refused(track, errors.server_error(frame.get("error")), now)
             return
         step, snapshot = track.resumed(frame)
         if snapshot is not None:
             self._window.applied(track.session, snapshot.offset)
-            self._notices.append(Snapped(snapshot))
+            self._notices.append(snapshot)
         self._carry_out(step, track, now)
 
     def _on_ok(self, frame: Frame) -> None:
@@ -376,13 +343,13 @@ class ClientCore:
             self._answer(command_id, frame, None)
 
     def _on_error(self, frame: Frame, now: float) -> None:
-        error = server_error(frame.get("error"))
+        error = errors.server_error(frame.get("error"))
         command_id = frame.get("id")
         if not isinstance(command_id, str):
-            self._complaint = error
+            self._connection_error = error
             if error.retry_after_ms is not None:
                 self.dial_at = max(self.dial_at, now + error.retry_after_ms / 1000)
-            self._notices.append(Warned(error))
+            self._notices.append(notices.Warned(error))
             return
         session = self._subscribes.pop(command_id, None)
         if session is not None:
@@ -394,7 +361,7 @@ class ClientCore:
         if command is None:
             return
         after_ms = error.retry_after_ms
-        if retries_itself(error) and after_ms is not None and command.attempts <= self.limits.retries_max:
+        if policy.retries_itself(error) and after_ms is not None and command.attempts <= self.limits.retries_max:
             due_at = now + after_ms / 1000
             if command.deadline is None or due_at < command.deadline:
                 command.due_at, command.in_flight = due_at, False
@@ -406,13 +373,13 @@ class ClientCore:
     # Helpers
 
     def _carry_out(self, step: Step, track: Track, now: float) -> None:
-        if step is Step.ASK_AGAIN:
-            self._ask(track)
-        elif step is Step.HOPELESS:
-            self._hang_up(now, CLOSE_GOING_AWAY, f"{track.session}: events keep coming with gaps")
+        if step is Step.SUBSCRIBE:
+            self._subscribe(track)
+        elif step is Step.DISCONNECT:
+            self._hang_up(now, policy.CLOSE_GOING_AWAY, f"{track.session}: events keep coming with gaps")
 
-    def _ask(self, track: Track) -> None:
-        self._ask_at.pop(track.session, None)
+    def _subscribe(self, track: Track) -> None:
+        self._subscribe_at.pop(track.session, None)
         command_id = self._new_id()
         self._subscribes[command_id] = track.session
         self._outbox.append({"type": "subscribe", "id": command_id, **track.request()})
@@ -420,11 +387,11 @@ class ClientCore:
     def _refused(self, track: Track, error: ServerError, now: float) -> None:
         if error.retryable:
             after_ms = error.retry_after_ms if error.retry_after_ms is not None else 1000
-            self._ask_at[track.session] = now + after_ms / 1000
+            self._subscribe_at[track.session] = now + after_ms / 1000
             return
         track.refuse(error)
         self._window.forget(track.session)
-        self._notices.append(Gone(track.session, error))
+        self._notices.append(notices.ReadEnded(track.session))
 
     def _send_commands(self) -> None:
         """Send what waits, in the order in which it was made, as far as the server's bound on unanswered ones
@@ -445,7 +412,7 @@ class ClientCore:
         command = self._commands.pop(command_id, None)
         if command is None:
             return
-        self._notices.append(Answered(command_id, ok, error))
+        self._notices.append(notices.Answered(command_id, ok, error))
         if command.in_flight:
             self._in_flight -= 1
             self._send_commands()
@@ -453,22 +420,16 @@ class ClientCore:
     def _progress(self) -> None:
         """The connection was of use: the next trouble is a new one."""
         self._attempt = 0
-        self._complaint = None
-
-    def _acknowledge(self, now: float) -> None:
-        self._outbox += self._window.acknowledge(now)
+        self._connection_error = None
 
     def _hang_up(self, now: float, code: int, reason: str) -> None:
         self._close = code
-        self._dial_later(now, code, reason, 0.0)
+        self._dial_later(now, code, reason)
 
-    def _dial_later(self, now: float, code: int, reason: str, at_least_s: float) -> None:
-        delay_s = max(backoff_s(self._attempt, self._rng, self.limits), at_least_s, self.dial_at - now)
+    def _dial_later(self, now: float, code: int, reason: str, at_least_s: float = 0.0) -> None:
+        delay_s = max(policy.backoff_s(self._attempt, self._rng, self.limits), at_least_s, self.dial_at - now)
         self._attempt += 1
         self.link = Link.OFFLINE
         self.dial_at = now + delay_s
-        self._outbox.clear()
-        for track in self.tracks.values():
-            track.disconnected()
-        self._reset_connection(now)
-        self._notices.append(Disconnected(code, reason, delay_s))
+        self._reset_connection()
+        self._notices.append(notices.Disconnected(code, reason, delay_s))

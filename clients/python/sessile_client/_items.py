@@ -6,9 +6,11 @@ strings do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from ._values import text_of, text_or_none
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "ended"})
 
@@ -27,8 +29,7 @@ class Item:
 
     @property
     def parent_id(self) -> str | None:
-        parent = self.data.get("parent_id")
-        return parent if isinstance(parent, str) else None
+        return text_or_none(self.data.get("parent_id"))
 
     @property
     def type(self) -> str:
@@ -36,8 +37,7 @@ class Item:
 
     @property
     def role(self) -> str | None:
-        role = self.data.get("role")
-        return role if isinstance(role, str) else None
+        return text_or_none(self.data.get("role"))
 
     @property
     def status(self) -> str:
@@ -45,9 +45,8 @@ class Item:
 
     @property
     def response_id(self) -> str | None:
-        """The response that made this item; None for what a person or a tool said."""
-        response_id = self.data.get("response_id")
-        return response_id if isinstance(response_id, str) else None
+        """The response that made this item; None for a message of a person or the output of a tool."""
+        return text_or_none(self.data.get("response_id"))
 
     @property
     def content(self) -> list[dict[str, Any]]:
@@ -63,13 +62,11 @@ class Item:
 
     @property
     def call_id(self) -> str | None:
-        call_id = self.data.get("call_id")
-        return call_id if isinstance(call_id, str) else None
+        return text_or_none(self.data.get("call_id"))
 
     @property
     def name(self) -> str | None:
-        name = self.data.get("name")
-        return name if isinstance(name, str) else None
+        return text_or_none(self.data.get("name"))
 
     @property
     def arguments(self) -> str:
@@ -81,7 +78,7 @@ class Item:
 
 @dataclass
 class Review:
-    """A case in which a person looks at what was withheld, as far as its user is told. Only the view writes."""
+    """A case in which a person looks at what was withheld, as far as its user may know. Only the view writes."""
 
     id: str
     category: str = ""
@@ -97,26 +94,24 @@ class Review:
         return self.outcome or ("appealed" if self.appealed else "open")
 
 
+@dataclass(slots=True, eq=False)
 class ResponseState:
     """What is known of one response."""
 
-    __slots__ = ("dropped", "edits", "error", "id", "incomplete_reason", "output", "queued_item", "status", "usage")
-
-    def __init__(self, response_id: str, status: str = "in_progress") -> None:
-        self.id = response_id
-        #: queued, in_progress, completed, incomplete, failed; ``ended`` if how it ended was not seen
-        self.status = status
-        #: ids of its items by output index
-        self.output: dict[int, str] = {}
-        self.usage: dict[str, Any] | None = None
-        self.error: dict[str, Any] | None = None
-        self.incomplete_reason: str | None = None
-        #: how many items of history its prompt left out (``context.fitted``)
-        self.dropped: int | None = None
-        #: changes of its text that were no appending: [start, end) became so many code points
-        self.edits: list[tuple[int, int, int]] = []
-        #: the message that will be created when a queued response starts
-        self.queued_item: Item | None = None
+    id: str
+    #: queued, in_progress, completed, incomplete, failed; ``ended`` if how it ended was not seen
+    status: str = "in_progress"
+    #: ids of its items by output index
+    output: dict[int, str] = field(default_factory=dict)
+    usage: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    incomplete_reason: str | None = None
+    #: how many items of history its prompt left out (``context.fitted``)
+    dropped: int | None = None
+    #: changes of its text that were no appending: [start, end) became so many code points
+    edits: list[tuple[int, int, int]] = field(default_factory=list)
+    #: the message that will be created when a queued response starts
+    queued_item: Item | None = None
 
     @property
     def ended(self) -> bool:
@@ -142,21 +137,4 @@ def difference(before: str, after: str) -> tuple[int, int, int]:
 
 
 def part_text(part: Mapping[str, Any]) -> str:
-    if part.get("type") == "refusal":
-        return text_of(part.get("refusal"))
-    return text_of(part.get("text"))
-
-
-def dicts(value: object) -> Iterator[dict[str, Any]]:
-    if isinstance(value, list):
-        yield from (entry for entry in value if isinstance(entry, dict))
-
-
-def text_of(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def number_of(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    return 0
+    return text_of(part.get("refusal" if part.get("type") == "refusal" else "text"))

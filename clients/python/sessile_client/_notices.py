@@ -1,4 +1,4 @@
-"""What the core tells its shell: the connection's state and the facts that programs wait for.
+"""What the core reports to its shell: the connection's state and the facts that programs wait for.
 
 Plain data, decided in ``_core``; delivered in the order in which they happened.
 """
@@ -28,25 +28,15 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Applied:
-    event: Event
-
-
-@dataclass(frozen=True)
-class Snapped:
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True)
 class CaughtUp:
     session: str
-    offset: int
 
 
 @dataclass(frozen=True)
-class Gone:
+class ReadEnded:
+    """Reading the session has ended; its track holds the error."""
+
     session: str
-    error: ServerError
 
 
 @dataclass(frozen=True)
@@ -85,4 +75,8 @@ class Stopped:
     error: SessileError
 
 
-Notice = Ready | Applied | Snapped | CaughtUp | Gone | Answered | GoingAway | Disconnected | Warned | Stopped
+#: what happens to a session that is read; an event was applied, a snapshot taken
+SessionNotice = Event | Snapshot | CaughtUp | ReadEnded
+#: what happens to the connection
+LinkNotice = Ready | GoingAway | Disconnected | Warned | Stopped
+Notice = SessionNotice | LinkNotice | Answered

@@ -8,17 +8,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from .errors import Busy, SessileError
+from .errors import Busy, ServerError, SessileError
 
-#: reconnecting would meet the same refusal: stop and tell the program
-FATAL_CLOSE_CODES = frozenset({1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403})
-#: these say themselves that a reconnect helps; any code in neither set is treated like 1006
-RETRY_CLOSE_CODES = frozenset({1001, 1006, 1011, 1012, 1013, 4402, 4408, 4412})
-CLOSE_NORMAL = 1000
-CLOSE_GOING_AWAY = 1001
-CLOSE_ABNORMAL = 1006
-CLOSE_HEARTBEAT = 4412
-_CLOSE_REASONS = {
+#: reconnecting would meet the same refusal: stop and report to the program
+FATAL_CLOSES = {
     1002: "protocol error",
     1003: "unsupported data",
     1007: "data that is not the agreed encoding",
@@ -28,6 +21,12 @@ _CLOSE_REASONS = {
     4401: "unauthorised",
     4403: "forbidden",
 }
+#: these say themselves that a reconnect helps; any code in neither set is treated like 1006
+RETRY_CLOSE_CODES = frozenset({1001, 1006, 1011, 1012, 1013, 4402, 4408, 4412})
+CLOSE_NORMAL = 1000
+CLOSE_GOING_AWAY = 1001
+CLOSE_ABNORMAL = 1006
+CLOSE_HEARTBEAT = 4412
 _RETRY_STATUSES = frozenset({408, 425, 429})
 
 
@@ -67,21 +66,12 @@ class DialError(SessileError):
         return status is not None and 400 <= status < 500 and status not in _RETRY_STATUSES
 
 
-def close_is_fatal(code: int) -> bool:
-    return code in FATAL_CLOSE_CODES
-
-
-def close_reason(code: int) -> str:
-    return _CLOSE_REASONS.get(code, "closed")
-
-
 def backoff_s(attempt: int, rng: random.Random, limits: Limits) -> float:
     """Full jitter: anywhere from nothing to 0.25 s * 2**attempt, at most 20 s."""
     ceiling = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 16))
     return rng.random() * ceiling
 
 
-def retries_itself(error: SessileError) -> bool:
+def retries_itself(error: ServerError) -> bool:
     """Whether the client waits and repeats the command by itself; a busy branch is the program's to decide."""
-    retryable = getattr(error, "retryable", False)
-    return bool(retryable) and getattr(error, "retry_after_ms", None) is not None and not isinstance(error, Busy)
+    return error.retryable and error.retry_after_ms is not None and not isinstance(error, Busy)

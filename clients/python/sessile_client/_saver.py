@@ -26,32 +26,32 @@ class Saver:
         self._store = store
         self._find = find
         self._dirty: set[str] = set()
-        self._wanted = asyncio.Event()
+        self._due = asyncio.Event()
         self._turn = asyncio.Lock()
         self._finishing = False
 
-    def soil(self, name: str, *, now: bool) -> None:
+    def mark(self, name: str, *, now: bool) -> None:
         """The session's position has changed; ``now``: worth keeping at once."""
         self._dirty.add(name)
         if now:
-            self._wanted.set()
+            self._due.set()
 
     def finish(self, names: Iterable[str]) -> None:
         """Save these and end."""
         self._dirty.update(names)
         self._finishing = True
-        self._wanted.set()
+        self._due.set()
 
     async def run(self) -> None:
         while self._dirty or not self._finishing:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), _EVERY_S if self._dirty else None)
-            self._wanted.clear()
+                await asyncio.wait_for(self._due.wait(), _EVERY_S if self._dirty else None)
+            self._due.clear()
             for name in list(self._dirty):
                 await self.save(name)
 
     async def save(self, name: str) -> None:
-        """Keep the position of one session as it is now; forget that of one that is gone."""
+        """Keep the position of one session as it is now; forget that of one that has ended."""
         self._dirty.discard(name)
         session = self._find(name)
         if session is None:

@@ -1,6 +1,6 @@
 """How the terminal chat draws: two streams, and one session's log as it grows.
 
-Decides what stands on the screen after each event: the answer being written, what other devices say, how answers end.
+Decides what stands on the screen after each event: the answer being written, what other devices send, how answers end.
 It does NOT know commands or input (``terminal``).
 """
 
@@ -29,43 +29,39 @@ class Screen:
         """Go on with an answer."""
         shown = "".join(c for c in text if c in "\n\t" or (c.isprintable() or ord(c) > 0x9F))
         if shown:
-            self._out.write(shown)
-            self._out.flush()
+            print(shown, end="", file=self._out, flush=True)
             self._fresh = shown.endswith("\n")
 
     def end(self) -> None:
         """End the line that an answer left."""
         if not self._fresh:
-            self._out.write("\n")
-            self._out.flush()
+            print(file=self._out, flush=True)
             self._fresh = True
 
     def note(self, text: str) -> None:
         """Say something that belongs to no answer, on lines of its own."""
         if not self._fresh and self._prompts:
-            self._notes.write("\n")
+            print(file=self._notes)
         for line in text.splitlines():
-            self._notes.write(f"-- {line}\n")
-        self._notes.flush()
+            print("--", line, file=self._notes, flush=True)
 
     def prompt(self) -> None:
         if self._prompts:
-            self._notes.write("> ")
-            self._notes.flush()
+            print("> ", end="", file=self._notes, flush=True)
 
 
 class Follower:
-    """Draws one session as its log grows: the answer being written, what others say, how answers end."""
+    """Draws one session as its log grows: the answer being written, messages of other devices, how answers end."""
 
     def __init__(self, session: Session, screen: Screen, idle: Callable[[], None], *, history: bool) -> None:
         self.session = session
-        #: what this terminal has asked for and the log has not yet shown begun
-        self.asked: list[tuple[Response, str | None]] = []
-        #: items that this terminal said: they stand on the screen already
+        #: what this terminal has sent and the log has not yet shown begun
+        self.sent: list[tuple[Response, str | None]] = []
+        #: messages of this terminal: they stand on the screen already
         self.mine: set[str] = set()
         #: set when it is known what stood in the session before: whatever ends from then on is drawn
         self.begun = asyncio.Event()
-        #: nothing more will be drawn: the session is gone, or could not be followed
+        #: nothing more will be drawn: the session has ended, or could not be followed
         self.over = False
         self._screen = screen
         self._idle = idle
@@ -96,15 +92,15 @@ class Follower:
 
     @property
     def busy(self) -> bool:
-        """An answer is asked for, being written, or not yet on the screen."""
+        """An answer is expected, being written, or not yet on the screen."""
         if self.over:
             return False
-        self.asked = [(response, text) for response, text in self.asked if not response.begun]
+        self.sent = [(response, text) for response, text in self.sent if not response.begun]
         responses = self.session.view.responses.values()
-        return bool(self.asked) or any(r.id not in self._seen for r in responses)
+        return bool(self.sent) or any(r.id not in self._seen for r in responses)
 
     def _ours(self, item: Item) -> bool:
-        return item.id in self.mine or any(item.text == text for _, text in self.asked)
+        return item.id in self.mine or any(item.text == text for _, text in self.sent)
 
     def show_history(self) -> None:
         for item in self.session.items:
@@ -122,10 +118,10 @@ class Follower:
     def _take(self, event: Event) -> None:
         item = event.data.get("item")
         if event.type == "item.created" and isinstance(item, dict):
-            said = Item(item)
-            if said.role == "user" and not self._ours(said):
+            message = Item(item)
+            if message.role == "user" and not self._ours(message):
                 self._finish()
-                self._show_item(said)
+                self._show_item(message)
         elif event.type == "context.fitted":
             self._screen.note("the oldest part of this conversation no longer fits the model's context")
 

@@ -1,9 +1,9 @@
-"""Position-keeping for one session: which events are applied, which are dropped, when to ask again.
+"""Position-keeping for one session: which events are applied, which are dropped, when to subscribe again.
 
 The rule (protocol.md, 3.2): apply an event whose first offset is last + 1, drop what is older, subscribe again on a
-gap. Invariants: the view is always the log up to ``offset`` of ``epoch``, without hole or repeat; between asking
-again and the answer nothing is applied. It does NOT know connections, time or commands; the core carries out what it
-answers.
+gap. Invariants: the view is always the log up to ``offset`` of ``epoch``, without hole or repeat; between
+subscribing again and the answer nothing is applied. It does NOT know connections, time or commands; the core carries
+out the steps that it returns.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from ._values import mapping_of, number_of, text_of, text_or_none
 from ._view import State, View
 from ._wire import Frame, integer, string
-from .errors import ServerError, server_error
+from .errors import ServerError
 
 Mode = Literal["replay", "snapshot", "reset", "saved", "lagged"]
-#: after so many gaps without one event applied a snapshot is asked for; one more ends the connection
+#: after so many gaps without one event applied a snapshot is requested; one more ends the connection
 _STRIKES_MAX = 3
 
 
@@ -36,8 +37,8 @@ class Step(Enum):
 
     NOTHING = "nothing"
     APPLIED = "applied"
-    ASK_AGAIN = "ask_again"
-    HOPELESS = "hopeless"
+    SUBSCRIBE = "subscribe"
+    DISCONNECT = "disconnect"
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,13 @@ class Track:
     ) -> None:
         self.session = session
         self.epoch = epoch
-        #: the last offset applied; None: nothing known, a snapshot is wanted; 0: the log from its start
+        #: the last offset applied; None: nothing known, a snapshot is needed; 0: the log from its start
         self.offset = offset
         self.view = view if view is not None else View()
         self.phase = Phase.ATTACHING
         self.error: ServerError | None = None
-        #: asked for on the present connection (by hello or subscribe)
-        self.asked = False
+        #: requested on the present connection (by hello or subscribe)
+        self.requested = False
         self._strikes = 0
 
     @property
@@ -92,7 +93,7 @@ class Track:
 
     def request(self) -> Frame:
         """The session, epoch and offset fields of ``hello.resume`` and ``subscribe``."""
-        self.asked = True
+        self.requested = True
         self.phase = Phase.ATTACHING
         fields: Frame = {"session": self.session}
         if self.offset is not None and self._strikes < _STRIKES_MAX:
@@ -102,7 +103,7 @@ class Track:
         return fields
 
     def disconnected(self) -> None:
-        self.asked = False
+        self.requested = False
         if self.reading:
             self.phase = Phase.ATTACHING
 
@@ -120,59 +121,40 @@ class Track:
             if self.epoch is None and self.offset == 0:
                 self.epoch = epoch
             if self.offset is None or epoch != self.epoch or first > self.offset + 1:
-                return self._ask_again(), None
+                return self._subscribe_again(), None
             self.phase = Phase.REPLAYING
             return Step.APPLIED, None
         at = integer(frame, "at")
         self.phase = Phase.REPLAYING
         if mode != "reset" and epoch == self.epoch and self.offset is not None and at < self.offset:
             return Step.APPLIED, None  # an older cut of the log that we hold: its tail is dropped as known
-        state = frame.get("state")
-        self.view = View.from_state(state if isinstance(state, dict) else {})
+        self.view = View.from_state(mapping_of(frame.get("state")))
         self.epoch, self.offset = epoch, at
-        reason = frame.get("reason")
-        return Step.APPLIED, Snapshot(
-            self.session,
-            "reset" if mode == "reset" else "snapshot",
-            epoch,
-            at,
-            self.view.to_state(),
-            reason if isinstance(reason, str) else None,
-        )
-
-    def gone(self, frame: Frame) -> ServerError:
-        """The error of a ``resumed`` of mode gone. The core decides whether to ask again (retryable) or refuse."""
-        return server_error(frame.get("error"))
+        kind: Mode = "reset" if mode == "reset" else "snapshot"
+        reason = text_or_none(frame.get("reason"))
+        return Step.APPLIED, Snapshot(self.session, kind, epoch, at, self.view.to_state(), reason)
 
     def event(self, frame: Frame) -> tuple[Step, Event | None]:
         """Take an ``event``."""
         offset = integer(frame, "offset", least=1)
-        first = integer(frame, "first_offset", least=1) if "first_offset" in frame else offset
+        first = integer(frame, "first_offset", least=1, default=offset)
         epoch = string(frame, "epoch")
         body = frame.get("event")
         if self.phase not in (Phase.REPLAYING, Phase.LIVE) or self.offset is None:
-            return Step.NOTHING, None  # sent before our question was answered; the answer covers it
+            return Step.NOTHING, None  # sent before our request was answered; the answer covers it
         if epoch != self.epoch:
-            return self._ask_again(), None
+            return self._subscribe_again(), None
         if offset <= self.offset:
             return Step.NOTHING, None
         if first != self.offset + 1 or not isinstance(body, dict):
-            return self._ask_again(), None
+            return self._subscribe_again(), None
         self.view.apply(body)
         self.offset = offset
         self._strikes = 0
         if self.view.deleted:
             self.phase = Phase.DELETED
-        at = frame.get("at")
-        return Step.APPLIED, Event(
-            self.session,
-            epoch,
-            offset,
-            first,
-            at if isinstance(at, int) else 0,
-            str(body.get("type", "")),
-            body,
-        )
+        at_ms = number_of(frame.get("at"))
+        return Step.APPLIED, Event(self.session, epoch, offset, first, at_ms, text_of(body.get("type")), body)
 
     def caught_up(self, frame: Frame) -> tuple[Step, bool]:
         """Take a ``caught_up``; true where the session went live by it."""
@@ -180,12 +162,12 @@ class Track:
         if self.phase is not Phase.REPLAYING or self.offset is None:
             return Step.NOTHING, False
         if offset > self.offset:
-            return self._ask_again(), False
+            return self._subscribe_again(), False
         self.phase = Phase.LIVE
         self._strikes = 0
         return Step.APPLIED, True
 
-    def _ask_again(self) -> Step:
+    def _subscribe_again(self) -> Step:
         self._strikes += 1
         self.phase = Phase.ATTACHING
-        return Step.HOPELESS if self._strikes > _STRIKES_MAX else Step.ASK_AGAIN
+        return Step.DISCONNECT if self._strikes > _STRIKES_MAX else Step.SUBSCRIBE

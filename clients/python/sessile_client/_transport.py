@@ -119,7 +119,7 @@ class _WebSocket:
 
 
 def _seconds(value: str | None) -> float:
-    """``Retry-After`` in seconds; its date form, and anything odd, counts as nothing said."""
+    """``Retry-After`` in seconds; its date form, and anything odd, counts as none."""
     if value is None or not value.strip().isdigit():
         return 0.0
     return float(min(int(value.strip()), 3600))

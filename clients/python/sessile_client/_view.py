@@ -1,4 +1,4 @@
-"""The conversation as its log tells it: a fold of events into items, branches and responses.
+"""The conversation as its log has it: a fold of events into items, branches and responses.
 
 Decides what a reader sees after each event: text so far, which responses are open, what was retracted, where the
 newest item is. Invariants: the same events give the same view however they were cut, merged or resumed; a
@@ -9,13 +9,14 @@ know offsets, connections or time. Positions in a text count code points, as Pyt
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ._items import Item, ResponseState, Review, dicts, difference, number_of, text_of
+from ._items import Item, ResponseState, Review, difference
+from ._values import dicts, mapping_of, number_of, text_of, text_or_none
 
 State = dict[str, Any]
-#: events that may change what was already said, beside adding to it
+#: events that may change the text so far, beside adding to it
 _REWRITES = frozenset(
     {
         "content.retracted",
@@ -27,6 +28,9 @@ _REWRITES = frozenset(
         "response.refusal.done",
     }
 )
+#: what ``to_state`` keeps of a review and of a response, beside its id
+_REVIEW_FIELDS = ("category", "response_id", "appealed", "outcome")
+_RESPONSE_FIELDS = ("status", "usage", "error", "incomplete_reason", "dropped")
 #: an index beyond this is a broken server's: it must not make us allocate
 _INDEX_MAX = 4096
 
@@ -38,7 +42,7 @@ class View:
         #: every item in log order
         self.items: dict[str, Item] = {}
         self.responses: dict[str, ResponseState] = {}
-        #: by case: what a person was asked to look at, and what was decided
+        #: by case: what a person looks at, and what was decided
         self.reviews: dict[str, Review] = {}
         self.head: str | None = None
         self.title: str | None = None
@@ -64,7 +68,7 @@ class View:
         return path[::-1]
 
     def children(self, item_id: str | None) -> list[Item]:
-        """What was said after ``item_id`` (None: at the root), siblings in log order."""
+        """The items after ``item_id`` (None: at the root), siblings in log order."""
         return [item for item in self.items.values() if item.parent_id == item_id]
 
     def output(self, response_id: str) -> list[Item]:
@@ -75,7 +79,7 @@ class View:
         return [self.items[i] for _, i in sorted(response.output.items()) if i in self.items]
 
     def text(self, response_id: str) -> str:
-        """What a response has said so far, retractions applied."""
+        """The text of a response so far, retractions applied."""
         return "".join(item.text for item in self.output(response_id) if item.type == "message")
 
     @property
@@ -94,50 +98,26 @@ class View:
 
     def to_state(self) -> State:
         """The view as a snapshot's ``state``; ``responses`` beside it keeps how the ended ones ended."""
-        opened = [
-            {
-                "response_id": r.id,
-                "output": [copy.deepcopy(item.data) for item in self.output(r.id)],
-            }
-            for r in self.responses.values()
-            if not r.ended and r.status != "queued"
-        ]
-        queued = [
-            {
-                "response_id": r.id,
-                "item": copy.deepcopy(r.queued_item.data) if r.queued_item is not None else None,
-            }
-            for r in self.responses.values()
-            if r.status == "queued"
-        ]
+        responses = self.responses.values()
         return {
-            "items": [copy.deepcopy(item.data) for item in self.items.values()],
-            "open": opened,
-            "queued": queued,
+            "items": _copies(self.items.values()),
+            "open": [
+                {"response_id": r.id, "output": _copies(self.output(r.id))}
+                for r in responses
+                if not r.ended and r.status != "queued"
+            ],
+            "queued": [
+                {"response_id": r.id, "item": r.queued_item and copy.deepcopy(r.queued_item.data)}
+                for r in responses
+                if r.status == "queued"
+            ],
             "head": self.head,
             "title": self.title,
             "metadata": copy.deepcopy(self.metadata),
-            "reviews": [
-                {
-                    "review_id": review.id,
-                    "category": review.category,
-                    "response_id": review.response_id,
-                    "appealed": review.appealed,
-                    "outcome": review.outcome,
-                }
-                for review in self.reviews.values()
-            ],
+            "reviews": [{"review_id": r.id, **_fields(r, _REVIEW_FIELDS)} for r in self.reviews.values()],
             "responses": [
-                {
-                    "id": r.id,
-                    "status": r.status,
-                    "output": {str(i): item_id for i, item_id in r.output.items()},
-                    "usage": r.usage,
-                    "error": r.error,
-                    "incomplete_reason": r.incomplete_reason,
-                    "dropped": r.dropped,
-                }
-                for r in self.responses.values()
+                {"id": r.id, "output": {str(i): id for i, id in r.output.items()}, **_fields(r, _RESPONSE_FIELDS)}
+                for r in responses
             ],
         }
 
@@ -148,27 +128,22 @@ class View:
         for raw in dicts(state.get("items")):
             if isinstance(raw.get("id"), str):
                 view.items[raw["id"]] = Item(copy.deepcopy(raw))
-        head, title, metadata = state.get("head"), state.get("title"), state.get("metadata")
-        view.head = head if isinstance(head, str) else None
-        view.title = title if isinstance(title, str) else None
-        view.metadata = copy.deepcopy(metadata) if isinstance(metadata, dict) else {}
+        view.head = text_or_none(state.get("head"))
+        view._describe(state)
         for raw in dicts(state.get("reviews")):
             view._review(raw, appealed=raw.get("appealed") is True, outcome=raw.get("outcome"))
-        made_by = state.get("made_by")
-        if isinstance(made_by, dict):
-            for item_id, response_id in made_by.items():
-                if item_id in view.items and isinstance(response_id, str):
-                    view.items[item_id].data["response_id"] = response_id
+        for item_id, response_id in mapping_of(state.get("made_by")).items():
+            if item_id in view.items and isinstance(response_id, str):
+                view.items[item_id].data["response_id"] = response_id
         for item in view.items.values():
             if item.response_id is not None:
                 response = view._response(item.response_id, "ended")
                 response.output[len(response.output)] = item.id
         for response in view.responses.values():
             statuses = {view.items[i].status for i in response.output.values()}
-            if statuses == {"completed"} or statuses == {"incomplete"}:
+            if statuses in ({"completed"}, {"incomplete"}):
                 response.status = statuses.pop()
-        reasons = state.get("incomplete")
-        for response_id, reason in reasons.items() if isinstance(reasons, dict) else ():
+        for response_id, reason in mapping_of(state.get("incomplete")).items():
             if response_id in view.responses and isinstance(reason, str):
                 view.responses[response_id].status = "incomplete"
                 view.responses[response_id].incomplete_reason = reason
@@ -176,7 +151,7 @@ class View:
             view._restore_response(raw)
         for raw in dicts(state.get("open")):
             if isinstance(raw.get("response_id"), str):
-                view._restore_open(raw)
+                view._restore_open(raw["response_id"], raw.get("output"))
         for raw in dicts(state.get("queued")):
             if isinstance(raw.get("response_id"), str):
                 view._queue(raw["response_id"], raw.get("item"))
@@ -185,24 +160,19 @@ class View:
     def _restore_response(self, raw: dict[str, Any]) -> None:
         if not isinstance(raw.get("id"), str) or not isinstance(raw.get("status"), str):
             return
-        response = self._response(raw["id"], raw["status"])
-        response.status = raw["status"]
-        output = raw.get("output")
-        if isinstance(output, dict):
-            response.output = {int(index): item_id for index, item_id in output.items()}
-        response.usage, response.error = raw.get("usage"), raw.get("error")
-        response.incomplete_reason, response.dropped = raw.get("incomplete_reason"), raw.get("dropped")
+        response = self._response(raw["id"])
+        for name in _RESPONSE_FIELDS:
+            setattr(response, name, raw.get(name))
+        if isinstance(raw.get("output"), dict):
+            response.output = {int(index): item_id for index, item_id in raw["output"].items()}
 
-    def _restore_open(self, raw: dict[str, Any]) -> None:
-        response = self._response(raw["response_id"])
-        response.status = "in_progress"
-        response.output = {}
-        for index, item in enumerate(dicts(raw.get("output"))):
+    def _restore_open(self, response_id: str, output: object) -> None:
+        response = self._response(response_id)
+        response.status, response.output = "in_progress", {}
+        for index, item in enumerate(dicts(output)):
             if isinstance(item.get("id"), str):
-                data = copy.deepcopy(item)
-                data.setdefault("response_id", response.id)
-                self.items[data["id"]] = Item(data)
-                response.output[index] = data["id"]
+                self.items[item["id"]] = Item({"response_id": response_id, **copy.deepcopy(item)})
+                response.output[index] = item["id"]
 
     # Folding
 
@@ -219,54 +189,54 @@ class View:
             self._response(response_id).edits.append(difference(before, after))
 
     def _apply(self, event: Mapping[str, Any]) -> None:
-        name = event.get("type")
-        match name:
-            case "response.output_text.delta":
+        match event:
+            case {"type": "response.output_text.delta"}:
                 self._append(event, "output_text", "text")
-            case "response.output_text.done":
+            case {"type": "response.output_text.done"}:
                 self._replace(event, "output_text", "text")
-            case "response.refusal.delta":
+            case {"type": "response.refusal.delta"}:
                 self._append(event, "refusal", "refusal")
-            case "response.refusal.done":
+            case {"type": "response.refusal.done"}:
                 self._replace(event, "refusal", "refusal")
-            case "response.function_call_arguments.delta":
+            case {"type": "response.function_call_arguments.delta"}:
                 data = self._item_of(event, "function_call").data
                 data["arguments"] = str(data.get("arguments") or "") + text_of(event.get("delta"))
-            case "response.function_call_arguments.done":
+            case {"type": "response.function_call_arguments.done"}:
                 self._item_of(event, "function_call").data["arguments"] = text_of(event.get("arguments"))
-            case "response.output_item.added" | "response.output_item.done":
-                self._output_item(event)
-            case "response.content_part.added" | "response.content_part.done":
-                if isinstance(event.get("part"), dict):
-                    item = self._item_of(event, "message")
-                    self._set_part(item, number_of(event.get("content_index")), copy.deepcopy(event["part"]))
-            case "response.queued":
-                if isinstance(event.get("response_id"), str):
-                    self._queue(event["response_id"], event.get("item"))
-            case "response.created" | "response.in_progress":
-                if isinstance(event.get("response_id"), str):
-                    response = self._response(event["response_id"])
-                    response.queued_item = None
-                    if not response.ended:
-                        response.status = "in_progress"
-            case "response.completed" | "response.incomplete" | "response.failed":
-                self._end(event, str(name).partition(".")[2])
-            case "content.retracted":
+            case {
+                "type": "response.output_item.added" | "response.output_item.done",
+                "response_id": str(response_id),
+                "item": {"id": str()} as item,
+            }:
+                self._output_item(response_id, number_of(event.get("output_index")), copy.deepcopy(item))
+            case {"type": "response.content_part.added" | "response.content_part.done", "part": dict(part)}:
+                message = self._item_of(event, "message")
+                self._set_part(message, number_of(event.get("content_index")), copy.deepcopy(part))
+            case {"type": "response.queued", "response_id": str(response_id)}:
+                self._queue(response_id, event.get("item"))
+            case {"type": "response.created" | "response.in_progress", "response_id": str(response_id)}:
+                response = self._response(response_id)
+                response.queued_item = None
+                if not response.ended:
+                    response.status = "in_progress"
+            case {
+                "type": "response.completed" | "response.incomplete" | "response.failed" as name,
+                "response_id": str(response_id),
+            }:
+                self._end(response_id, name.removeprefix("response."), mapping_of(event.get("response")))
+            case {"type": "content.retracted"}:
                 self._retract(event)
-            case "review.appealed":
+            case {"type": "review.appealed"}:
                 self._review(event, appealed=True, outcome=None)
-            case "review.decided":
+            case {"type": "review.decided"}:
                 self._review(event, appealed=None, outcome=event.get("outcome"))
-            case "context.fitted":
-                if isinstance(event.get("response_id"), str):
-                    self._response(event["response_id"]).dropped = number_of(event.get("dropped"))
-            case "item.created":
-                item_raw = event.get("item")
-                if isinstance(item_raw, dict) and isinstance(item_raw.get("id"), str):
-                    self._put(copy.deepcopy(item_raw))
-            case "session.created" | "session.updated":
-                self._describe(event)
-            case "session.deleted":
+            case {"type": "context.fitted", "response_id": str(response_id)}:
+                self._response(response_id).dropped = number_of(event.get("dropped"))
+            case {"type": "item.created", "item": {"id": str()} as item}:
+                self._put(copy.deepcopy(item))
+            case {"type": "session.created" | "session.updated", "info": dict(info)}:
+                self._describe(info)
+            case {"type": "session.deleted"}:
                 self.deleted = True
             case _:
                 pass
@@ -304,35 +274,26 @@ class View:
                 self._response(response_id).output.setdefault(number_of(event.get("output_index")), item_id)
         return item
 
-    def _output_item(self, event: Mapping[str, Any]) -> None:
-        raw, response_id = event.get("item"), event.get("response_id")
-        if not isinstance(raw, dict) or not isinstance(raw.get("id"), str) or not isinstance(response_id, str):
-            return
-        data = copy.deepcopy(raw)
+    def _output_item(self, response_id: str, index: int, data: dict[str, Any]) -> None:
         known = self.items.get(data["id"])
         for name in ("parent_id", "created_at"):
             if name not in data and known is not None and name in known.data:
                 data[name] = known.data[name]
         data.setdefault("parent_id", self.head)
         data.setdefault("response_id", response_id)
-        self._response(response_id).output[number_of(event.get("output_index"))] = data["id"]
+        self._response(response_id).output[index] = data["id"]
         if known is None:
             self._put(data)
         else:
             known.data = data
 
-    def _end(self, event: Mapping[str, Any], status: str) -> None:
-        response_id, raw = event.get("response_id"), event.get("response")
-        raw = raw if isinstance(raw, dict) else {}
-        if not isinstance(response_id, str):
-            return
+    def _end(self, response_id: str, status: str, raw: Mapping[str, Any]) -> None:
         response = self._response(response_id)
         response.status = status
         response.usage = raw.get("usage") if isinstance(raw.get("usage"), dict) else None
         response.error = raw.get("error") if isinstance(raw.get("error"), dict) else None
-        details = raw.get("incomplete_details")
-        if isinstance(details, dict) and isinstance(details.get("reason"), str):
-            response.incomplete_reason = details["reason"]
+        reason = text_or_none(mapping_of(raw.get("incomplete_details")).get("reason"))
+        response.incomplete_reason = response.incomplete_reason if reason is None else reason
         response.queued_item = None
         for item in self.output(response_id):
             if item.status == "in_progress":
@@ -344,32 +305,27 @@ class View:
             return
         start, end = number_of(event.get("start")), number_of(event.get("end"))
         replacement = text_of(event.get("replacement"))
-        if item.type == "function_call":
-            text = item.arguments
-            item.data["arguments"] = text[:start] + replacement + text[end:]
-            return
-        part = self._part(item, number_of(event.get("content_index")), "output_text")
-        field = "refusal" if part.get("type") == "refusal" else "text"
-        text = text_of(part.get(field))
-        part[field] = text[:start] + replacement + text[end:]
+        target, field = item.data, "arguments"
+        if item.type != "function_call":
+            target = self._part(item, number_of(event.get("content_index")), "output_text")
+            field = "refusal" if target.get("type") == "refusal" else "text"
+        text = text_of(target.get(field))
+        target[field] = text[:start] + replacement + text[end:]
 
-    def _review(self, told: Mapping[str, Any], *, appealed: bool | None, outcome: object) -> None:
+    def _review(self, raw: Mapping[str, Any], *, appealed: bool | None, outcome: object) -> None:
         """Takes what a snapshot or an event says of a case. ``appealed`` None: as it was."""
-        review_id, response_id = told.get("review_id"), told.get("response_id")
+        review_id = raw.get("review_id")
         if not isinstance(review_id, str):
             return
         review = self.reviews.setdefault(review_id, Review(review_id))
-        review.category = text_of(told.get("category"))
-        review.response_id = response_id if isinstance(response_id, str) else None
+        review.category = text_of(raw.get("category"))
+        review.response_id = text_or_none(raw.get("response_id"))
         review.appealed = review.appealed if appealed is None else appealed
-        review.outcome = outcome if isinstance(outcome, str) else None
+        review.outcome = text_or_none(outcome)
 
-    def _describe(self, event: Mapping[str, Any]) -> None:
-        info = event.get("info")
-        if isinstance(info, dict):
-            title, metadata = info.get("title"), info.get("metadata")
-            self.title = title if isinstance(title, str) else None
-            self.metadata = copy.deepcopy(metadata) if isinstance(metadata, dict) else {}
+    def _describe(self, info: Mapping[str, Any]) -> None:
+        self.title = text_or_none(info.get("title"))
+        self.metadata = copy.deepcopy(dict(mapping_of(info.get("metadata"))))
 
     def _append(self, event: Mapping[str, Any], kind: str, field: str) -> None:
         part = self._part(self._item_of(event, "message"), number_of(event.get("content_index")), kind)
@@ -383,7 +339,7 @@ class View:
         index = min(index, _INDEX_MAX)
         content = item.data.get("content")
         if not isinstance(content, list) or index >= len(content) or not isinstance(content[index], dict):
-            self._set_part(item, index, {"type": kind, ("refusal" if kind == "refusal" else "text"): ""})
+            self._set_part(item, index, {"type": kind, "refusal" if kind == "refusal" else "text": ""})
         part = item.data["content"][index]
         assert isinstance(part, dict)
         return part
@@ -397,3 +353,11 @@ class View:
         while len(content) <= index:
             content.append({"type": "output_text", "text": ""})
         content[index] = part
+
+
+def _copies(items: Iterable[Item]) -> list[dict[str, Any]]:
+    return [copy.deepcopy(item.data) for item in items]
+
+
+def _fields(source: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}

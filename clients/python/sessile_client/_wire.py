@@ -34,7 +34,7 @@ def encode(frames: list[Frame], encoding: Encoding) -> str | bytes:
 
 
 def decode(data: str | bytes, encoding: Encoding) -> list[Frame]:
-    """The frames of one WebSocket message, in order; WireError says what is wrong with the others."""
+    """The frames of one WebSocket message, in order; WireError where one is malformed."""
     if isinstance(data, str) is not (encoding == "json"):
         raise WireError(f"a {'text' if isinstance(data, str) else 'binary'} message on {encoding}", 1003)
     try:
@@ -67,9 +67,9 @@ def check_integers(value: object, depth: int = 0) -> None:
             check_integers(inner, depth + 1)
 
 
-def integer(frame: Frame, name: str, *, least: int = 0) -> int:
-    """A field that must be an integer of the protocol."""
-    value = frame.get(name)
+def integer(frame: Frame, name: str, *, least: int = 0, default: int | None = None) -> int:
+    """A field that must be an integer of the protocol, where it is there or has no default."""
+    value = frame.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INTEGER_MAX:
         raise WireError(f"{frame.get('type')}: {name} must be an integer from {least}, got {value!r}")
     return value

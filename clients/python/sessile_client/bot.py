@@ -22,14 +22,12 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ._fields import Sampling, Settings
@@ -37,6 +35,7 @@ from .client import Client
 from .errors import Conflict, Lost, NotFound, ResponseFailed, SessionGone
 from .response import Response
 from .session import Session
+from .store import json_path, write_json
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +69,7 @@ class Inbox(Protocol):
     """Which deliveries were taken, and how far. Bounded by whoever implements it."""
 
     async def take(self, delivery: Delivery) -> bool:
-        """Notes a delivery; False if it is known already."""
+        """Records a delivery; False if it is known already."""
 
     async def update(self, delivery: Delivery) -> None: ...
 
@@ -119,7 +118,7 @@ class FileInbox:
         self._keep_s = keep_s
 
     def _path(self, delivery: Delivery) -> Path:
-        return self._folder / (hashlib.sha256(delivery.event_id.encode()).hexdigest()[:32] + ".json")
+        return json_path(self._folder, delivery.event_id)
 
     async def take(self, delivery: Delivery) -> bool:
         if self._path(delivery).exists():
@@ -137,7 +136,7 @@ class FileInbox:
         self._path(delivery).unlink(missing_ok=True)
 
     async def unfinished(self) -> list[Delivery]:
-        found: list[tuple[float, Delivery]] = []
+        deliveries: list[tuple[float, Delivery]] = []
         for path in self._folder.glob("*.json"):
             changed = path.stat().st_mtime
             if changed < time.time() - self._keep_s:
@@ -146,18 +145,24 @@ class FileInbox:
             with suppress(ValueError, TypeError):  # a damaged file is none
                 body = json.loads(path.read_text(encoding="utf-8"))
                 if not body.pop("done"):
-                    found.append((changed, Delivery(**body)))
-        return [delivery for _, delivery in sorted(found, key=lambda each: each[0])]
+                    deliveries.append((changed, Delivery(**body)))
+        return [delivery for _, delivery in sorted(deliveries, key=lambda each: each[0])]
 
     def _write(self, delivery: Delivery, *, done: bool) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._path(delivery)
-        draft = path.with_suffix(".tmp")
-        with open(draft, "w", encoding="utf-8") as out:
-            json.dump({**asdict(delivery), "done": done}, out, ensure_ascii=False)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(draft, path)
+        write_json(self._path(delivery), {**vars(delivery), "done": done})
+
+
+class BotOptions(Sampling, total=False):
+    """How a bot answers, beside the sampling. ``every_s``: between two drawings; ``waiting`` and ``failed``: what is
+    shown before the first word, and after the last one of an answer that failed.
+    """
+
+    instructions: str | None
+    model: str | None
+    every_s: float
+    waiting: str
+    failed: str
+    tool_rounds_max: int
 
 
 class Bot:
@@ -172,33 +177,27 @@ class Bot:
         screen: Screen,
         *,
         name: str = "bot",
-        instructions: str | None = None,
-        model: str | None = None,
         tools: Mapping[str, tuple[Mapping[str, Any], Tool]] | None = None,
         inbox: Inbox | None = None,
-        every_s: float = 1.0,
-        waiting: str = "…",
-        failed: str = "Sorry, this answer failed.",
-        tool_rounds_max: int = 8,
-        **sampling: Unpack[Sampling],
+        **options: Unpack[BotOptions],
     ) -> None:
         self._client = client
         self._screen = screen
         self._name = name
-        self._settings: Settings = {}
-        if instructions is not None:
-            self._settings["instructions"] = instructions
-        if model is not None:
-            self._settings["model"] = model
-        if tools:
-            self._settings["tools"] = [dict(definition) for definition, _ in tools.values()]
         self._tools = dict(tools or {})
         self._inbox: Inbox = inbox if inbox is not None else MemoryInbox()
-        self._every_s = every_s
-        self._waiting = waiting
-        self._failed = failed
-        self._tool_rounds_max = tool_rounds_max
-        self._sampling = sampling
+        self._settings: Settings = {}
+        if (instructions := options.pop("instructions", None)) is not None:
+            self._settings["instructions"] = instructions
+        if (model := options.pop("model", None)) is not None:
+            self._settings["model"] = model
+        if self._tools:
+            self._settings["tools"] = [dict(definition) for definition, _ in self._tools.values()]
+        self._every_s = options.pop("every_s", 1.0)
+        self._waiting = options.pop("waiting", "…")
+        self._failed = options.pop("failed", "Sorry, this answer failed.")
+        self._tool_rounds_max = options.pop("tool_rounds_max", 8)
+        self._sampling: Sampling = options
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepted: dict[str, asyncio.Future[None]] = {}
         self._using: Counter[str] = Counter()  # deliveries under way by session
@@ -209,9 +208,7 @@ class Bot:
             self._start(delivery)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -287,9 +284,9 @@ class Bot:
                 session = await self._client.session(name, wait=False)
                 try:
                     return await session.caught_up()
-                except SessionGone as gone:
+                except SessionGone as error:
                     await session.close()
-                    if gone.code != "session_not_found":
+                    if error.code != "session_not_found":
                         raise
                 try:
                     return await self._client.create_session(name, **self._settings)
@@ -343,11 +340,11 @@ class Bot:
         return following
 
     async def _run(self, name: str, arguments: str) -> tuple[str, bool]:
-        found = self._tools.get(name)
-        if found is None:
+        if name not in self._tools:
             return f"There is no tool {name!r}.", True
+        _, tool = self._tools[name]
         try:
-            return await found[1](json.loads(arguments or "{}")), False
+            return await tool(json.loads(arguments or "{}")), False
         except Exception as error:
             log.exception("tool %s failed", name)
             return f"{type(error).__name__}: {error}", True

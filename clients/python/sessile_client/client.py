@@ -14,31 +14,19 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from . import _notices as notices
 from ._bell import Bell
 from ._core import ClientCore
 from ._fields import Settings
 from ._ids import ulid_factory
-from ._notices import (
-    Answered,
-    Applied,
-    CaughtUp,
-    Disconnected,
-    GoingAway,
-    Gone,
-    Link,
-    Notice,
-    Ready,
-    Snapped,
-    Stopped,
-    Warned,
-)
+from ._notices import Link
 from ._policy import DialError, Limits
 from ._saver import Saver
-from ._track import Track
+from ._track import Event, Snapshot, Track
 from ._transport import Connect, Dial, Transport, TransportClosed, connect
+from ._values import dicts, text_or_none
 from ._view import View
 from ._wire import SUBPROTOCOLS, Encoding, Frame, decode, encode
 from .errors import Lost, SessileError, WireError
@@ -49,24 +37,35 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-OnLink = Callable[[Ready | GoingAway | Disconnected | Warned | Stopped], None]
+OnLink = Callable[[notices.LinkNotice], None]
 
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """A line of the sessions list; ``data`` is the whole of what the server says."""
+    """A line of the sessions list; ``data`` is all of its fields."""
 
     id: str
     title: str | None
     data: dict[str, Any]
 
 
+class ClientOptions(TypedDict, total=False):
+    """What few programs set. ``connect_with``, ``rng`` and ``now_ms`` are for tests: the socket, chance (jitter, ids)
+    and the wall clock (ids); deadlines run on the event loop's clock.
+    """
+
+    device: str | None
+    headers: Mapping[str, str] | None
+    connect_with: Connect
+    rng: random.Random | None
+    now_ms: Callable[[], int] | None
+
+
 class Client:
     """A connection to Sessile. ``async with Client("ws://127.0.0.1:8080/v1/ws") as client: ...``
 
-    ``api_key``: a key, or a function (plain or async) asked anew for each attempt. ``store``: where positions outlive
-    the process. ``on_link``: told of every change of the connection. ``connect_with``, ``rng`` and ``now_ms`` are for
-    tests: the socket, chance (jitter, ids) and the wall clock (ids); deadlines run on the event loop's clock.
+    ``api_key``: a key, or a function (plain or async) called anew for each attempt. ``store``: where positions outlive
+    the process. ``on_link``: called with every change of the connection. ``options``: see ``ClientOptions``.
     """
 
     def __init__(
@@ -76,29 +75,25 @@ class Client:
         api_key: ApiKey | None = None,
         encoding: Encoding = "msgpack",
         store: PositionStore | None = None,
-        device: str | None = None,
         limits: Limits | None = None,
-        headers: Mapping[str, str] | None = None,
         on_link: OnLink | None = None,
-        connect_with: Connect = connect,
-        rng: random.Random | None = None,
-        now_ms: Callable[[], int] | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         if encoding not in SUBPROTOCOLS:
             raise ValueError(f"encoding must be one of {', '.join(SUBPROTOCOLS)}, not {encoding!r}")
+        if unknown := options.keys() - ClientOptions.__annotations__.keys():
+            raise TypeError(f"Client has no option {', '.join(sorted(unknown))}")
         self.url = url
         self.limits = limits or Limits()
         self._api_key = api_key
         self._encoding: Encoding = encoding
         self._store: PositionStore = store if store is not None else MemoryStore()
-        self._device = device
-        self._headers = dict(headers or {})
+        self._headers = dict(options.get("headers") or {})
         self._on_link = on_link
-        self._connect = connect_with
-        self._rng = rng if rng is not None else random.Random()
-        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
-        self._new_id = ulid_factory(self._now_ms, self._rng)
-        self._core: ClientCore | None = None
+        self._connect = options.get("connect_with", connect)
+        rng = options.get("rng") or random.Random()
+        new_id = ulid_factory(options.get("now_ms") or (lambda: time.time_ns() // 1_000_000), rng)
+        self._core = ClientCore(rng=rng, new_id=new_id, device=options.get("device"), limits=self.limits)
         self._sessions: dict[str, Session] = {}
         self._answers: dict[str, asyncio.Future[Frame]] = {}
         self._wake = asyncio.Event()
@@ -112,29 +107,21 @@ class Client:
     # Life
 
     async def __aenter__(self) -> Client:
-        if self._core is not None:
+        if self._tasks:
             raise RuntimeError("a Client is opened once")
-        self._core = ClientCore(
-            rng=self._rng, new_id=self._new_id, now=self._now(), device=self._device, limits=self.limits
-        )
         self._tasks = [
             asyncio.create_task(self._run(), name="sessile-client"),
             asyncio.create_task(self._saver.run(), name="sessile-client-saver"),
         ]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
         """Close the connection, end every wait with Lost, save positions. May be called twice."""
-        core = self._need_core()
-        core.stop()
+        self._check_open()
+        self._core.stop()
         self._deliver()
         self._wake.set()
         self._saver.finish(self._sessions)
@@ -147,12 +134,12 @@ class Client:
     @property
     def link(self) -> Link:
         """offline (between attempts), connecting, ready or stopped."""
-        return Link.OFFLINE if self._core is None else self._core.link
+        return self._core.link
 
     @property
     def error(self) -> SessileError | None:
         """Why the client has stopped, if it has."""
-        return None if self._core is None else self._core.error
+        return self._core.error
 
     @property
     def closed(self) -> bool:
@@ -198,20 +185,16 @@ class Client:
 
     async def sessions(self, *, page: int = 50) -> AsyncIterator[SessionInfo]:
         """Every session of this principal, newest first, page by page."""
-        after: str | None = None
+        cursor: dict[str, str] = {}
         while True:
-            fields: dict[str, Any] = {"limit": page}
-            if after is not None:
-                fields["after"] = after
-            ok = await self.command("session.list", **fields)
-            data = ok.get("data")
-            for entry in data if isinstance(data, list) else []:
-                if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-                    title = entry.get("title")
-                    yield SessionInfo(entry["id"], title if isinstance(title, str) else None, entry)
+            ok = await self.command("session.list", limit=page, **cursor)
+            for entry in dicts(ok.get("data")):
+                if isinstance(entry.get("id"), str):
+                    yield SessionInfo(entry["id"], text_or_none(entry.get("title")), entry)
             after = ok.get("last_id")
             if not ok.get("has_more") or not isinstance(after, str):
                 return
+            cursor = {"after": after}
 
     async def command(self, type_: str, /, *, command_id: str | None = None, **fields: Any) -> Frame:
         """Send any command and wait for its ``ok``; raises ServerError, CommandTimeout or what stopped the client.
@@ -223,19 +206,20 @@ class Client:
 
     # Inside: commands and sessions
 
-    def _need_core(self) -> ClientCore:
-        if self._core is None:
+    def _check_open(self) -> None:
+        if not self._tasks:
             raise RuntimeError("open the client first: async with Client(...) as client")
-        return self._core
 
     def _submit(self, type_: str, fields: Mapping[str, Any], command_id: str | None) -> asyncio.Future[Frame]:
-        core = self._need_core()
+        self._check_open()
         size = len(encode([{"type": type_, **fields}], self._encoding))
         if size > self.limits.command_bytes_max:
             raise WireError(f"a {type_} of {size} bytes is over {self.limits.command_bytes_max}", 1009)
-        command_id = core.submit(type_, fields, self._now(), id=command_id, timeout_s=self.limits.command_timeout_s)
+        timeout_s = self.limits.command_timeout_s
+        command_id = self._core.submit(type_, fields, self._now(), id=command_id, timeout_s=timeout_s)
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_retrieve)
+        # a program may drop a handle; its error is not to be reported as forgotten
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._answers[command_id] = future
         self._flush()
         return future
@@ -246,8 +230,9 @@ class Client:
         return await asyncio.shield(answer)
 
     def _attach(self, track: Track) -> Session:
+        self._check_open()
         session = self._sessions[track.session] = Session(self, track)
-        self._need_core().attach(track)
+        self._core.attach(track)
         self._flush()
         return session
 
@@ -256,53 +241,41 @@ class Client:
             return
         await self._saver.save(session.id)
         del self._sessions[session.id]
-        self._need_core().detach(session.id)
-        session._let_go()
+        self._core.detach(session.id)
+        session._detach()
         self._flush()
 
     def _flush(self) -> None:
-        """After every change of the core: what it says is delivered, what it wants sent is sent."""
+        """After every change of the core: its notices are delivered, its frames sent."""
         self._deliver()
         self._to_write.ring()
         self._wake.set()
 
     def _deliver(self) -> None:
-        for notice in self._need_core().take_notices():
-            self._deliver_one(notice)
+        for notice in self._core.take_notices():
+            match notice:
+                case notices.Answered():
+                    self._answer(notice)
+                case Event() | Snapshot() | notices.CaughtUp() | notices.ReadEnded():
+                    session = self._sessions.get(notice.session)
+                    if session is not None:
+                        session._receive(notice)
+                    self._saver.mark(notice.session, now=_worth_saving(notice))
+                case _:
+                    if isinstance(notice, notices.Stopped):
+                        for session in self._sessions.values():
+                            session._bell.ring()
+                    self._link_bell.ring()
+                    if self._on_link is not None:
+                        self._on_link(notice)
 
-    def _deliver_one(self, notice: Notice) -> None:
-        match notice:
-            case Answered(command_id, ok, error):
-                future = self._answers.pop(command_id, None)
-                if future is not None and not future.done():
-                    if ok is not None:
-                        future.set_result(ok)
-                    else:
-                        future.set_exception(error or Lost("no answer"))
-            case Applied(event):
-                self._tell(event.session, notice)
-                self._saver.soil(event.session, now=event.type in _SAVE_AT)
-            case Snapped(snapshot):
-                self._tell(snapshot.session, notice)
-                self._saver.soil(snapshot.session, now=False)
-            case CaughtUp(name, _):
-                self._tell(name, notice)
-                self._saver.soil(name, now=True)
-            case Gone(name, _):
-                self._tell(name, notice)
-                self._saver.soil(name, now=True)
-            case _:
-                if isinstance(notice, Stopped):
-                    for session in self._sessions.values():
-                        session._bell.ring()
-                self._link_bell.ring()
-                if self._on_link is not None:
-                    self._on_link(notice)
-
-    def _tell(self, name: str, notice: Applied | Snapped | CaughtUp | Gone) -> None:
-        session = self._sessions.get(name)
-        if session is not None:
-            session._notice(notice)
+    def _answer(self, answer: notices.Answered) -> None:
+        future = self._answers.pop(answer.id, None)
+        if future is not None and not future.done():
+            if answer.ok is not None:
+                future.set_result(answer.ok)
+            else:
+                future.set_exception(answer.error or Lost("no answer"))
 
     # Inside: the connection
 
@@ -315,14 +288,14 @@ class Client:
         self._wake.set()
 
     async def _run(self) -> None:
-        core = self._need_core()
+        core = self._core
         try:
             while core.link is not Link.STOPPED:
                 if core.link is Link.OFFLINE and self._now() >= core.dial_at:
-                    core.dialing(self._now())
-                    await self._connection(core)
+                    core.dialing()
+                    await self._connection()
                 else:
-                    await self._nap(core)
+                    await self._nap()
         except Exception as exc:
             self._crash = exc
             core.stop(SessileError(f"the client failed: {exc!r}"))
@@ -330,27 +303,27 @@ class Client:
         finally:
             self._deliver()
 
-    async def _nap(self, core: ClientCore) -> None:
+    async def _nap(self) -> None:
         """Wait for something to do, or until the core's clock is due."""
-        loop = asyncio.get_running_loop()
-        due = core.wakeup()
-        alarm = None if due is None else loop.call_at(due, self._ring_at, due)
+        due = self._core.wakeup()
+        alarm = None if due is None else asyncio.get_running_loop().call_at(due, self._ring_at, due)
         try:
             await self._wake.wait()
         finally:
             if alarm is not None:
                 alarm.cancel()
         self._wake.clear()
-        core.tick(self._now())
+        self._core.tick(self._now())
         self._deliver()
         self._to_write.ring()
 
-    async def _connection(self, core: ClientCore) -> None:
+    async def _connection(self) -> None:
         """One connection, from dialing to its end."""
+        core = self._core
         self._link_bell.ring()
         dialing = asyncio.ensure_future(self._dial())
         try:
-            await self._until_done(core, dialing)
+            await self._until_done(dialing)
             if core.link is not Link.CONNECTING:
                 return
             transport = dialing.result()
@@ -362,10 +335,10 @@ class Client:
             dialing.cancel()
             await asyncio.gather(dialing, return_exceptions=True)
         core.opened(self._now())
-        reader = asyncio.ensure_future(self._read(core, transport))
-        writer = asyncio.ensure_future(self._write(core, transport))
+        reader = asyncio.ensure_future(self._read(transport))
+        writer = asyncio.ensure_future(self._write(transport))
         try:
-            await self._until_done(core, reader)
+            await self._until_done(reader)
         finally:
             reader.cancel()
             writer.cancel()
@@ -378,11 +351,11 @@ class Client:
             if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError):
                 raise end
 
-    async def _until_done(self, core: ClientCore, task: asyncio.Future[Any]) -> None:
+    async def _until_done(self, task: asyncio.Future[Any]) -> None:
         """Keep the core's time while ``task`` runs; returns early when the core has given the connection up."""
         task.add_done_callback(lambda _: self._wake.set())
-        while not task.done() and core.link in (Link.CONNECTING, Link.READY):
-            await self._nap(core)
+        while not task.done() and self._core.link in (Link.CONNECTING, Link.READY):
+            await self._nap()
 
     async def _dial(self) -> Transport:
         key = self._api_key() if callable(self._api_key) else self._api_key
@@ -399,7 +372,8 @@ class Client:
             )
         )
 
-    async def _read(self, core: ClientCore, transport: Transport) -> None:
+    async def _read(self, transport: Transport) -> None:
+        core = self._core
         while core.link in (Link.CONNECTING, Link.READY):
             try:
                 data = await transport.recv()
@@ -412,10 +386,10 @@ class Client:
                     core.broken(exc)
             self._flush()
 
-    async def _write(self, core: ClientCore, transport: Transport) -> None:
+    async def _write(self, transport: Transport) -> None:
         try:
             while True:
-                frames = core.take_outbox()
+                frames = self._core.take_outbox()
                 for frame in frames:
                     await transport.send(encode([frame], self._encoding))
                 if not frames:
@@ -424,16 +398,14 @@ class Client:
             return  # the reader learns the same, with the close code
 
 
-_SAVE_AT = frozenset({"response.completed", "response.incomplete", "response.failed", "session.deleted"})
-
-
 def _track(session: str, position: Position | None) -> Track:
     if position is None:
         return Track(session)
     return Track(session, epoch=position.epoch, offset=position.offset, view=View.from_state(position.state))
 
 
-def _retrieve(future: asyncio.Future[Frame]) -> None:
-    """A program may drop a handle; its error is not to be reported as forgotten."""
-    if not future.cancelled():
-        future.exception()
+def _worth_saving(notice: notices.SessionNotice) -> bool:
+    """Whether the position is saved at once rather than within a second."""
+    if isinstance(notice, Event):
+        return notice.type in ("response.completed", "response.incomplete", "response.failed", "session.deleted")
+    return not isinstance(notice, Snapshot)

@@ -26,8 +26,9 @@ still land in the right branch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+from ._values import mapping_of, number_or_none, text_of, text_or_none
 
 
 class SessileError(Exception):
@@ -65,17 +66,8 @@ class ServerError(SessileError):
 
     def to_dict(self) -> dict[str, Any]:
         """The object as it stood in the frame, absent fields left out."""
-        out: dict[str, Any] = {
-            "type": self.type,
-            "code": self.code,
-            "message": self.message,
-            "retryable": self.retryable,
-        }
-        if self.param is not None:
-            out["param"] = self.param
-        if self.retry_after_ms is not None:
-            out["retry_after_ms"] = self.retry_after_ms
-        return out
+        names = ("type", "code", "message", "param", "retryable", "retry_after_ms")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class InvalidRequest(ServerError):
@@ -115,7 +107,7 @@ class Unavailable(ServerError):
 
 
 class ResponseFailed(SessileError):
-    """A response ended as ``response.failed``. What had been said stays readable in ``text``."""
+    """A response ended as ``response.failed``. The text until then stays readable in ``text``."""
 
     def __init__(self, response_id: str, code: str, message: str, text: str) -> None:
         super().__init__(f"{response_id} failed: {code}: {message}")
@@ -150,35 +142,22 @@ class ConnectionStopped(SessileError):
         self.http_status = http_status
 
 
-_BY_CODE: dict[str, type[ServerError]] = {
-    "unauthorized": Unauthorized,
-    "token_expired": Unauthorized,
-    "forbidden": Forbidden,
-    "session_deleted": SessionGone,
-    "idempotency_conflict": Conflict,
-    "session_exists": Conflict,
-    "session_full": Conflict,
-    "call_answered": Conflict,
-    "not_withheld": Conflict,
-    "appealed_already": Conflict,
-    "review_decided": Conflict,
-    "review_claimed": Conflict,
-    "review_not_claimed": Conflict,
-    "response_in_progress": Busy,
-    "tools_pending": Busy,
-    "queue_full": Busy,
-    "rate_limited": RateLimited,
-    "quota_exceeded": RateLimited,
-    "overloaded": Unavailable,
-    "draining": Unavailable,
-    "unavailable": Unavailable,
-    "engine_unavailable": Unavailable,
-    "journal_unavailable": Unavailable,
-    "directory_unavailable": Unavailable,
-    "outcome_unknown": Unavailable,
-    "fenced": Unavailable,
-    "too_many_subscriptions": RateLimited,
+_CODES: dict[type[ServerError], str] = {
+    Unauthorized: "unauthorized token_expired",
+    Forbidden: "forbidden",
+    SessionGone: "session_deleted",
+    Conflict: (
+        "idempotency_conflict session_exists session_full call_answered not_withheld appealed_already "
+        "review_decided review_claimed review_not_claimed"
+    ),
+    Busy: "response_in_progress tools_pending queue_full",
+    RateLimited: "rate_limited quota_exceeded too_many_subscriptions",
+    Unavailable: (
+        "overloaded draining unavailable engine_unavailable journal_unavailable directory_unavailable "
+        "outcome_unknown fenced"
+    ),
 }
+_BY_CODE = {code: cls for cls, codes in _CODES.items() for code in codes.split()}
 
 _BY_TYPE: dict[str, type[ServerError]] = {
     "invalid_request_error": InvalidRequest,
@@ -195,21 +174,17 @@ _BY_TYPE: dict[str, type[ServerError]] = {
 
 def server_error(raw: object) -> ServerError:
     """The exception for an ``error`` object as it came; anything odd in it becomes a plain ServerError."""
-    fields: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
-    code = fields.get("code")
-    code = code if isinstance(code, str) and code else "unknown"
-    type_ = fields.get("type")
-    type_ = type_ if isinstance(type_, str) else "server_error"
-    message, param, after = fields.get("message"), fields.get("param"), fields.get("retry_after_ms")
-    waits = isinstance(after, int) and not isinstance(after, bool) and after >= 0
+    fields = mapping_of(raw)
+    code = text_of(fields.get("code")) or "unknown"
+    type_ = text_or_none(fields.get("type"))
     cls = _BY_CODE.get(code)
     if cls is None:
-        cls = NotFound if code.endswith("_not_found") else _BY_TYPE.get(type_, ServerError)
+        cls = NotFound if code.endswith("_not_found") else _BY_TYPE.get(type_ or "", ServerError)
     return cls(
         code,
-        message if isinstance(message, str) else "",
-        type=type_,
-        param=param if isinstance(param, str) else None,
+        text_of(fields.get("message")),
+        type="server_error" if type_ is None else type_,
+        param=text_or_none(fields.get("param")),
         retryable=fields.get("retryable") is True,
-        retry_after_ms=after if waits else None,
+        retry_after_ms=number_or_none(fields.get("retry_after_ms")),
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._items import Item, ResponseState, moved
 from ._track import Phase
+from ._values import text_or_none
 from ._wire import Frame
 from .errors import ResponseFailed
 
@@ -46,7 +47,7 @@ class Response:
 
     @property
     def id(self) -> str | None:
-        """Known once accepted; None for a message that asked for no answer."""
+        """Known once accepted; None for a message sent with ``respond=False``."""
         self._take_answer()
         return self._id
 
@@ -54,14 +55,12 @@ class Response:
     def item_id(self) -> str | None:
         """The user message that the command created, once accepted."""
         self._take_answer()
-        item_id = self._ok.get("item_id")
-        return item_id if isinstance(item_id, str) else None
+        return text_or_none(self._ok.get("item_id"))
 
     @property
     def state(self) -> ResponseState | None:
-        """What the log has said of this response so far."""
-        response_id = self.id
-        return None if response_id is None else self._session.view.responses.get(response_id)
+        """What the log holds of this response so far."""
+        return self._session.view.responses.get(self.id or "")
 
     @property
     def status(self) -> str:
@@ -72,28 +71,26 @@ class Response:
     @property
     def usage(self) -> dict[str, Any] | None:
         state = self.state
-        return state.usage if state is not None else None
+        return None if state is None else state.usage
 
     @property
     def incomplete_reason(self) -> str | None:
         state = self.state
-        return state.incomplete_reason if state is not None else None
+        return None if state is None else state.incomplete_reason
 
     @property
     def output(self) -> list[Item]:
         """The items so far."""
-        response_id = self.id
-        return [] if response_id is None else self._session.view.output(response_id)
+        return self._session.view.output(self.id or "")
 
     @property
     def tool_calls(self) -> list[Item]:
-        """The calls that this response asks its client to make."""
+        """The tool calls that its client must run."""
         return [item for item in self.output if item.type == "function_call"]
 
     @property
     def text_so_far(self) -> str:
-        response_id = self.id
-        return "" if response_id is None else self._session.view.text(response_id)
+        return self._session.view.text(self.id or "")
 
     async def accepted(self) -> Response:
         """Wait for the command's ``ok``: from then on it is journaled. Raises the server's refusal."""
@@ -160,8 +157,7 @@ class Response:
             return
         self._ok = answer.result()
         self._answer = None
-        response_id = self._ok.get("response_id")
-        self._id = response_id if isinstance(response_id, str) else None
+        self._id = text_or_none(self._ok.get("response_id"))
 
     @property
     def begun(self) -> bool:
@@ -178,9 +174,7 @@ class Response:
     def _ended(self) -> bool:
         """Whether the log has shown the end. Raises what keeps it from ever being shown."""
         state = self.state
-        if self._id is None or (state is not None and state.ended):
-            return True
-        if state is None and self.begun:
+        if self._id is None or (self.begun if state is None else state.ended):
             return True
         self._session._check()
         return self._session.phase is Phase.DELETED

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from ._bell import Bell
 from ._fields import Changes, Sampling
 from ._items import Item
-from ._notices import Applied, CaughtUp, Gone, Snapped
+from ._notices import SessionNotice
 from ._track import Event, Phase, Snapshot, Track
+from ._values import text_or_none
 from ._view import View
+from ._wire import Frame
 from .errors import Lost, SessionGone
 from .response import Response, ToolAnswer
 
@@ -25,7 +27,7 @@ Content = str | Sequence[Mapping[str, Any]]
 
 
 class Unset(Enum):
-    """Says that a field is left out, where None means null."""
+    """A field that is left out, where None means null."""
 
     UNSET = "unset"
 
@@ -109,7 +111,7 @@ class Session:
             self._readers.discard(reader)
 
     def response(self, response_id: str) -> Response:
-        """A handle on a response that this or another device asked for."""
+        """A handle on a response that this or another device requested."""
         return Response(self, None, response_id=response_id)
 
     @property
@@ -129,20 +131,21 @@ class Session:
         command_id: str | None = None,
         **sampling: Unpack[Sampling],
     ) -> Response:
-        """Say something; the command is on its way when this returns.
+        """Send a message; the command is on its way when this returns.
 
         ``async for text in session.send("hi")`` streams the answer, ``await session.send("hi")`` waits until the
         message is journaled, ``await session.send("hi").text()`` for the whole answer. ``parent_id`` names the item
         to answer (None: the root; left out: the newest item). ``queue`` waits for an open response on the branch.
         """
-        fields: dict[str, Any] = {"session": self.id, "content": content, **sampling}
-        if parent_id is not UNSET:
-            fields["parent_id"] = parent_id
-        if not respond:
-            fields["respond"] = False
-        if queue:
-            fields["queue"] = True
-        return self._ask("message.create", fields, command_id)
+        return self._submit(
+            "message.create",
+            command_id,
+            content=content,
+            parent_id=parent_id,
+            respond=UNSET if respond else False,
+            queue=queue or UNSET,
+            **sampling,
+        )
 
     def edit(
         self,
@@ -153,11 +156,11 @@ class Session:
         command_id: str | None = None,
         **sampling: Unpack[Sampling],
     ) -> Response:
-        """Say a message differently: a sibling of ``item_id``, with an answer of its own."""
-        fields: dict[str, Any] = {"session": self.id, "item_id": item_id, "content": content, **sampling}
-        if not respond:
-            fields["respond"] = False
-        return self._ask("message.edit", fields, command_id)
+        """Edit a message: a sibling of ``item_id``, with an answer of its own."""
+        respond_field = UNSET if respond else False
+        return self._submit(
+            "message.edit", command_id, item_id=item_id, content=content, respond=respond_field, **sampling
+        )
 
     def regenerate(
         self,
@@ -168,11 +171,8 @@ class Session:
         **sampling: Unpack[Sampling],
     ) -> Response:
         """Answer again: a sibling of the newest answer on the current branch, or a new answer to ``parent_id``."""
-        fields: dict[str, Any] = {"session": self.id, **sampling}
-        fields["parent_id"] = self._question() if parent_id is UNSET else parent_id
-        if queue:
-            fields["queue"] = True
-        return self._ask("response.create", fields, command_id)
+        parent_id = self._parent_of_answer() if parent_id is UNSET else parent_id
+        return self._submit("response.create", command_id, parent_id=parent_id, queue=queue or UNSET, **sampling)
 
     async def cancel(self, response_id: str | None = None, *, command_id: str | None = None) -> bool:
         """Stop a response (the newest open one by default); its partial text stays. False if it had ended, unless its
@@ -183,23 +183,18 @@ class Session:
             if not opened:
                 return False
             response_id = opened[-1]
-        fields = {"session": self.id, "response_id": response_id}
-        ok = await self._client.command("response.cancel", command_id=command_id, **fields)
+        ok = await self._command("response.cancel", command_id, response_id=response_id)
         return not ok.get("noop", False)
 
     async def tool_output(
         self, call_id: str, output: str, *, is_error: bool = False, command_id: str | None = None
     ) -> ToolAnswer:
         """Answer a tool call. The last missing one starts the turn's next response."""
-        fields: dict[str, Any] = {"session": self.id, "call_id": call_id, "output": output}
-        if is_error:
-            fields["is_error"] = True
-        ok = await self._client.command("tool.output", command_id=command_id, **fields)
-        response_id = ok.get("response_id")
-        return ToolAnswer(
-            item_id=str(ok.get("item_id", "")),
-            response=self.response(response_id) if isinstance(response_id, str) else None,
-        )
+        fields = {"call_id": call_id, "output": output, "is_error": is_error or UNSET}
+        ok = await self._command("tool.output", command_id, **fields)
+        response_id = text_or_none(ok.get("response_id"))
+        response = None if response_id is None else self.response(response_id)
+        return ToolAnswer(item_id=str(ok.get("item_id", "")), response=response)
 
     async def appeal(
         self,
@@ -209,30 +204,29 @@ class Session:
         note: str = "",
         command_id: str | None = None,
     ) -> str:
-        """Ask that a person looks again at what was withheld of a response, or at a message that was refused
-        (``content`` says it again, for nothing of it is stored). Returns the id of the case; ``view.reviews`` tells its
+        """Appeal: a person looks again at what was withheld of a response, or at a message that was refused
+        (``content`` repeats it, for nothing of it is stored). Returns the id of the case; ``view.reviews`` has its
         outcome."""
-        fields: dict[str, Any] = {"session": self.id}
-        given = {"response_id": response_id, "content": content, "note": note or None}
-        fields |= {name: value for name, value in given.items() if value is not None}
-        ok = await self._client.command("review.appeal", command_id=command_id, **fields)
+        fields = {"response_id": response_id, "content": content, "note": note or None}
+        given = {name: value for name, value in fields.items() if value is not None}
+        ok = await self._command("review.appeal", command_id, **given)
         return str(ok.get("review_id", ""))
 
     async def update(self, *, command_id: str | None = None, **fields: Unpack[Changes]) -> None:
         """Change ``title``, ``metadata``, ``instructions`` or ``tools``; null clears."""
-        await self._client.command("session.update", command_id=command_id, session=self.id, **fields)
+        await self._command("session.update", command_id, **fields)
 
     async def delete(self, *, command_id: str | None = None) -> None:
         """Delete the session for every device."""
-        await self._client.command("session.delete", command_id=command_id, session=self.id)
+        await self._command("session.delete", command_id)
 
     async def get(self) -> dict[str, Any]:
-        """What the server says of the session."""
-        return dict(await self._client.command("session.get", session=self.id))
+        """The session's fields, as the server has them."""
+        return dict(await self._command("session.get", None))
 
     async def warm(self) -> None:
         """Hint that a message is coming, so that the session's KV is brought up."""
-        await self._client.command("session.warm", session=self.id)
+        await self._command("session.warm", None)
 
     async def close(self) -> None:
         """Stop reading this session; its position is saved."""
@@ -240,10 +234,16 @@ class Session:
 
     # For the client
 
-    def _ask(self, type_: str, fields: dict[str, Any], command_id: str | None) -> Response:
-        return Response(self, self._client._submit(type_, fields, command_id))
+    def _submit(self, type_: str, command_id: str | None, /, **fields: Any) -> Response:
+        return Response(self, self._client._submit(type_, self._body(fields), command_id))
 
-    def _question(self) -> str | None:
+    async def _command(self, type_: str, command_id: str | None, /, **fields: Any) -> Frame:
+        return await self._client.command(type_, command_id=command_id, **self._body(fields))
+
+    def _body(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"session": self.id} | {name: value for name, value in fields.items() if value is not UNSET}
+
+    def _parent_of_answer(self) -> str | None:
         """The parent of the newest answer on the current branch."""
         branch = self.view.branch()
         for item in reversed(branch):
@@ -263,28 +263,22 @@ class Session:
         if self._detached:
             raise Lost(f"{self.id} was detached")
         if self._track.error is not None:
-            gone = self._track.error
-            raise SessionGone(gone.code, gone.message, type=gone.type, param=gone.param)
+            error = self._track.error
+            raise SessionGone(error.code, error.message, type=error.type, param=error.param)
         if self._client.error is not None:
             raise self._client.error
 
     def _snapshot(self, mode: Literal["snapshot", "lagged"]) -> Snapshot:
         return Snapshot(self.id, mode, self.epoch, self.offset, self.view.to_state())
 
-    def _notice(self, notice: Applied | Snapped | CaughtUp | Gone) -> None:
-        match notice:
-            case Applied(event):
-                for reader in self._readers:
-                    reader.put(event)
-            case Snapped(snapshot):
-                self._snapshots += 1
-                for reader in self._readers:
-                    reader.put(snapshot)
-            case CaughtUp() | Gone():
-                pass
+    def _receive(self, notice: SessionNotice) -> None:
+        if isinstance(notice, Event | Snapshot):
+            for reader in self._readers:
+                reader.put(notice)
+        self._snapshots += isinstance(notice, Snapshot)
         self._bell.ring()
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         self._detached = True
         self._bell.ring()
 

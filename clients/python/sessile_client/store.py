@@ -62,14 +62,13 @@ class FileStore:
         self._folder = Path(folder)
 
     def _path(self, session: str) -> Path:
-        # the id is the server's: never let it choose a path
-        return self._folder / (hashlib.sha256(session.encode()).hexdigest()[:32] + ".json")
+        return json_path(self._folder, session)
 
     async def load(self, session: str) -> Position | None:
         return await asyncio.to_thread(self._read, session)
 
     async def save(self, session: str, position: Position) -> None:
-        await asyncio.to_thread(self._write, session, position)
+        await asyncio.to_thread(write_json, self._path(session), {"session": session, **vars(position)})
 
     async def forget(self, session: str) -> None:
         await asyncio.to_thread(self._path(session).unlink, missing_ok=True)
@@ -87,18 +86,18 @@ class FileStore:
             case _:
                 return None
 
-    def _write(self, session: str, position: Position) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._path(session)
-        draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
-        body = {
-            "session": session,
-            "epoch": position.epoch,
-            "offset": position.offset,
-            "state": position.state,
-        }
-        with open(draft, "w", encoding="utf-8") as out:
-            json.dump(body, out, ensure_ascii=False)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(draft, path)
+
+def json_path(folder: Path, name: str) -> Path:
+    """The file of ``name``, which is the peer's: it must not choose a path."""
+    return folder / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
+
+
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """Write a file, synced, so that a reader finds the old one or the new one as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
+    with open(draft, "w", encoding="utf-8") as out:
+        json.dump(body, out, ensure_ascii=False)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(draft, path)

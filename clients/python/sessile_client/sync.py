@@ -10,6 +10,9 @@
 Every call waits for its result and raises what the async one raises; ``timeout_s`` in ``wait``-like calls raises
 TimeoutError and leaves the command under way. What is read of a session (items, text) is a copy, taken between two
 events: safe from any thread. Interrupting an iteration (``break``, Ctrl-C) cancels nothing on the server.
+
+A method is bridged from the async one by ``_waits``, ``_sends``, ``_opens`` or ``_iterates``, which keep its parameters
+for type checkers; a property by ``_Value`` or ``_Copy``.
 """
 
 from __future__ import annotations
@@ -17,42 +20,49 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import copy
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from . import client as _async
 from . import response as _response
 from . import session as _session
-from ._fields import Changes, Sampling, Settings
 from ._items import Item, ResponseState
 from ._notices import Link
-from ._track import Event, Phase, Snapshot
+from ._track import Phase
 from ._view import View
-from ._wire import Frame
 from .errors import Lost, SessileError
-from .session import UNSET, Unset
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Never
 
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class _Loop:
-    """An event loop in a daemon thread. ``close`` ends both."""
+    """An event loop in a daemon thread, from ``start`` to ``close``."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sessile-client", daemon=True)
-        self._thread.start()
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+
+    def start(self) -> None:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="sessile-client", daemon=True)
+        self._running = loop, thread
+        thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        if self._loop.is_closed():
+        if self._running is None:
             work.close()
-            raise Lost("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise Lost("the client is not open")
+        future = asyncio.run_coroutine_threadsafe(work, self._running[0])
         try:
             return future.result(timeout_s)
         except concurrent.futures.TimeoutError as exc:
@@ -91,285 +101,200 @@ class _Loop:
                     return
                 yield entry  # type: ignore[misc]
         finally:
-            if not self._loop.is_closed():
+            if self.running:
                 self.run(close())
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if self._running is not None:
+            (loop, thread), self._running = self._running, None
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
-class Client:
+class _Bridge(Generic[A]):
+    """An async object (``_of``) and the loop that it lives on."""
+
+    def __init__(self, loop: _Loop, of: A) -> None:
+        self._loop = loop
+        self._of = of
+
+
+class _Value(Generic[T]):
+    """A property of the async object, read as it stands."""
+
+    def __init__(self, source: Any) -> None:
+        self._source: property = source
+        self.__doc__ = source.__doc__
+
+    def __get__(self, bridge: _Bridge[Any] | None, owner: type) -> T:
+        if bridge is None:
+            return self  # type: ignore[return-value]
+        return self._read(bridge)
+
+    def __set__(self, bridge: _Bridge[Any], value: Never) -> None:
+        raise AttributeError("read-only")
+
+    def _read(self, bridge: _Bridge[Any]) -> T:
+        value: T = self._source.__get__(bridge._of)
+        return value
+
+
+class _Copy(_Value[T]):
+    """A property of the async object, copied between two events."""
+
+    def _read(self, bridge: _Bridge[Any]) -> T:
+        return bridge._loop.read(lambda: copy.deepcopy(super(_Copy, self)._read(bridge)))
+
+
+def _waits(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Bridge[A], P], T]:
+    @functools.wraps(method)
+    def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._of, *args, **kwargs))
+
+    return call
+
+
+def _iterates(
+    method: Callable[Concatenate[A, P], AsyncIterator[T]],
+) -> Callable[Concatenate[_Bridge[A], P], Iterator[T]]:
+    @functools.wraps(method)
+    def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._loop.iterate(method(self._of, *args, **kwargs))
+
+    return call
+
+
+def _opens(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, _session.Session]],
+) -> Callable[Concatenate[_Bridge[A], P], Session]:
+    @functools.wraps(method)
+    def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> Session:
+        return Session(self._loop, self._loop.run(method(self._of, *args, **kwargs)))
+
+    return call
+
+
+def _sends(
+    method: Callable[Concatenate[A, P], _response.Response],
+) -> Callable[Concatenate[_Bridge[A], P], Response]:
+    @functools.wraps(method)
+    def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> Response:
+        return Response(self._loop, self._loop.read(lambda: method(self._of, *args, **kwargs)))
+
+    return call
+
+
+class Client(_Bridge[_async.Client]):
     """As ``sessile_client.Client``, with the same arguments."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        self._client = _async.Client(url, **options)
-        self._loop: _Loop | None = None
+        super().__init__(_Loop(), _async.Client(url, **options))
 
     def __enter__(self) -> Client:
-        self._loop = _Loop()
-        self._loop.run(self._client.__aenter__())
+        self._loop.start()
+        self._loop.run(self._of.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connection, end every wait with Lost, save positions. May be called twice."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
+        if self._loop.running:
             try:
-                loop.run(self._client.close())
+                self._loop.run(self._of.close())
             finally:
-                loop.close()
+                self._loop.close()
 
-    @property
-    def _running(self) -> _Loop:
-        if self._loop is None:
-            raise Lost("the client is not open")
-        return self._loop
-
-    @property
-    def link(self) -> Link:
-        return self._client.link
-
-    @property
-    def error(self) -> SessileError | None:
-        """Why the client has stopped, if it has."""
-        return self._client.error
-
-    @property
-    def closed(self) -> bool:
-        """The program closed the client (it did not stop by itself)."""
-        return self._client.closed
+    link = _Value[Link](_async.Client.link)
+    error = _Value[SessileError | None](_async.Client.error)
+    closed = _Value[bool](_async.Client.closed)
 
     def ready(self, timeout_s: float | None = None) -> None:
         """Wait for a connection."""
-        self._running.run(self._client.ready(), timeout_s)
+        self._loop.run(self._of.ready(), timeout_s)
 
-    def create_session(
-        self, session: str | None = None, *, command_id: str | None = None, **fields: Unpack[Settings]
-    ) -> Session:
-        loop = self._running
-        return Session(loop, loop.run(self._client.create_session(session, command_id=command_id, **fields)))
-
-    def session(self, session: str, *, wait: bool = True) -> Session:
-        return Session(self._running, self._running.run(self._client.session(session, wait=wait)))
-
-    def sessions(self, *, page: int = 50) -> Iterator[_async.SessionInfo]:
-        return self._running.iterate(self._client.sessions(page=page))
-
-    def command(self, type_: str, /, *, command_id: str | None = None, **fields: Any) -> Frame:
-        return self._running.run(self._client.command(type_, command_id=command_id, **fields))
+    create_session = _opens(_async.Client.create_session)
+    session = _opens(_async.Client.session)
+    sessions = _iterates(_async.Client.sessions)
+    command = _waits(_async.Client.command)
 
 
-class Session:
+class Session(_Bridge[_session.Session]):
     """As ``sessile_client.Session``."""
 
-    def __init__(self, loop: _Loop, session: _session.Session) -> None:
-        self._loop = loop
-        self._session = session
-
-    @property
-    def id(self) -> str:
-        return self._session.id
-
-    @property
-    def phase(self) -> Phase:
-        return self._session.phase
-
-    @property
-    def offset(self) -> int:
-        return self._session.offset
-
-    @property
-    def epoch(self) -> str | None:
-        return self._session.epoch
-
-    @property
-    def view(self) -> View:
-        """The conversation as it is now, with every branch."""
-        return self._loop.read(lambda: View.from_state(copy.deepcopy(self._session.view.to_state())))
+    id = _Value[str](_session.Session.id)
+    phase = _Value[Phase](_session.Session.phase)
+    offset = _Value[int](_session.Session.offset)
+    epoch = _Value[str | None](_session.Session.epoch)
+    title = _Value[str | None](_session.Session.title)
+    view = _Copy[View](_session.Session.view)
+    items = _Copy[list[Item]](_session.Session.items)
 
     @property
     def open_responses(self) -> list[Response]:
         """Handles on the responses that have not ended, oldest first."""
-        return [Response(self._loop, each) for each in self._loop.read(lambda: self._session.open_responses)]
+        return [Response(self._loop, each) for each in self._loop.read(lambda: self._of.open_responses)]
 
     def caught_up(self, timeout_s: float | None = None) -> Session:
         """Wait until it is live."""
-        self._loop.run(self._session.caught_up(), timeout_s)
+        self._loop.run(self._of.caught_up(), timeout_s)
         return self
 
-    @property
-    def title(self) -> str | None:
-        return self._session.title
-
-    @property
-    def items(self) -> list[Item]:
-        """The current branch, as it is now."""
-        return self._loop.read(lambda: [Item(copy.deepcopy(item.data)) for item in self._session.items])
-
-    def events(self) -> Iterator[Event | Snapshot]:
-        return self._loop.iterate(self._session.events())
-
-    def send(
-        self,
-        content: _session.Content,
-        *,
-        parent_id: str | None | Unset = UNSET,
-        respond: bool = True,
-        queue: bool = False,
-        command_id: str | None = None,
-        **sampling: Unpack[Sampling],
-    ) -> Response:
-        return self._asked(
-            lambda: self._session.send(
-                content, parent_id=parent_id, respond=respond, queue=queue, command_id=command_id, **sampling
-            )
-        )
-
-    def edit(
-        self,
-        item_id: str,
-        content: _session.Content,
-        *,
-        respond: bool = True,
-        command_id: str | None = None,
-        **sampling: Unpack[Sampling],
-    ) -> Response:
-        return self._asked(
-            lambda: self._session.edit(item_id, content, respond=respond, command_id=command_id, **sampling)
-        )
-
-    def regenerate(
-        self,
-        *,
-        parent_id: str | None | Unset = UNSET,
-        queue: bool = False,
-        command_id: str | None = None,
-        **sampling: Unpack[Sampling],
-    ) -> Response:
-        return self._asked(
-            lambda: self._session.regenerate(parent_id=parent_id, queue=queue, command_id=command_id, **sampling)
-        )
-
-    def response(self, response_id: str) -> Response:
-        return self._asked(lambda: self._session.response(response_id))
-
-    def cancel(self, response_id: str | None = None, *, command_id: str | None = None) -> bool:
-        return self._loop.run(self._session.cancel(response_id, command_id=command_id))
+    events = _iterates(_session.Session.events)
+    send = _sends(_session.Session.send)
+    edit = _sends(_session.Session.edit)
+    regenerate = _sends(_session.Session.regenerate)
+    response = _sends(_session.Session.response)
+    cancel = _waits(_session.Session.cancel)
 
     def tool_output(
         self, call_id: str, output: str, *, is_error: bool = False, command_id: str | None = None
     ) -> Response | None:
         """Answer a tool call; the next response, if this was the last output missing."""
-        answer = self._loop.run(self._session.tool_output(call_id, output, is_error=is_error, command_id=command_id))
+        answer = self._loop.run(self._of.tool_output(call_id, output, is_error=is_error, command_id=command_id))
         return None if answer.response is None else Response(self._loop, answer.response)
 
-    def appeal(
-        self,
-        response_id: str | None = None,
-        *,
-        content: str | None = None,
-        note: str = "",
-        command_id: str | None = None,
-    ) -> str:
-        return self._loop.run(self._session.appeal(response_id, content=content, note=note, command_id=command_id))
-
-    def update(self, *, command_id: str | None = None, **fields: Unpack[Changes]) -> None:
-        self._loop.run(self._session.update(command_id=command_id, **fields))
-
-    def delete(self, *, command_id: str | None = None) -> None:
-        self._loop.run(self._session.delete(command_id=command_id))
-
-    def get(self) -> dict[str, Any]:
-        return self._loop.run(self._session.get())
-
-    def warm(self) -> None:
-        self._loop.run(self._session.warm())
-
-    def close(self) -> None:
-        self._loop.run(self._session.close())
-
-    def _asked(self, ask: Callable[[], _response.Response]) -> Response:
-        return Response(self._loop, self._loop.read(ask))
+    appeal = _waits(_session.Session.appeal)
+    update = _waits(_session.Session.update)
+    delete = _waits(_session.Session.delete)
+    get = _waits(_session.Session.get)
+    warm = _waits(_session.Session.warm)
+    close = _waits(_session.Session.close)
 
 
-class Response:
+class Response(_Bridge[_response.Response]):
     """As ``sessile_client.Response``: iterate it for its text."""
-
-    def __init__(self, loop: _Loop, response: _response.Response) -> None:
-        self._loop = loop
-        self._response = response
 
     @property
     def session(self) -> Session:
-        return Session(self._loop, self._response.session)
+        return Session(self._loop, self._of.session)
 
-    @property
-    def id(self) -> str | None:
-        return self._response.id
-
-    @property
-    def state(self) -> ResponseState | None:
-        """What the log has said of this response so far."""
-        return self._loop.read(lambda: copy.deepcopy(self._response.state))
-
-    @property
-    def begun(self) -> bool:
-        return self._loop.read(lambda: self._response.begun)
-
-    @property
-    def output(self) -> list[Item]:
-        """The items so far."""
-        return self._loop.read(lambda: [Item(copy.deepcopy(item.data)) for item in self._response.output])
-
-    @property
-    def item_id(self) -> str | None:
-        return self._response.item_id
-
-    @property
-    def status(self) -> str:
-        return self._response.status
-
-    @property
-    def usage(self) -> dict[str, Any] | None:
-        return self._response.usage
-
-    @property
-    def incomplete_reason(self) -> str | None:
-        return self._response.incomplete_reason
-
-    @property
-    def text_so_far(self) -> str:
-        return self._loop.read(lambda: self._response.text_so_far)
-
-    @property
-    def tool_calls(self) -> list[Item]:
-        return self._loop.read(lambda: [Item(copy.deepcopy(item.data)) for item in self._response.tool_calls])
+    id = _Value[str | None](_response.Response.id)
+    item_id = _Value[str | None](_response.Response.item_id)
+    status = _Value[str](_response.Response.status)
+    usage = _Value[dict[str, Any] | None](_response.Response.usage)
+    incomplete_reason = _Value[str | None](_response.Response.incomplete_reason)
+    state = _Copy[ResponseState | None](_response.Response.state)
+    begun = _Copy[bool](_response.Response.begun)
+    output = _Copy[list[Item]](_response.Response.output)
+    tool_calls = _Copy[list[Item]](_response.Response.tool_calls)
+    text_so_far = _Copy[str](_response.Response.text_so_far)
 
     def accepted(self, timeout_s: float | None = None) -> Response:
         """Wait until the command is journaled."""
-        self._loop.run(self._response.accepted(), timeout_s)
+        self._loop.run(self._of.accepted(), timeout_s)
         return self
 
     def wait(self, timeout_s: float | None = None) -> ResponseState:
         """Wait until it has ended, however it did."""
-        return self._loop.run(self._response.wait(), timeout_s)
+        return self._loop.run(self._of.wait(), timeout_s)
 
     def text(self, timeout_s: float | None = None) -> str:
         """Wait for the whole answer."""
-        return self._loop.run(self._response.text(), timeout_s)
+        return self._loop.run(self._of.text(), timeout_s)
 
-    def texts(self) -> Iterator[str]:
-        return self._loop.iterate(self._response.texts())
-
-    def __iter__(self) -> Iterator[str]:
-        return self._loop.iterate(self._response.__aiter__())
-
-    def cancel(self) -> bool:
-        return self._loop.run(self._response.cancel())
+    texts = _iterates(_response.Response.texts)
+    __iter__ = _iterates(_response.Response.__aiter__)
+    cancel = _waits(_response.Response.cancel)

@@ -5,7 +5,7 @@ Answers go to standard output, notes (connection, errors, help) to standard erro
 and answers of other devices appear too, and an answer that was being written when the server was killed goes on where
 it stopped.
 
-Lines that begin with ``/`` are commands (``/help``); everything else is said. What is said while an answer is being
+Lines that begin with ``/`` are commands (``/help``); everything else is sent. What is sent while an answer is being
 written waits for its end. Ctrl-C stops the answer, or leaves where none is being written.
 """
 
@@ -17,12 +17,12 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from ._notices import Disconnected, GoingAway, Ready, Stopped, Warned
+from ._notices import Disconnected, GoingAway, LinkNotice, Ready, Stopped, Warned
 from ._screen import Follower, Screen
 from .client import Client, SessionInfo
 from .errors import SessileError
@@ -31,7 +31,7 @@ from .session import Session
 
 _EXAMPLE = "Example: ./sessile chat --url ws://127.0.0.1:8080 --session ID\n\n"
 _HELP = """\
-/new [TITLE]     begin a new session          /regenerate   answer the last question again
+/new [TITLE]     begin a new session          /regenerate   answer the last message again
 /list            list the sessions            /edit TEXT    say the last message differently
 /open ID | N     open a session, by id or     /cancel       stop the answer (or Ctrl-C)
                  by its number in the list    /history      show the conversation again
@@ -58,9 +58,10 @@ class Chat:
         self._following: asyncio.Task[None] | None = None
         self._listed: list[SessionInfo] = []
         self._idle = asyncio.Event()
+        self._disconnected = False
 
     async def run(self, lines: AsyncIterator[str]) -> int:
-        """Until ``/quit`` or the end of the lines, and then until what was asked is answered."""
+        """Until ``/quit`` or the end of the lines, and then until what was sent is answered."""
         if self._options.session is not None:
             await self._try(self._open(self._options.session))
         self._screen.prompt()
@@ -82,15 +83,29 @@ class Chat:
             return 1
         return 0
 
-    async def interrupt(self) -> bool:
-        """Ctrl-C: stop the answer being written; false if there is none, which means: leave."""
-        if self._follower is None or not self._follower.session.view.open:
-            return False
-        await self._try(self._cancel())
-        return True
+    @property
+    def answering(self) -> bool:
+        """An answer is being written, which Ctrl-C stops; otherwise it leaves."""
+        return self._follower is not None and bool(self._follower.session.view.open)
 
-    def wake(self) -> None:
-        self._idle.set()
+    async def cancel(self) -> None:
+        await self._try(self._cancel())
+
+    def on_link(self, notice: LinkNotice) -> None:
+        """Say once that the connection is lost, and once that it is back."""
+        match notice:
+            case Ready() if self._disconnected:
+                self._disconnected = False
+                self._screen.note("connected again")
+            case Disconnected(code, reason, _) if not self._disconnected:
+                self._disconnected = True
+                self._screen.note(f"no connection ({reason or code}); trying again")
+            case GoingAway(reason, _):
+                self._screen.note(f"the server is leaving ({reason})")
+            case Warned(error):
+                self._screen.note(str(error))
+            case Stopped():
+                self._idle.set()
 
     @property
     def _busy(self) -> bool:
@@ -126,11 +141,11 @@ class Chat:
             case "/cancel":
                 await self._cancel()
             case "/regenerate":
-                await self._asked(self._session().regenerate(queue=True), None)
+                await self._expect(self._opened().session.regenerate(queue=True), None)
             case "/edit":
                 await self._edit(rest)
             case "/history":
-                self._need().show_history()
+                self._opened().show_history()
             case "/help":
                 self._screen.note(_HELP)
             case _:
@@ -138,53 +153,47 @@ class Chat:
         if not self._busy:
             self._screen.prompt()
 
-    def _need(self) -> Follower:
+    def _opened(self) -> Follower:
         if self._follower is None:
             raise ValueError("no session is open; say something, or /open one")
         return self._follower
 
-    def _session(self) -> Session:
-        return self._need().session
-
     async def _say(self, text: str) -> None:
         if self._follower is None:
             await self._new(None)
-        await self._asked(self._session().send(text, queue=True), text)
+        await self._expect(self._opened().session.send(text, queue=True), text)
 
-    async def _asked(self, response: Response, text: str | None) -> None:
+    async def _expect(self, response: Response, text: str | None) -> None:
         """Wait for the acceptance, so that a refusal is shown where it belongs; the answer is drawn from the log."""
-        follower = self._need()
+        follower = self._opened()
         self._idle.clear()
         entry = (response, text)
-        follower.asked.append(entry)
+        follower.sent.append(entry)
         try:
             await response
         except SessileError:
-            follower.asked.remove(entry)
+            follower.sent.remove(entry)
             raise
         if response.item_id is not None:
             follower.mine.add(response.item_id)
 
     async def _edit(self, text: str) -> None:
-        session = self._session()
+        session = self._opened().session
         if not text:
             raise ValueError("/edit TEXT: say how the last message should read")
         mine = next((item for item in reversed(session.items) if item.role == "user"), None)
         if mine is None:
             raise ValueError("there is nothing to edit yet")
-        await self._asked(session.edit(mine.id, text), text)
+        await self._expect(session.edit(mine.id, text), text)
 
     async def _cancel(self) -> None:
-        if not await self._session().cancel():
+        if not await self._opened().session.cancel():
             self._screen.note("no answer is being written")
 
     async def _new(self, title: str | None) -> None:
-        fields: dict[str, Any] = {
-            "title": title,
-            "model": self._options.model,
-            "instructions": self._options.instructions,
-        }
-        session = await self._client.create_session(**{k: v for k, v in fields.items() if v is not None})
+        fields = {"title": title, "model": self._options.model, "instructions": self._options.instructions}
+        given: Any = {name: value for name, value in fields.items() if value is not None}
+        session = await self._client.create_session(**given)
         self._screen.note(f"session {session.id}")
         await self._follow(session, history=False)
 
@@ -219,7 +228,7 @@ class Chat:
             self._screen.end()
             self._screen.note(str(exc))
         follower.over = True
-        follower.asked.clear()
+        follower.sent.clear()
         follower.begun.set()
         self._idle.set()
 
@@ -233,53 +242,19 @@ class Chat:
             self._screen.end()
 
 
-def link_notes(screen: Screen, wake: Callable[[], None]) -> Callable[[Any], None]:
-    """Say once that the connection is lost, and once that it is back."""
-    lost = False
-
-    def on_link(notice: Ready | GoingAway | Disconnected | Warned | Stopped) -> None:
-        nonlocal lost
-        match notice:
-            case Ready() if lost:
-                lost = False
-                screen.note("connected again")
-            case Disconnected(code, reason, _) if not lost:
-                lost = True
-                screen.note(f"no connection ({reason or code}); trying again")
-            case GoingAway(reason, _):
-                screen.note(f"the server is leaving ({reason})")
-            case Warned(error):
-                screen.note(str(error))
-            case Stopped():
-                wake()
-            case _:
-                pass
-
-    return on_link
-
-
 async def chat(options: Options, lines: AsyncIterator[str], screen: Screen) -> int:
     """The whole program but for the process around it: ``lines`` in, the screen out, an exit status back."""
-    running: list[Chat] = []
-
-    def wake() -> None:
-        for one in running:
-            one.wake()
-
-    async with Client(options.url, on_link=link_notes(screen, wake), **options.client) as client:
-        program = Chat(client, screen, options)
-        running.append(program)
+    client = Client(options.url, on_link=lambda notice: program.on_link(notice), **options.client)
+    program = Chat(client, screen, options)
+    async with client:
         work = asyncio.ensure_future(program.run(lines))
-        interrupts: set[asyncio.Task[None]] = set()
-
-        async def interrupted() -> None:
-            if not await program.interrupt():
-                work.cancel()
+        cancels: list[asyncio.Task[None]] = []
 
         def on_interrupt() -> None:
-            task = asyncio.ensure_future(interrupted())
-            interrupts.add(task)
-            task.add_done_callback(interrupts.discard)
+            if program.answering:
+                cancels.append(asyncio.create_task(program.cancel()))
+            else:
+                work.cancel()
 
         loop = asyncio.get_running_loop()
         in_main_thread = threading.current_thread() is threading.main_thread()

@@ -29,7 +29,7 @@ from sessile_client import (
 from sessile_client._core import ClientCore
 from sessile_client._ids import ulid, ulid_factory
 from sessile_client._items import difference, moved
-from sessile_client._policy import FATAL_CLOSE_CODES, RETRY_CLOSE_CODES, backoff_s
+from sessile_client._policy import FATAL_CLOSES, RETRY_CLOSE_CODES, backoff_s
 from sessile_client._track import Track
 from sessile_client._wire import decode, encode
 from sessile_client.errors import server_error
@@ -38,7 +38,7 @@ from sessile_client.errors import server_error
 def ready_core(**limits: Any) -> ClientCore:
     rng = random.Random(1)
     core = ClientCore(rng=rng, new_id=ulid_factory(lambda: 1, rng), now=0.0, limits=Limits(**limits))
-    core.dialing(0.0)
+    core.dialing()
     core.opened(0.0)
     core.received([{"type": "ready"}], 10, 0.0)
     core.take_outbox()
@@ -123,7 +123,7 @@ def test_backoff_stays_within_its_ceiling() -> None:
 
 
 def test_no_close_code_is_both_fatal_and_not() -> None:
-    assert not FATAL_CLOSE_CODES & RETRY_CLOSE_CODES
+    assert not FATAL_CLOSES.keys() & RETRY_CLOSE_CODES
 
 
 @pytest.mark.parametrize(

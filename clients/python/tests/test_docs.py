@@ -17,7 +17,7 @@ from fake_server import FakeServer
 
 import sessile_client
 from sessile_client import sync
-from sessile_client._policy import FATAL_CLOSE_CODES, RETRY_CLOSE_CODES, Limits
+from sessile_client._policy import FATAL_CLOSES, RETRY_CLOSE_CODES, Limits
 
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = PACKAGE.parents[1]
@@ -67,7 +67,7 @@ def test_close_codes_are_those_of_the_client() -> None:
     back: set[int] = set()
     for codes, _, does in _rows("### 6.1 Close codes"):
         (stop if does == "stop" else back).update(int(code) for code in codes.split(",") if does)
-    assert stop == FATAL_CLOSE_CODES
+    assert stop == FATAL_CLOSES.keys()
     assert back == RETRY_CLOSE_CODES
 
 

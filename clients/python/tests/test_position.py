@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sessile_client import Limits, Link
 from sessile_client._core import ClientCore
 from sessile_client._ids import ulid_factory
-from sessile_client._notices import Answered, Applied, Snapped
-from sessile_client._track import Event, Phase, Track
+from sessile_client._notices import Answered
+from sessile_client._track import Event, Phase, Snapshot, Track
 from sessile_client._view import View
 
 Frame = dict[str, Any]
@@ -156,7 +156,7 @@ def test_the_view_is_the_log_whatever_happens_to_the_line(script: list[tuple[str
         server.grow()
         if core.link is Link.OFFLINE:
             clock = max(clock, core.dial_at)
-            core.dialing(clock)
+            core.dialing()
             core.opened(clock)
             line = [{"type": "ready", "connection": "c"}]
         for frame in core.take_outbox():
@@ -178,11 +178,11 @@ def test_the_view_is_the_log_whatever_happens_to_the_line(script: list[tuple[str
         core.tick(clock)
         assert core.take_close() in (None, 1001)
         for notice in core.take_notices():
-            if isinstance(notice, Snapped):
+            if isinstance(notice, Snapshot):
                 applied.clear()
-            elif isinstance(notice, Applied):
-                assert not applied or notice.event.first_offset == applied[-1].offset + 1
-                applied.append(notice.event)
+            elif isinstance(notice, Event):
+                assert not applied or notice.first_offset == applied[-1].offset + 1
+                applied.append(notice)
         assert core.error is None
         if track.offset:
             assert shown(track.view) == shown(folded(events[: track.offset]))
@@ -231,7 +231,7 @@ def test_every_command_is_answered_once_and_repeated_by_its_id(script: list[str]
     def connect() -> None:
         nonlocal clock
         clock = max(clock, core.dial_at)
-        core.dialing(clock)
+        core.dialing()
         core.opened(clock)
         core.received([{"type": "ready"}], 10, clock)
         look()

@@ -8,7 +8,7 @@ segment can be as little as "b.". What it is judged on, `bench/filters_data/inje
 it and has no part in training or in the choice of any parameter; the threshold 0.5 is not tuned.
 
 The weights are plain arrays that numpy reads without pickle. (`metatronnanoguard`, a package that ships a model for
-this, was looked at and left: its tokenizer is a pickle, which runs whatever is in it, and it needs PyTorch, 2 GB.)
+this, was tried and left: its tokenizer is a pickle, which runs whatever is in it, and it needs PyTorch, 2 GB.)
 """
 
 from __future__ import annotations

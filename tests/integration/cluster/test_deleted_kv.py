@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sessions.model import commands as cm
 from sessions.model.journal_types import Due
+from sessions.model.request import request_of
 from sessions.model.types import INTEGER_MAX, NEVER, SessionKey, UnixMs
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster, until
 from tests.support.cluster.steps import member, other
@@ -21,14 +22,14 @@ async def moved(made: Cluster, session: str = "one") -> tuple[SessionKey, str, s
     await made.at_rest(key)
     source = made.replicas[made.owner(key)]
     target = other(made, source.name)
-    await source.replica.migration.hand_off(key, member(target))
+    await source.replica.handoff.hand_off(key, member(target))
     assert holders(made, key) == {source.name, target.name}
     return key, source.name, target.name
 
 
 async def delete(made: Cluster, key: SessionKey) -> None:
     command = cm.SessionDelete(id=made.command_id(), session=key.session)
-    await made.gateways["g1"].router.execute(ALICE, command)
+    await made.gateways["g1"].router.execute(request_of(ALICE, command))
 
 
 @virtual
@@ -51,7 +52,7 @@ async def test_a_replica_that_could_not_be_told_finds_out_by_itself() -> None:
         await delete(made, key)
         await advance(1.0)
         assert holders(made, key) == {source}
-        await until(lambda: not holders(made, key), limit_s=2 * made.replica_limits.upkeep.sweep_s)
+        await until(lambda: not holders(made, key), limit_s=2 * made.replica_limits.sweeps.sweep_s)
         assert len(holders(made, stays)) == 2
 
 
@@ -64,4 +65,4 @@ async def test_what_is_purged_without_having_been_deleted_goes_from_everywhere()
         await made.replicas[target].replica.runtime.passivate(key)
         due = Due(deleted_before=NEVER, idle_before=UnixMs(INTEGER_MAX))
         assert made.store.purge([key], due, NEVER, NEVER) == [key]
-        await until(lambda: not holders(made, key), limit_s=2 * made.replica_limits.upkeep.sweep_s)
+        await until(lambda: not holders(made, key), limit_s=2 * made.replica_limits.sweeps.sweep_s)

@@ -9,6 +9,7 @@ import pytest
 from actors.hosting.ownership import Moved
 from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
+from sessions.model.request import request_of
 from sessions.model.types import SessionKey
 from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
 from tests.support.cluster.steps import migrations
@@ -39,7 +40,7 @@ async def test_who_sweeps_first_leaves_a_living_owner_its_answers() -> None:
     async with cluster(replicas=2) as made:
         key, owner, other = await unread_answer(made)
         await emptied(made, other)
-        assert await other.replica.upkeep.recover() == 0
+        assert await other.replica.sweeps.recover() == 0
         assert made.owner(key) == owner.name
         await made.at_rest(key)
         assert migrations(made, key) == []
@@ -53,9 +54,9 @@ async def test_who_is_sent_a_living_owners_session_says_where_it_is() -> None:
         runtime = other.replica.runtime
         command = cm.SessionUpdate(id=made.command_id(), session=key.session, title="mine")
         with pytest.raises(Moved) as moved:
-            await runtime.execute(ALICE, command)
+            await runtime.execute(request_of(ALICE, command))
         assert moved.value.owner == owner.replica.runtime.ownership.owner(key)
-        await made.gateways["g1"].router.execute(ALICE, command)
+        await made.gateways["g1"].router.execute(request_of(ALICE, command))
         assert made.owner(key) == owner.name
 
 
@@ -66,7 +67,7 @@ async def test_an_idle_session_stays_too() -> None:
         await made.at_rest(key)
         await emptied(made, other)
         command = cm.SessionUpdate(id=made.command_id(), session=key.session, title="mine")
-        assert isinstance(await outcome(other.replica.runtime.execute(ALICE, command)), Moved)
+        assert isinstance(await outcome(other.replica.runtime.execute(request_of(ALICE, command))), Moved)
         assert made.owner(key) == owner.name
 
 
@@ -77,7 +78,7 @@ async def test_a_dead_owner_is_replaced_without_waiting() -> None:
         await owner.kill()
         await emptied(made, other)
         began = asyncio.get_running_loop().time()
-        assert await other.replica.upkeep.recover() == 1
+        assert await other.replica.sweeps.recover() == 1
         assert asyncio.get_running_loop().time() - began < 0.2
         assert made.owner(key) == other.name
 
@@ -89,7 +90,7 @@ async def test_an_owner_that_stands_still_is_replaced_within_a_second_of_the_swe
         owner.stop()
         await emptied(made, other)
         began = asyncio.get_running_loop().time()
-        assert await other.replica.upkeep.recover() == 1
+        assert await other.replica.sweeps.recover() == 1
         assert asyncio.get_running_loop().time() - began < 1.2
         owner.wake()
         await made.at_rest(key)
@@ -106,10 +107,10 @@ async def test_an_owner_that_does_not_reach_the_journal_after_its_lease_is_repla
         async def away(key: SessionKey, fence: int) -> bool:
             raise Unavailable("journal_unavailable", "away")
 
-        ownership.doubt()
+        ownership.invalidate()
         ownership.confirm = away  # type: ignore[method-assign]
         await emptied(made, other)
-        assert await other.replica.upkeep.recover() == 1
+        assert await other.replica.sweeps.recover() == 1
         assert made.owner(key).split(",").count(other.name) == 1
 
 
@@ -117,14 +118,14 @@ async def test_an_owner_that_does_not_reach_the_journal_after_its_lease_is_repla
 async def test_a_session_of_a_replica_that_was_never_met_waits_a_lease_and_no_longer() -> None:
     async with cluster(replicas=2) as made:
         key, owner, other = await unread_answer(made, tokens=2_000)
-        keepers = other.replica.keepers
+        keepers = other.replica.previous_owner
         keepers._members.clear()
         keepers._vanished.clear()
         await owner.kill()
         await emptied(made, other)
-        keepers._gone.clear()  # as if it had come and gone between two looks
+        keepers._departed.clear()  # as if it had come and gone between two looks
         head = made.store.head(key)
         assert head is not None
-        assert isinstance(await outcome(keepers.holder(key, head)), Unavailable)
+        assert isinstance(await outcome(keepers.find_owner(key, head)), Unavailable)
         await advance(made.lease_ttl_s)
-        assert await outcome(keepers.holder(key, head)) is None
+        assert await outcome(keepers.find_owner(key, head)) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sessions.model import commands as cm
 from sessions.model.errors import EngineLost
 from sessions.model.events import ResponseFailed
+from sessions.model.request import request_of
 from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
 from tests.support.cluster.steps import answering, migrations, now, simulated, text_of
 from tests.support.virtual_time import virtual
@@ -16,7 +17,7 @@ async def announced(made: Cluster, node: ReplicaNode, *, away: bool) -> None:
     """Returns when the view says that nothing new is to go to a replica, or that it may."""
 
     def so() -> bool:
-        view = made.gateways["g1"].router.whereabouts.view
+        view = made.gateways["g1"].router.routes.view
         return next(member.draining for member in view.members if member.replica == node.name) is away
 
     await until(so)
@@ -103,14 +104,16 @@ async def test_a_death_counts_once_however_many_answers_of_a_session_it_ends() -
         key = await gateway.create("one")
         for number in range(4):
             await gateway.router.execute(
-                ALICE,
-                cm.MessageCreate(
-                    id=made.command_id(),
-                    session=key.session,
-                    content=f"Story {number}.",
-                    parent_id=None,
-                    max_output_tokens=20,
-                ),
+                request_of(
+                    ALICE,
+                    cm.MessageCreate(
+                        id=made.command_id(),
+                        session=key.session,
+                        content=f"Story {number}.",
+                        parent_id=None,
+                        max_output_tokens=20,
+                    ),
+                )
             )
         engine = simulated(made.replicas["r1"])
         await until(lambda: engine.stats().running == 4)

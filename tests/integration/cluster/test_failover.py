@@ -74,7 +74,7 @@ async def test_a_stopped_owner_of_an_idle_session_answers_nothing_stale_when_it_
         assert now() < 6.0
         # A gateway that has heard nothing of it still believes in the sleeper.
         late = await made.add_gateway("g3")
-        late.router.whereabouts.remember(key, sleeper.replica.runtime.ownership.owner(key))
+        late.router.routes.remember(key, sleeper.replica.runtime.ownership.owner(key))
         sleeper.wake()
         reader = late.read(key)
         await late.say(key, "And then?", tokens=2)
@@ -234,7 +234,7 @@ async def test_an_emptied_directory_is_filled_again_and_nothing_moves() -> None:
         await made.gateways["g1"].say(await made.gateways["g1"].create("two"), tokens=2)
         await advance(3.0)
         late = await made.add_gateway("g3")
-        assert (await late.router.whereabouts.owner(key)).replica == owner  # type: ignore[union-attr]
+        assert (await late.router.routes.owner(key)).replica == owner  # type: ignore[union-attr]
         await reader.reaches(await made.at_rest(key))
         assert migrations(made, key) == []
 

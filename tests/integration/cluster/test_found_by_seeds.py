@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from actors.handoff.source import HandoffAbandoned
-from actors.hosting.inflight_commands import InflightCommands
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict
+from sessions.model.request import request_of
 from sessions.model.types import SessionKey
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import virtual
@@ -31,14 +31,13 @@ async def test_a_session_that_left_by_itself_is_not_expected_any_more() -> None:
         async def leaves(*_: object) -> None:
             await source.runtime.passivate(key)
 
-        source.migration._bring_up = leaves  # type: ignore[method-assign,assignment]
+        source.handoff._bring_up = leaves  # type: ignore[method-assign,assignment]
         member = target.membership.member
         assert member is not None
         with pytest.raises(HandoffAbandoned):
-            await source.migration.hand_off(key, member)
+            await source.handoff.hand_off(key, member)
         await advance(0.1)
-        assert target.host.reception is not None
-        assert not target.host.reception.arriving  # type: ignore[attr-defined]
+        assert not target.handoff_target.arriving
 
 
 @virtual
@@ -68,11 +67,11 @@ async def test_an_entry_that_could_not_be_given_back_does_not_lead_readers_astra
         member = made.replicas[other].replica.membership.member
         assert member is not None
         made.directory_away = True
-        await made.replicas[owner].replica.migration.hand_off(key, member)
+        await made.replicas[owner].replica.handoff.hand_off(key, member)
         await advance(0.1)
         made.directory_away = False
         reader = far.read(key)
-        await advance(2 * made.replica_limits.upkeep.sweep_s)
+        await advance(2 * made.replica_limits.sweeps.sweep_s)
         await near.say(key, tokens=40)
         await made.writes(key, 5)
         await reader.reaches(made.top(key), limit_s=1.0)
@@ -82,7 +81,7 @@ async def test_an_entry_that_could_not_be_given_back_does_not_lead_readers_astra
 @virtual
 async def test_a_gateway_that_leaves_while_it_reads_the_view_leaves_no_task_behind() -> None:
     async with cluster(replicas=1, gateways=1) as made:
-        whereabouts = made.gateways["g1"].router.whereabouts
+        whereabouts = made.gateways["g1"].router.routes
         reading = asyncio.ensure_future(whereabouts.refresh())
         await asyncio.sleep(0)
         task = whereabouts._refreshing
@@ -109,7 +108,7 @@ async def test_copies_of_a_command_get_one_answer_also_while_a_refusal_waits_for
 
         async def said() -> str:
             try:
-                await runtime.execute(ALICE, command)
+                await runtime.execute(request_of(ALICE, command))
             except Conflict as refused:
                 return refused.code
             return "ok"
@@ -122,24 +121,3 @@ async def test_copies_of_a_command_get_one_answer_also_while_a_refusal_waits_for
         assert [await first, await second] == ["response_in_progress"] * 2
         assert made.top(key) == top
         assert await said() == "ok", "sent again after the refusal it is another attempt"
-
-
-@virtual
-async def test_a_copy_whose_first_is_cancelled_goes_on_by_itself() -> None:
-    copies, go_on, asked = InflightCommands[str](), asyncio.Event(), list[str]()
-
-    async def answer() -> str:
-        asked.append("once more")
-        await go_on.wait()
-        return "done"
-
-    first = asyncio.create_task(copies.execute_once("c1", "hello", answer))
-    second = asyncio.create_task(copies.execute_once("c1", "hello", answer))
-    other = asyncio.create_task(copies.execute_once("c1", "something else", answer))
-    await advance(0.1)
-    assert len(asked) == 2, "the copy waits, another command of that name does not"
-    first.cancel()
-    await advance(0.1)
-    assert len(asked) == 3
-    go_on.set()
-    assert [await second, await other] == ["done", "done"]

@@ -16,7 +16,8 @@ from actors.peer import frames as pf
 from actors.peer.client import Connector
 from actors.peer.links import LinkDown, LinkLimits
 from actors.peer.wire import Wire
-from actors.routing.router import Router, RouterLimits
+from actors.routing.limits import RouterLimits
+from actors.routing.router import Router
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable
@@ -70,7 +71,7 @@ async def test_a_hand_off_in_mid_answer_over_grpc() -> None:
         await story.grows(5)
         source = made.owner(key)
         target = next(each for each in made.replicas.values() if each is not source)
-        owner = await source.replica.migration.hand_off(key, target.member)
+        owner = await source.replica.handoff.hand_off(key, target.member)
         assert owner.replica == target.member.replica
         await story.ends(response)
 

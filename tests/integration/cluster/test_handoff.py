@@ -15,6 +15,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import SessileError
 from sessions.model.events import ResponseCreated, SessionMigrated
 from sessions.model.generation import KVExport
+from sessions.model.request import request_of
 from sessions.model.types import SessionKey
 from tests.support.cluster.harness import ALICE, FAST, Cluster, ReplicaNode, advance, cluster, until
 from tests.support.cluster.steps import answering, member, migrations, now, other, simulated, text_of
@@ -33,7 +34,7 @@ async def test_an_idle_session_moves_with_its_kv_and_its_readers() -> None:
         top = await made.at_rest(key)
         source = made.replicas[made.owner(key)]
         target = other(made, source.name)
-        await source.replica.migration.hand_off(key, member(target))
+        await source.replica.handoff.hand_off(key, member(target))
         assert made.owner(key) == target.name
         assert made.top(key) == top, "moving an idle session writes nothing"
         counters = simulated(target).stats().counters
@@ -68,7 +69,7 @@ def test_kv_that_cannot_be_sent_is_computed_by_the_target(chunks_before: int | N
                 return KVExport(ledger, broken())
 
             simulated(source).export_kv = export_kv  # type: ignore[method-assign]
-            await source.replica.migration.hand_off(key, member(target))
+            await source.replica.handoff.hand_off(key, member(target))
             assert made.owner(key) == target.name
             counters = simulated(target).stats().counters
             assert counters["imports"] == 0 and counters["prefilled_tokens"] >= 100, "brought up all the same"
@@ -95,7 +96,7 @@ def test_in_mid_answer_the_readers_wait_less_than_fifty_milliseconds_more(block_
                     source = made.replicas[made.owner(key)]
                     target = other(made, source.name)
                     began = now()
-                    await source.replica.migration.hand_off(key, member(target))
+                    await source.replica.handoff.hand_off(key, member(target))
                     assert now() - began < 1.0
                     counters = simulated(target).stats().counters
                     if block_access:
@@ -124,11 +125,11 @@ async def test_two_branches_that_are_being_written_take_their_kv_along() -> None
         other_branch = cm.MessageCreate(
             id=made.command_id(), session=key.session, content="other " * 1000, parent_id=None, max_output_tokens=150
         )
-        await gateway.router.execute(ALICE, other_branch)
+        await gateway.router.execute(request_of(ALICE, other_branch))
         await made.writes(key, 20)
         source = made.replicas[made.owner(key)]
         target = other(made, source.name)
-        await source.replica.migration.hand_off(key, member(target))
+        await source.replica.handoff.hand_off(key, member(target))
         assert made.owner(key) == target.name
         counters = simulated(target).stats().counters
         assert counters["imports"] == 2 and counters["prefilled_tokens"] < 100
@@ -145,7 +146,7 @@ async def test_a_command_that_comes_during_the_seal_is_answered_by_the_target() 
         target = other(made, source.name)
         actor = source.replica.runtime.actor(key)
         assert actor is not None
-        moving = asyncio.ensure_future(source.replica.migration.hand_off(key, member(target)))
+        moving = asyncio.ensure_future(source.replica.handoff.hand_off(key, member(target)))
         await until(lambda: actor.phase.value == "sealed", step_s=0.0001)
         page = made.store.read(key, 0, 1000, 1 << 30)
         assert page is not None
@@ -201,7 +202,7 @@ async def test_another_model_or_a_draining_target_is_refused_and_the_session_sta
         target = other(made, source.name)
         target.replica.runtime.draining = True
         with pytest.raises(HandoffAbandoned, match="draining"):
-            await source.replica.migration.hand_off(key, member(target))
+            await source.replica.handoff.hand_off(key, member(target))
         assert made.owner(key) == source.name
         await reader.reaches(await made.at_rest(key))
         assert migrations(made, key) == []
@@ -213,7 +214,7 @@ async def moved_with_trouble(made: Cluster, trouble: Callable[[ReplicaNode, Repl
     source = made.replicas[made.owner(key)]
     target = other(made, source.name)
     trouble(source, target)
-    await outcome(source.replica.migration.hand_off(key, member(target)))
+    await outcome(source.replica.handoff.hand_off(key, member(target)))
     await reader.reaches(await made.at_rest(key))
     assert "," not in made.owner(key), "two replicas hold it"
 

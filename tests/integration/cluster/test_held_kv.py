@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.kv.tenant_quota import TenantKvQuota
+from inference.kv.tenant_quota import KvHoldings
 from inference.simulated import SimulatedEngine
 from sessions.model.types import SessionKey, TenantId
 from tests.support.cluster.real import ALICE, FAST, Story, create, real_cluster, say
@@ -19,10 +19,8 @@ class Counting(SimulatedEngine):
 
     def __init__(self, keys: list[SessionKey]) -> None:
         super().__init__(FAST)
-        self.holdings = TenantKvQuota()
-        self.holdings.resident = lambda tenant: (
-            TOKEN_BYTES * sum(self.place(key).tokens for key in keys if key.tenant == tenant),
-            0,
+        self.holdings = KvHoldings(
+            lambda tenant: TOKEN_BYTES * sum(self.place(key).tokens for key in keys if key.tenant == tenant)
         )
 
 
@@ -34,7 +32,7 @@ async def test_each_replica_tells_what_it_holds_and_one_that_is_gone_is_named() 
             await cluster.add_replica(name, engine)
         await cluster.add_replica("r3")
         router = await cluster.add_gateway("g")
-        desk = ClusterOperatorApi(lambda: router.whereabouts.view, cluster.security, Tasks())
+        desk = ClusterOperatorApi(lambda: router.routes.view, cluster.security, Tasks())
         assert (await desk.kv_of(ALICE.tenant)).bytes_of == {"r1": 0, "r2": 0, "r3": None}, "r3 does not count"
         for number in range(8):
             key = await create(router, f"s{number}")

@@ -11,6 +11,7 @@ from sessions.machine.appeals import decision_notice
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Gone, NotFound
 from sessions.model.events import ReviewDecided
+from sessions.model.request import request_of
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import CommandId, SessionId
 from sessions.model.verdicts import Finding
@@ -52,13 +53,15 @@ async def test_an_error_arrives_as_it_was_raised() -> None:
     async with cluster() as made:
         gateway = made.gateways["g1"]
         with pytest.raises(NotFound) as missing:
-            await gateway.router.execute(ALICE, cm.SessionDelete(id=CommandId("x"), session=SessionId("nowhere")))
+            await gateway.router.execute(
+                request_of(ALICE, cm.SessionDelete(id=CommandId("x"), session=SessionId("nowhere")))
+            )
         assert missing.value.code == "session_not_found" and missing.value.param == "session"
         key = await gateway.create("one")
         with pytest.raises(Conflict) as twice:
             await gateway.create("one")
         assert twice.value.code == "session_exists" and not twice.value.retryable
-        await gateway.router.execute(ALICE, cm.SessionDelete(id=CommandId("y"), session=key.session))
+        await gateway.router.execute(request_of(ALICE, cm.SessionDelete(id=CommandId("y"), session=key.session)))
         with pytest.raises(Gone):
             await gateway.say(key)
 
@@ -72,15 +75,16 @@ async def test_what_a_reviewer_decided_is_told_by_whichever_gateway_and_replica_
         case = case_of(finding, Subject(key=key, name="x", direction="output", user=None, offset=1, now=made.now_ms()))
         decided = msgspec.structs.replace(case, state="decided", outcome="overturned", decisions=1)
         oks = await asyncio.gather(
-            near.router.execute(*decision_notice(decided)), far.router.execute(*decision_notice(decided))
+            near.router.execute(request_of(*decision_notice(decided))),
+            far.router.execute(request_of(*decision_notice(decided))),
         )
         assert oks[0] == oks[1] and not oks[0].noop
         await parked(made, key)
         principal, command = decision_notice(decided)
         late = msgspec.structs.replace(command, id=CommandId("long-after-its-record-was-purged"))
-        assert (await far.router.execute(principal, late)).noop
+        assert (await far.router.execute(request_of(principal, late))).noop
         again = msgspec.structs.replace(decided, outcome="upheld", decisions=2)
-        assert not (await far.router.execute(*decision_notice(again))).noop
+        assert not (await far.router.execute(request_of(*decision_notice(again)))).noop
         records = made.store.read(key, 0, 100, 1 << 20)
         assert records is not None
         told = [each.event.outcome for each in records.records if isinstance(each.event, ReviewDecided)]
@@ -127,7 +131,7 @@ async def test_a_watch_that_ends_leaves_nothing_behind() -> None:
             reader.close()
             reader.close()
         await until(lambda: runtime.readers(key) == 0)
-        assert len(gateway.router.watches) == 0 and gateway.router.watches.attachments == 0
+        assert len(gateway.router.subscriptions) == 0 and gateway.router.subscriptions.attachments == 0
 
 
 @virtual

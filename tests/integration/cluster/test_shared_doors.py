@@ -161,7 +161,7 @@ async def test_without_valkey_tickets_are_to_be_tried_again_and_histories_are_ne
     refused = await near.ticket()
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
     error = refused.json()["error"]
-    assert error["code"] == "directory_unavailable" and error["retryable"] and "ask again" in error["message"]
+    assert error["code"] == "directory_unavailable" and error["retryable"] and "try again" in error["message"]
     # No wrong keys: an address may not be wrong so often.
     assert {await far.redeem(ticket) for _ in range(40)} == {503}
     handshake = (await shake_hands(far.server.port, path=f"/v1/ws?ticket={ticket}")).handshake

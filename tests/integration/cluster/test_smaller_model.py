@@ -92,7 +92,7 @@ async def test_in_mid_answer_the_same_model_goes_on_elsewhere_as_if_nothing_had_
             if disturbed and how == "killed":
                 await source.kill()
             elif disturbed:
-                await source.replica.migration.hand_off(key, member(target))
+                await source.replica.handoff.hand_off(key, member(target))
             await reader.reaches(await made.at_rest(key))
             assert models(made, key) == [("in_progress", SMALL), ("incomplete", SMALL)]
             assert engine_of(made, target.name).main.stats().counters["decoded_tokens"] == 0
@@ -119,7 +119,7 @@ async def test_handed_off_while_the_smaller_model_writes_the_models_kv_goes_alon
         await made.writes(key, 5)
         source = made.replicas[made.owner(key)]
         target = other(made, source.name)
-        await source.replica.migration.hand_off(key, member(target))
+        await source.replica.handoff.hand_off(key, member(target))
         counters = engine_of(made, target.name).main.stats().counters
         assert counters["imports"] == 1 and counters["prefilled_tokens"] < 100
         await made.at_rest(key)

@@ -163,10 +163,10 @@ async def test_a_command_outlives_its_deadline(door: Door) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
     execute = sessions.execute
 
-    async def held(principal: Any, command: Any) -> Any:
+    async def held(request: Any) -> Any:
         begun.set()
         await release.wait()
-        return await execute(principal, command)
+        return await execute(request)
 
     sessions.execute = held  # type: ignore[method-assign]
     message = pb.MessageCreate(id="m", session=session, content="Hi", no_response=True)

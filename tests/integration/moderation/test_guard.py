@@ -290,6 +290,6 @@ async def test_a_small_real_model_judges_messages_and_answers(tmp_path: Path, mo
                     model=SIMULATED, messages=[{"role": "user", "content": "How is the sea?"}]
                 )
             assert said.choices[0].message.content == "It is a lovely day. The sea is calm."
-            assert server.runtime.measures.verdicts.values[("output", "flag", "guard")] >= 2
+            assert server.runtime.metrics.verdicts.values[("output", "flag", "guard")] >= 2
     finally:
         await filters.close()

@@ -133,7 +133,7 @@ async def test_a_refused_message_touches_no_engine_and_a_redacted_one_is_stored_
         with pytest.raises(openai.BadRequestError) as caught:
             await ask(server, "About PROJECT\u200b NightJar!")
         assert caught.value.code == "content_filter" and not server.engine.prompts
-        assert server.runtime.measures.verdicts.values == {("input", "block", "phrases"): 1}
+        assert server.runtime.metrics.verdicts.values == {("input", "block", "phrases"): 1}
         await ask(server, "I am ana@example.org, card 4111 1111 1111 1111.")
         assert "I am [email], card [credit_card]." in decode(server.engine.prompts[0])
         long = "word " * (INLINE_MAX // 4) + "and ana@example.org at the end"

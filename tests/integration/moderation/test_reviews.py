@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from actors.directory.memory import MemoryDirectory
-from actors.maintenance.sweeps import SweepLimits, Sweeps
+from actors.hosting.services import Stores
+from actors.maintenance.sweeps import Sweeps
 from inference.simulated import SimulatedOptions
 from persistence.memory.reviews import MemoryReviews
+from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.model import events as ev
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.reviews import ReviewId
@@ -68,7 +71,7 @@ async def test_what_a_policy_marks_is_claimed_decided_told_and_counted(tmp_path:
         assert [(each["review_id"], each["outcome"]) for each in shown["reviews"]] == [(case["id"], "overturned")]
         exported = (await door.http.get(f"/v1/sessions/{session}/export")).text
         assert "nightjar" not in exported and "nightjar" not in (await door.http.get(f"/v1/reviews/{case['id']}")).text
-        measures = door.server.runtime.measures
+        measures = door.server.runtime.metrics
         assert measures.reviews_opened.values == {("policy", "output", "block", "phrases"): 1}
         assert measures.reviews_decided.values == {("phrases", "overturned"): 1}
         assert await MemoryReviews(door.server.journal.database).undelivered(limit=9) == []
@@ -174,16 +177,9 @@ async def test_what_nobody_told_the_session_is_told_by_upkeep_once(tmp_path: Pat
         now = UnixMs(door.server.gateway.now_ms())
         await books.claim(name, by="eve", now=now, command="c.1")
         await books.decide(name, by="eve", outcome="upheld", remark="", now=now, command="d.1")  # and then it dies
-        directory = MemoryDirectory()
-        upkeep = Sweeps(
-            door.server.runtime,
-            journal=door.server.journal,
-            directory=directory,
-            engine=door.server.engine,
-            limits=SweepLimits(),
-            now_ms=door.server.gateway.now_ms,
-            reviews=books,
-        )
+        stores = Stores(MemoryStore(journal=door.server.journal), MemoryDirectory())
+        gateway = door.server.gateway
+        upkeep = Sweeps(door.server.runtime, stores, door.server.engine, Clock(gateway.now_ms, gateway.new_id))
         assert await upkeep.deliver_reviews() == 1
         assert [type(event) for event in door.told(session)] == [ev.ReviewDecided]
         assert await upkeep.deliver_reviews() == 0
@@ -227,6 +223,6 @@ async def test_what_was_found_in_an_answer_that_is_cancelled_is_known(tmp_path: 
 
 
 async def found_in(door: Door, session: str) -> None:
-    assert door.server.runtime.measures.verdicts.values == {("output", "flag", "pii"): 1}
+    assert door.server.runtime.metrics.verdicts.values == {("output", "flag", "pii"): 1}
     (case,) = await door.queue()
     assert (case["session"], case["category"]) == (session, "pii/email")

@@ -10,7 +10,7 @@ import pytest
 
 from actors.peer.frames import Surveyed
 from actors.peer.links import LinkDown
-from inference.kv.tenant_quota import TenantKvQuota
+from inference.kv.tenant_quota import KvHoldings
 from inference.simulated import SimulatedEngine
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.ports import Engine
@@ -65,9 +65,7 @@ async def test_the_table_and_what_is_held_of_each_tenant(tmp_path: Path) -> None
         assert isinstance(engine, SimulatedEngine)
         held = {tenant: sum(engine.place(k).tokens for k in asked if k.tenant == tenant) for tenant in (ACME, BETA)}
         assert held[ACME] > held[BETA] > 0
-        holdings = TenantKvQuota()
-        holdings.resident = lambda tenant: (held.get(tenant, 0) * TOKEN_BYTES, 0)
-        engine.holdings = holdings  # type: ignore[attr-defined]
+        engine.holdings = KvHoldings(lambda tenant: held.get(tenant, 0) * TOKEN_BYTES)  # type: ignore[attr-defined]
         told = await limits(server, "acme")
         assert (told["object"], told["tenant"]) == ("limits", "acme")
         assert told["limits"]["kv_bytes"] == 50_000 and told["limits"]["user"]["concurrent_turns"] == 3

@@ -20,19 +20,23 @@ from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
 from actors.hosting.runtime import RuntimeLimits
+from actors.hosting.services import Inference, Stores
 from actors.maintenance.sweeps import SweepLimits
 from actors.peer.client import Connector
 from actors.peer.links import LinkLimits
 from actors.peer.memory import MemoryNetwork
 from actors.peer.server import PeerEndpoint
-from actors.replica import Replica, ReplicaLimits
-from actors.routing.router import Router, RouterLimits
+from actors.replica import PeerNetwork, Replica, ReplicaLimits
+from actors.routing.limits import RouterLimits
+from actors.routing.router import Router
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence.memory.audit import MemoryAudit
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
+from sessions.model.request import request_of
 from sessions.model.types import (
     CommandId,
     Principal,
@@ -177,17 +181,11 @@ class ReplicaNode:
         )
         self.replica = Replica(
             member,
-            journal=journal,
-            directory=directory,
-            engine=self.engine,
-            filters=KeywordFilterSet(),
-            listen=self._listen,
-            connect=cluster.connector(self.name, "replica", member.fingerprint),
-            placement=BoundedRendezvous(),
+            stores=Stores(MemoryStore(journal=journal), directory),
+            inference=Inference(self.engine, KeywordFilterSet()),
+            network=PeerNetwork(self._listen, cluster.connector(self.name, "replica", member.fingerprint)),
+            clock=cluster.clock,
             limits=cluster.replica_limits,
-            now_ms=cluster.now_ms,
-            new_id=cluster.new_id,
-            audit=MemoryAudit(journal.database),
         )
         try:
             async with self.replica:
@@ -257,7 +255,9 @@ class GatewayNode:
 
     async def create(self, session: str, principal: Principal = ALICE, *, tools: tuple[Tool, ...] = ()) -> SessionKey:
         ok = await self.router.execute(
-            principal, cm.SessionCreate(id=self.cluster.command_id(), session=SessionId(session), tools=tools)
+            request_of(
+                principal, cm.SessionCreate(id=self.cluster.command_id(), session=SessionId(session), tools=tools)
+            )
         )
         assert ok.session is not None
         return SessionKey(principal.tenant, ok.session)
@@ -271,11 +271,13 @@ class GatewayNode:
             content=text,
             max_output_tokens=tokens,
         )
-        return await self.router.execute(ALICE, command)
+        return await self.router.execute(request_of(ALICE, command))
 
     async def cancel(self, key: SessionKey, response_id: ResponseId) -> cm.Ok:
         return await self.router.execute(
-            ALICE, cm.ResponseCancel(id=self.cluster.command_id(), session=key.session, response_id=response_id)
+            request_of(
+                ALICE, cm.ResponseCancel(id=self.cluster.command_id(), session=key.session, response_id=response_id)
+            )
         )
 
     def read(self, key: SessionKey) -> Reader:
@@ -290,6 +292,7 @@ class Cluster:
         self.lease_ttl_s = 6.0
         self.directory_away = False
         self.journal_away = False
+        self.clock = Clock(self.now_ms, self.new_id)
         self.store = MemoryDatabase(new_id=self.new_id)
         self.directory_store = DirectoryStore()
         self.network = MemoryNetwork()
@@ -298,7 +301,7 @@ class Cluster:
         self.gateways: dict[str, GatewayNode] = {}
         self.engine_options = FAST
         self.replica_limits = ReplicaLimits(
-            runtime=RuntimeLimits(), upkeep=SweepLimits(), links=LinkLimits(), lease_ttl_s=self.lease_ttl_s
+            runtime=RuntimeLimits(), sweeps=SweepLimits(), links=LinkLimits(), lease_ttl_s=self.lease_ttl_s
         )
         self.router_limits = RouterLimits(lease_ttl_s=self.lease_ttl_s)
         self._ids = 0

@@ -20,14 +20,15 @@ from typing import Any
 
 import structlog
 
-from actors.cluster.placement import BoundedRendezvous
 from actors.directory.valkey import ValkeyDirectory
+from actors.hosting.services import Inference, Stores
 from actors.peer.client import Connector
 from actors.peer.frames import DrainProgress
 from actors.peer.server import PeerEndpoint
-from actors.replica import Replica, ReplicaLimits
+from actors.replica import PeerNetwork, Replica
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence import open_store
+from sessions.clock import Clock
 from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, Member
 from sessions.turn.keyword_filter import KeywordFilterSet
@@ -90,16 +91,12 @@ async def replica(arguments: argparse.Namespace) -> None:
     try:
         async with Replica(
             member,
-            journal=store.journal,
-            directory=directory,
-            engine=engine,
-            filters=KeywordFilterSet(),
-            listen=listen,
-            connect=Connector(GrpcDialer(SECURITY), kind="replica", name=name, fingerprint=fingerprint),
-            placement=BoundedRendezvous(),
-            limits=ReplicaLimits(),
-            now_ms=now_ms,
-            new_id=new_id,
+            stores=Stores(store, directory),
+            inference=Inference(engine, KeywordFilterSet()),
+            network=PeerNetwork(
+                listen, Connector(GrpcDialer(SECURITY), kind="replica", name=name, fingerprint=fingerprint)
+            ),
+            clock=Clock(now_ms, new_id),
         ) as running:
             print(f"ready {name}", flush=True)
             await stop.wait()

@@ -17,14 +17,18 @@ from actors.cluster.placement import BoundedRendezvous
 from actors.directory import Leases
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
+from actors.hosting.services import Inference, Stores
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
-from actors.replica import Replica, ReplicaLimits
-from actors.routing.router import Router, RouterLimits
+from actors.replica import PeerNetwork, Replica, ReplicaLimits
+from actors.routing.limits import RouterLimits
+from actors.routing.router import Router
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.memory.store import MemoryStore
+from sessions.clock import Clock
 from sessions.model import commands as cm
 from sessions.model.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
+from sessions.model.request import request_of
 from sessions.model.types import (
     CommandId,
     Principal,
@@ -35,7 +39,7 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
-from sessions.ports import Engine, Journal, Member, Published
+from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
@@ -134,8 +138,9 @@ class RealReplica:
 class RealCluster:
     """What the processes share, and the processes."""
 
-    def __init__(self, journal: Journal, security: PeerSecurity) -> None:
-        self.journal = journal
+    def __init__(self, store: Store, security: PeerSecurity) -> None:
+        self.store = store
+        self.journal = store.journal
         self.security = security
         self.directory_store = DirectoryStore()
         self.replicas: dict[str, RealReplica] = {}
@@ -166,16 +171,11 @@ class RealCluster:
 
         replica = Replica(
             Member(replica=ReplicaId(name), incarnation=new_id(), address="", model=engine.info.model, fingerprint=own),
-            journal=self.journal,
-            directory=await self.directory(stack),
-            engine=engine,
-            filters=KeywordFilterSet(),
-            listen=listen,
-            connect=Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=own),
-            placement=BoundedRendezvous(),
+            stores=Stores(self.store, await self.directory(stack)),
+            inference=Inference(engine, KeywordFilterSet()),
+            network=PeerNetwork(listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=own)),
+            clock=Clock(now_ms, new_id),
             limits=self.limits,
-            now_ms=now_ms,
-            new_id=new_id,
         )
         await stack.enter_async_context(replica)
         stack.push_async_callback(servers[0].stop, 0)
@@ -213,7 +213,7 @@ async def real_cluster(
 ) -> AsyncIterator[RealCluster]:
     store = store or MemoryStore()
     await store.open()
-    made = RealCluster(store.journal, security or PeerSecurity(token=TOKEN))
+    made = RealCluster(store, security or PeerSecurity(token=TOKEN))
     try:
         for number in range(1, replicas + 1):
             await made.add_replica(f"r{number}")
@@ -224,15 +224,16 @@ async def real_cluster(
 
 
 async def create(router: Router, session: str) -> SessionKey:
-    ok = await router.execute(ALICE, cm.SessionCreate(id=CommandId(new_id()), session=SessionId(session)))
+    ok = await router.execute(request_of(ALICE, cm.SessionCreate(id=CommandId(new_id()), session=SessionId(session))))
     assert ok.session is not None
     return SessionKey(ALICE.tenant, ok.session)
 
 
 async def say(router: Router, key: SessionKey, text: str = "Tell me a story.", *, tokens: int = 40) -> ResponseId:
     ok = await router.execute(
-        ALICE,
-        cm.MessageCreate(id=CommandId(new_id()), session=key.session, content=text, max_output_tokens=tokens),
+        request_of(
+            ALICE, cm.MessageCreate(id=CommandId(new_id()), session=key.session, content=text, max_output_tokens=tokens)
+        )
     )
     assert ok.response_id is not None
     return ok.response_id

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from actors.cluster.placement import BoundedRendezvous
+from actors.handoff.planner import HandoffPlanner
 from inference.simulated import SimulatedEngine
 from sessions.model.events import OutputTextDelta, SessionMigrated
 from sessions.model.types import SessionKey
 from sessions.ports import Member
-from tests.support.cluster.harness import Cluster, Reader, ReplicaNode
+from tests.support.cluster.harness import Cluster, Reader, ReplicaNode, until
 
 
 def now() -> float:
@@ -50,3 +52,15 @@ def other(made: Cluster, name: str) -> ReplicaNode:
 def simulated(node: ReplicaNode) -> SimulatedEngine:
     assert isinstance(node.engine, SimulatedEngine)
     return node.engine
+
+
+def planner_of(made: Cluster, name: str) -> HandoffPlanner:
+    """A hand-off planner of one replica, beside its own."""
+    replica = made.replicas[name].replica
+    return HandoffPlanner(replica.runtime, replica.engine, replica.membership, replica.handoff, BoundedRendezvous())
+
+
+async def all_met(made: Cluster) -> None:
+    """Waits until every replica has every other in its view."""
+    nodes = made.replicas.values()
+    await until(lambda: all(len(each.replica.membership.view.members) == len(nodes) for each in nodes))

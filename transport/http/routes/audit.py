@@ -34,13 +34,13 @@ async def rows(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0,
 ) -> dict[str, Any]:
-    """Rows in the order in which they were written; `after` is the last page's `last_id`. `user` asks for those
-    about one end user, whose name rows do not tell."""
+    """Rows in the order in which they were written; `after` is the last page's `last_id`. `user` selects those
+    about one end user, whose name is in no row."""
     owner = demand_administrator(principal_of(request), tenant)
     audit = gateway_of(request).store.audit
     about = None if user is None else audit.sealer.pseudonyms(owner, user)
-    found = await audit.rows(owner, after=after, limit=limit + 1, about=about)
-    return page_of(found, limit, show=public, cursor=lambda row: row.seq, tenant=owner)
+    rows_ = await audit.rows(owner, after=after, limit=limit + 1, about=about)
+    return page_of(rows_, limit, show=public, cursor=lambda row: row.seq, tenant=owner)
 
 
 @routes.get("/v1/audit/verify", responses=ERRORS)

@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions`: OpenAI's shape exactly, on sessions that the client need not know of.
 
-A stream carries `data:` lines and `[DONE]` and nothing else, unless `X-Sessile-Event-Ids: 1` asks for ids; the same
+A stream carries `data:` lines and `[DONE]` and nothing else, unless `X-Sessile-Event-Ids: 1` requests ids; the same
 request with the last of them as `Last-Event-ID` goes on behind it. Closing a plain stream cancels its answer, but only
 if the request carried neither `Idempotency-Key` nor that header and nobody else reads the answer here; whoever reads
 its whole session does, a stream of another answer of that session does not.

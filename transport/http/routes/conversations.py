@@ -64,7 +64,7 @@ def command_of(request: Request, principal: Principal) -> CommandId:
 
 @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
 async def create(request: Request, body: ConversationCreate | None = None) -> Response:
-    """A new conversation, with what has been said in it before."""
+    """A new conversation, with the items that it begins with."""
     principal = principal_of(request, "chat")
     gateway_of(request).check_draining()
     command_id = command_of(request, principal)
@@ -108,7 +108,7 @@ async def delete(request: Request, conversation: str) -> Response:
 
 @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
 async def items(request: Request, conversation: str, page: ItemPageParams) -> Response:
-    """What has been said, newest first unless `order` says otherwise."""
+    """Its items, newest first unless `order` says otherwise."""
     state = await state_of(request, principal_of(request, "read"), conversation)
     return JSONResponse(item_page(branch_items(state["items"], state["head"]), page))
 

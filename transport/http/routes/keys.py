@@ -54,7 +54,7 @@ class KeyObject(ResponseModel):
 
 
 class NewKeyObject(KeyObject):
-    """`key` is told here and never again."""
+    """`key` is shown here and never again."""
 
     key: str
 
@@ -99,7 +99,7 @@ async def create(request: Request, body: KeyCreate, response: Response) -> NewKe
     tenant = demand_administrator(principal, body.tenant)
     if not may_grant(principal, body.role):
         raise Forbidden("forbidden", "Only operators may make operators' keys.")
-    wanted = ApiKeyRequest(
+    key_request = ApiKeyRequest(
         tenant=tenant,
         role=body.role,
         user=body.user,
@@ -107,7 +107,7 @@ async def create(request: Request, body: KeyCreate, response: Response) -> NewKe
         name=body.name,
         expires_at=body.expires_at,
     )
-    key, written = await ring_of(request).create(wanted, by=principal)
+    key, written = await ring_of(request).create(key_request, by=principal)
     response.headers["cache-control"] = "no-store"
     return NewKeyObject.model_validate({**public_key_fields(key, gateway_of(request).now_ms()), "key": written})
 

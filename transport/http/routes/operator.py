@@ -81,20 +81,20 @@ async def sessions(
     if after and "/" not in after:
         raise BadInput("invalid_request", "`after` is the `last_id` of a page: TENANT/SESSION.", param="after")
     query = SessionQuery(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
-    found = await operator_api(request).sessions(query)
+    page = await operator_api(request).sessions(query)
     return {
         "object": "list",
-        "data": [resident_shown(each) for each in found.residents],
-        "total": found.total,
-        "has_more": found.has_more,
-        "last_id": "/".join(found.residents[-1].key) if found.residents else None,
-        "silent": found.silent,
+        "data": [resident_shown(each) for each in page.residents],
+        "total": page.total,
+        "has_more": page.has_more,
+        "last_id": "/".join(page.residents[-1].key) if page.residents else None,
+        "silent": page.silent,
     }
 
 
 @routes.post("/v1/operator/replicas/{replica}/drain", status_code=202, responses=ERRORS)
 async def drain(request: Request, replica: Name) -> dict[str, Any]:
-    """Begins to hand everything off; the overview tells how far it is."""
+    """Begins to hand everything off; the overview shows how far it is."""
     replicas = operator_api(request)
     await audit(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
     await replicas.drain(replica)

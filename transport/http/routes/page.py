@@ -1,6 +1,6 @@
 """The web pages at `/` and `/operator`: static files under a policy that lets a browser run nothing but them.
 
-Files are read when asked for and kept until they change on disk. Every one has an ETag and is asked for anew each time
+Files are read when requested and kept until they change on disk. Every one has an ETag and is requested anew each time
 (`no-cache`): their names carry no version, so an update must show at once; an unchanged file costs a 304.
 """
 

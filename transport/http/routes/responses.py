@@ -124,7 +124,7 @@ async def stored_turn(
     model.check(sampling, format_param="text.format")
     create: cm.SessionSettings | None = None
     instructions: Any = body.instructions
-    wanted_tools: Any = tools
+    turn_tools: Any = tools
     after: ResponseId | None = None
     conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     if body.previous_response_id is not None:
@@ -133,7 +133,7 @@ async def stored_turn(
     elif conversation is not None:
         session = SessionId(conversation)
         instructions = UNSET if body.instructions is None else body.instructions
-        wanted_tools = UNSET if body.tools is None else tools
+        turn_tools = UNSET if body.tools is None else tools
     else:
         session = derived_session_id(principal, command_id)
         create = cm.SessionSettings(model=model.id, instructions=body.instructions, tools=tools)
@@ -142,7 +142,7 @@ async def stored_turn(
         session=session,
         create=create,
         instructions=instructions,
-        tools=wanted_tools,
+        tools=turn_tools,
         items=tuple(item for unit in input_units(body.input) for item in unit.items),
         after_response=after,
         metadata=dict(body.metadata or {}),
@@ -183,7 +183,7 @@ async def retrieve(
 
 @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
 async def cancel(request: Request, response_id: str) -> Response:
-    """Ends a background response with what it has said."""
+    """Ends a background response with what was written so far."""
     principal = principal_of(request, "chat")
     answer = await answer_to(request, principal, response_id)
     with answer.cursor:
@@ -203,7 +203,7 @@ async def cancel(request: Request, response_id: str) -> Response:
 
 @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
 async def erase(request: Request, response_id: str) -> Response:
-    """Takes back what a response said; it is not found any more."""
+    """Takes back what a response wrote; it is not found any more."""
     principal = principal_of(request, "chat")
     answer = await answer_to(request, principal, response_id)
     with answer.cursor:
@@ -239,7 +239,7 @@ def _check(body: ResponsesRequest) -> None:
     if body.background and body.store is False:
         raise BadInput("invalid_request", "Background responses must be stored.", param="background")
     if body.store is False and body.conversation is not None:
-        raise BadInput("invalid_request", "What is said in a conversation is stored.", param="store")
+        raise BadInput("invalid_request", "Items of a conversation are stored.", param="store")
     if body.store is False and body.previous_response_id is not None:
         raise BadInput("invalid_request", "What continues a stored response is stored.", param="store")
     if not body.input and body.previous_response_id is None and body.conversation is None:

@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 class Decision(request_models.RequestModel):
-    """`note` is for the next reviewer and the record; the user is told the outcome alone."""
+    """`note` is for the next reviewer and the record; the user sees the outcome alone."""
 
     outcome: Outcome
     note: Note = ""
@@ -59,7 +59,7 @@ class Appeal(request_models.RequestModel):
 
 
 class MessageAppeal(Appeal):
-    """`content` is what the refused message said: nothing of it is stored, so its author says it again."""
+    """`content` is the text of the refused message: nothing of it is stored, so its author sends it again."""
 
     content: Annotated[str, Field(min_length=1)]
 
@@ -178,14 +178,14 @@ async def queue(
 
 @routes.get("/v1/reviews/{review_id}", responses=ERRORS)
 async def read(request: Request, review_id: Name) -> FullReviewObject:
-    """One of them, with what its author and reviewers said."""
+    """One of them, with the notes of its author and reviewers."""
     principal = principal_of(request)
     return full_review_object(request, await find_review(request, principal, review_id), principal)
 
 
 @routes.post("/v1/reviews/{review_id}/claim", responses=ERRORS)
 async def claim(request: Request, review_id: Name) -> FullReviewObject:
-    """For half an hour; again: for longer. A case that somebody else has claimed is theirs until then."""
+    """For half an hour; again: for longer. Until then no other reviewer can claim or decide it."""
     gateway, principal = gateway_of(request), principal_of(request)
     case = await find_review(request, principal, review_id)
     by = reviewer_of(principal)
@@ -196,7 +196,7 @@ async def claim(request: Request, review_id: Name) -> FullReviewObject:
 
 @routes.post("/v1/reviews/{review_id}/decide", responses=ERRORS)
 async def decide(request: Request, review_id: Name, body: Decision) -> FullReviewObject:
-    """By who has claimed it. Whoever saw that something was withheld is told; what was withheld stays so."""
+    """By who has claimed it. Readers who saw that something was withheld get the outcome; it stays withheld."""
     gateway, principal = gateway_of(request), principal_of(request)
     before = await find_review(request, principal, review_id)
     by = reviewer_of(principal)
@@ -222,21 +222,21 @@ async def decide(request: Request, review_id: Name, body: Decision) -> FullRevie
     if not case.told:
         try:
             await gateway.announce_decision(case)
-        except SessileError as error:  # a replica's upkeep tells it
-            log.warning("review_not_told", review=case.id, tenant=case.key.tenant, error=error.code)
+        except SessileError as error:  # a replica's sweep delivers it
+            log.warning("review_notice_failed", review=case.id, tenant=case.key.tenant, error=error.code)
     return full_review_object(request, case, principal)
 
 
 @routes.post("/v1/sessions/{session}/responses/{response_id}/appeal", status_code=201, responses=ERRORS)
 async def appeal(request: Request, session: Name, response_id: Response, body: Appeal) -> AppealObject:
-    """Asks that a person looks again at what was withheld of an answer. Once for each."""
+    """Requests that a person looks again at what was withheld of an answer. Once for each."""
     principal = principal_of(request, "chat")
     return await send_appeal(request, principal, session, response_id=ResponseId(response_id), note=body.note)
 
 
 @routes.post("/v1/sessions/{session}/messages/appeal", status_code=201, responses=ERRORS)
 async def message_appeal(request: Request, session: Name, body: MessageAppeal) -> AppealObject:
-    """Asks that a person looks at a message that was refused. The filters are asked again: what they would take
+    """Requests that a person looks at a message that was refused. The filters run again: what they would take
     now is not appealed against but sent."""
     principal = principal_of(request, "chat")
     return await send_appeal(request, principal, session, content=body.content, note=body.note)
@@ -294,7 +294,7 @@ def review_fields(case: Case, by: str, now: int) -> dict[str, Any]:
 
 
 def parse_place(text: str) -> ReviewPosition:
-    """Raises BadInput for what no page has said."""
+    """Raises BadInput for what is no cursor of ours."""
     opened_at, dot, name = text.partition(".")
     if not dot or not opened_at.isascii() or not opened_at.isdigit() or len(opened_at) > 16:
         raise BadInput("invalid_request", "`after` is not the `last_id` of a page.", param="after")

@@ -1,7 +1,7 @@
 """`/v1/sessions`: sessions as such: listed, read, renamed, deleted, exported, and their logs as server-sent events.
 
 `GET /v1/sessions/{id}/events?after=N` is the log itself: each event with its `id: <epoch>:<offset>`, which a reader
-that comes back sends as `Last-Event-ID`. It goes on there, or is told by a `snapshot` or `reset` event that it cannot,
+that comes back sends as `Last-Event-ID`. It goes on there, or gets a `snapshot` or `reset` event where it cannot,
 exactly as over WebSocket (docs/protocol.md, 3.1).
 """
 

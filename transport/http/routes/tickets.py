@@ -1,6 +1,6 @@
 """`POST /v1/ws/tickets`: a key for a ticket, for clients that cannot set a header on a WebSocket.
 
-A backend asks for a ticket in the name of one of its users (`X-Sessile-User`) and hands it to that user's browser."""
+A backend requests a ticket in the name of one of its users (`X-Sessile-User`) and hands it to that user's browser."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`/v1/usage`: what was used and what it cost, by day, user and model; and the rows themselves, one per response.
 
-Who may ask for what is decided in `sessions.billing.metering.allowed_query`. Sums are paged by their group, rows by
+Who may see what is decided in `sessions.billing.metering.allowed_query`. Sums are paged by their group, rows by
 their numbers, so that rows that come meanwhile are at the end of the last page; on PostgreSQL one that was being
 committed may be behind the cursor already (the stream of rows misses none).
 """
@@ -93,7 +93,7 @@ def cursor_of(group: UsageGroup) -> str:
 
 
 def group_of(cursor: str) -> UsageGroup:
-    """Raises BadInput for what no page has said."""
+    """Raises BadInput for what is no cursor of ours."""
     try:
         return UsageGroup(*_decode_group(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))))
     except (ValueError, msgspec.MsgspecError) as error:

@@ -1,6 +1,6 @@
-"""`/v1/users/{user}`: everything of one end user, told whole or erased, for those who administer the tenant.
+"""`/v1/users/{user}`: exports or erases everything of one end user, for those who administer the tenant.
 
-An erasure is durable when it is answered with 202, and 200 says that it is done; asking again tells how far it is.
+An erasure is durable when it is answered with 202, and 200 says that it is done; `GET` shows how far it is.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def export(request: Request, user: User, tenant: Tenant = None) -> Respons
             ):
                 yield _encode(each) + b"\n"
         except SessileError as error:  # the answer has begun: it ends without its last line, and says why
-            log.error("export_broke_off", error=error.code)
+            log.error("export_failed", error=error.code)
             yield _encode({"object": "error", "error": errors.public(error)}) + b"\n"
 
     return StreamingResponse(lines(), media_type=JSON_LINES, headers={"cache-control": "no-store"})

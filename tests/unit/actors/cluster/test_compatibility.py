@@ -59,6 +59,6 @@ def test_a_process_that_was_this_replica_before_does_not_hinder_it() -> None:
 @virtual
 async def test_a_replica_announces_its_protocol_and_what_its_engine_can() -> None:
     async with cluster(replicas=1) as made:
-        (announced,) = made.gateways["g1"].router.whereabouts.view.members
+        (announced,) = made.gateways["g1"].router.routes.view.members
         assert announced.engine == made.replicas["r1"].replica.engine.info
         assert announced.protocol == PEER_PROTOCOL

@@ -11,7 +11,7 @@ from sessions.model import events as ev
 from sessions.model.errors import Overloaded
 from sessions.model.types import ResponseId, SessionId
 from tests.support.replicas import KEY, Place, Replica, text_of
-from tests.support.upkeep import upkeep
+from tests.support.sweeps import sweeps_of
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
 
 ENDLESS = SimulatedOptions(answer_tokens_mean=0)
@@ -57,7 +57,7 @@ async def test_a_paused_answer_gives_its_room_to_others_and_goes_on_when_it_is_r
         assert isinstance(await create_other(replica), cm.Ok)
         assert not replica.runtime.present(KEY) and place.head().open
         written, fence = place.head().top, place.head().fence
-        sweeps = upkeep(replica)
+        sweeps = sweeps_of(replica)
         for _ in range(3):
             assert await sweeps.recover() == 0, "nobody reads it"
         assert (place.head().top, place.head().fence) == (written, fence)
@@ -79,7 +79,7 @@ async def test_an_answer_that_is_read_or_written_keeps_its_room() -> None:
         answer = await replica.say()
         await advance(60.0)
         assert isinstance(await create_other(replica), Overloaded)
-        assert await upkeep(replica).passivate_idle() == 0
+        assert await sweeps_of(replica).passivate_idle() == 0
         await replica.cancel(answer.response_id)
 
 
@@ -88,14 +88,14 @@ async def test_a_paused_answer_leaves_memory_like_an_idle_session_and_another_re
     async with Place(ENDLESS) as place:
         replica = await place.replica("r1", limits=limits(idle_s=10.0))
         response_id = await abandoned(replica)
-        sweeps = upkeep(replica)
+        sweeps = sweeps_of(replica)
         assert await sweeps.passivate_idle() == 0, "not before its time"
         await advance(10.0)
         assert await sweeps.passivate_idle() == 1
         await settled()
         assert await sweeps.recover() == 0 and not replica.runtime.actors
         other = await place.replica("r2")
-        assert await upkeep(other).recover() == 1
+        assert await sweeps_of(other).recover() == 1
         await until(lambda: bool(place.terminals(response_id)))
         other.crash()
 
@@ -108,12 +108,12 @@ async def test_what_another_has_had_since_is_recovered_like_anything_else() -> N
         response_id = await abandoned(replica)
         await create_other(replica)
         other = await place.replica("r2")
-        assert await upkeep(other).recover() == 1
+        assert await sweeps_of(other).recover() == 1
         reader = place.read(other)
         await reader.delta(response_id, 2)
         other.crash()
         await advance(7.0)
-        assert await upkeep(replica).recover() == 1
+        assert await sweeps_of(replica).recover() == 1
         await until(lambda: bool(place.terminals(response_id)))
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState as DirectoryStore
-from actors.hosting.ownership import STOOD_STILL_S, TICK_S, Moved, Ownership, owner_label
+from actors.hosting.ownership import STOOD_STILL_S, TICK_S, Identity, Moved, Ownership, Peers, owner_label
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
+from sessions.clock import Clock
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.events import Record, SessionCreated, SessionInfo
 from sessions.model.journal_types import Append, Head
@@ -74,13 +75,11 @@ class World:
             Member(replica=ReplicaId(name), incarnation="i", address=name, model="m", fingerprint="f")
         )
         return Ownership(
-            replica=ReplicaId(name),
-            incarnation="i",
+            Identity(ReplicaId(name), "i"),
             journal=journal,
             directory=directory,
-            now_ms=lambda: UnixMs(1),
-            new_id=self._new_id,
-            must_confirm=lambda: self.lapsed,
+            clock=Clock(lambda: UnixMs(1), self._new_id),
+            peers=Peers(must_confirm=lambda: self.lapsed),
         )
 
     def _new_id(self) -> str:
@@ -105,9 +104,9 @@ class World:
 async def test_losing_the_race_names_the_winner_and_grants_nothing() -> None:
     world = World()
     first, second = await world.replica("r1"), await world.replica("r2")
-    taken = await first.take(KEY, None)
+    taken = await first.acquire(KEY, None)
     with pytest.raises(Moved) as moved:
-        await second.take(KEY, world.head)
+        await second.acquire(KEY, world.head)
     assert moved.value.owner == taken.owner
     assert world.head == taken.head
 
@@ -116,11 +115,11 @@ async def test_losing_the_race_names_the_winner_and_grants_nothing() -> None:
 async def test_an_early_takeover_replaces_exactly_the_owner_that_was_lost() -> None:
     world = World()
     first, second = await world.replica("r1"), await world.replica("r2")
-    taken = await first.take(KEY, None)
+    taken = await first.acquire(KEY, None)
     other = Owner(ReplicaId("r1"), "i", ActivationId("another"))
     with pytest.raises(Moved):
-        await second.take(KEY, world.head, instead_of=other)
-    new = await second.take(KEY, world.head, instead_of=taken.owner)
+        await second.acquire(KEY, world.head, instead_of=other)
+    new = await second.acquire(KEY, world.head, instead_of=taken.owner)
     assert new.head.fence == taken.head.fence + 1
     assert not await first.confirm(KEY, taken.head.fence)
 
@@ -131,9 +130,9 @@ async def test_what_fails_after_the_claim_gives_it_back() -> None:
     first, second = await world.replica("r1"), await world.replica("r2", faulty=False)
     world.faults.before["grant"] = [Unavailable("journal_unavailable", "away")]
     with pytest.raises(Unavailable):
-        await first.take(KEY, None)
+        await first.acquire(KEY, None)
     assert first.owner(KEY) is None
-    await second.take(KEY, None)
+    await second.acquire(KEY, None)
 
 
 @virtual
@@ -141,7 +140,7 @@ async def test_a_claim_of_unknown_outcome_is_asked_again() -> None:
     world = World()
     first = await world.replica("r1")
     world.faults.after["claim"] = [UNKNOWN, UNKNOWN]
-    taken = await first.take(KEY, None)
+    taken = await first.acquire(KEY, None)
     assert world.faults.calls.count("claim") == 3
     assert first.owner(KEY) == taken.owner
 
@@ -153,7 +152,7 @@ def test_a_grant_of_unknown_outcome_is_looked_up_and_never_taken_twice(lost: str
         world = World()
         first = await world.replica("r1")
         getattr(world.faults, lost)["grant"] = [UNKNOWN]
-        taken = await first.take(KEY, None)
+        taken = await first.acquire(KEY, None)
         assert world.head == taken.head and taken.head.fence == 1
         assert taken.head.owner == owner_label(taken.owner)
 
@@ -164,10 +163,10 @@ def test_a_grant_of_unknown_outcome_is_looked_up_and_never_taken_twice(lost: str
 async def test_a_fence_that_moved_meanwhile_is_read_again() -> None:
     world = World()
     first = await world.replica("r1")
-    stale = await first.take(KEY, None)
+    stale = await first.acquire(KEY, None)
     world.journal.grant(KEY, stale.head.fence, "somebody/else", Epoch("e"), UnixMs(1))
-    first.let_go(KEY)
-    taken = await first.take(KEY, stale.head)
+    first.drop(KEY)
+    taken = await first.acquire(KEY, stale.head)
     assert taken.head.fence == 3
 
 
@@ -176,10 +175,10 @@ async def test_without_the_directory_a_new_session_and_an_own_one_can_be_taken()
     world = World()
     first = await world.replica("r1")
     world.faults.before["claim"] = [AWAY, AWAY]
-    await first.take(KEY, None)
+    await first.acquire(KEY, None)
     world.written()
-    first.let_go(KEY)
-    taken = await first.take(KEY, world.head)
+    first.drop(KEY)
+    taken = await first.acquire(KEY, world.head)
     assert taken.state.top == 1
 
 
@@ -187,15 +186,15 @@ async def test_without_the_directory_a_new_session_and_an_own_one_can_be_taken()
 async def test_without_the_directory_anothers_session_is_left_alone_unless_it_was_lost() -> None:
     world = World()
     first, second = await world.replica("r1", faulty=False), await world.replica("r2")
-    taken = await first.take(KEY, None)
+    taken = await first.acquire(KEY, None)
     world.written()
     world.faults.before["claim"] = [AWAY, AWAY, AWAY]
     with pytest.raises(Unavailable):
-        await second.take(KEY, world.head)
+        await second.acquire(KEY, world.head)
     with pytest.raises(Unavailable):
-        await second.take(KEY, world.head, instead_of=Owner(ReplicaId("r1"), "i", ActivationId("older")))
+        await second.acquire(KEY, world.head, instead_of=Owner(ReplicaId("r1"), "i", ActivationId("older")))
     assert world.head is not None and world.head.fence == taken.head.fence
-    await second.take(KEY, world.head, instead_of=taken.owner)
+    await second.acquire(KEY, world.head, instead_of=taken.owner)
 
 
 @virtual
@@ -203,7 +202,7 @@ async def test_what_was_taken_without_the_directory_is_claimed_when_it_is_back()
     world = World()
     first = await world.replica("r1")
     world.faults.before["claim"] = [AWAY, AWAY]
-    taken = await first.take(KEY, None)
+    taken = await first.acquire(KEY, None)
     with pytest.raises(Unavailable):
         await first.reclaim()
     assert world.directory.locate(KEY, now=0.0) is None
@@ -215,12 +214,12 @@ async def test_what_was_taken_without_the_directory_is_claimed_when_it_is_back()
 async def test_a_session_that_another_has_claimed_is_answered_for_only_with_the_journals_word() -> None:
     world = World()
     first, second = await world.replica("r1"), await world.replica("r2")
-    taken = await first.take(KEY, None)
-    assert first.certain(KEY)
+    taken = await first.acquire(KEY, None)
+    assert first.is_confirmed(KEY)
     world.directory.claim(KEY, Owner(ReplicaId("r2"), "i", ActivationId("x")), instead_of=taken.owner, now=0.0)
     assert await first.reclaim(lambda key: True) == [KEY]
-    assert not first.certain(KEY)
-    assert await first.confirm(KEY, taken.head.fence) and first.certain(KEY)
+    assert not first.is_confirmed(KEY)
+    assert await first.confirm(KEY, taken.head.fence) and first.is_confirmed(KEY)
     assert second.owner(KEY) is None
 
 
@@ -228,29 +227,29 @@ async def test_a_session_that_another_has_claimed_is_answered_for_only_with_the_
 async def test_standing_still_puts_everything_in_doubt_even_before_the_next_tick() -> None:
     world = World()
     first = await world.replica("r1")
-    taken = await first.take(KEY, None)
+    taken = await first.acquire(KEY, None)
     first.tick()
     await advance(TICK_S)
-    assert not first.tick() and first.certain(KEY)
+    assert not first.tick() and first.is_confirmed(KEY)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.clock.now += STOOD_STILL_S + 2 * TICK_S
-    assert not first.certain(KEY)
+    assert not first.is_confirmed(KEY)
     assert first.tick()
-    first.doubt()
-    assert not first.certain(KEY)
-    assert await first.confirm(KEY, taken.head.fence) and first.certain(KEY)
+    first.invalidate()
+    assert not first.is_confirmed(KEY)
+    assert await first.confirm(KEY, taken.head.fence) and first.is_confirmed(KEY)
 
 
 @virtual
 async def test_without_a_lease_every_answer_needs_the_journal() -> None:
     world = World()
     first = await world.replica("r1")
-    taken = await first.take(KEY, None)
+    taken = await first.acquire(KEY, None)
     world.lapsed = True
-    assert not first.certain(KEY)
+    assert not first.is_confirmed(KEY)
     assert await first.confirm(KEY, taken.head.fence)
-    assert not first.certain(KEY), "the next answer is another moment"
+    assert not first.is_confirmed(KEY), "the next answer is another moment"
     world.faults.before["head"] = [Unavailable("journal_unavailable", "away")]
     with pytest.raises(Unavailable):
         await first.confirm(KEY, taken.head.fence)
@@ -260,9 +259,9 @@ async def test_without_a_lease_every_answer_needs_the_journal() -> None:
 async def test_giving_back_what_is_ours_again_does_nothing() -> None:
     world = World()
     first = await world.replica("r1")
-    old = await first.take(KEY, None)
-    first.let_go(KEY)
-    new = await first.take(KEY, world.head)
+    old = await first.acquire(KEY, None)
+    first.drop(KEY)
+    new = await first.acquire(KEY, world.head)
     await first.release(KEY, old.owner)
     assert world.directory.locate(KEY, now=0.0) == new.owner
 
@@ -271,11 +270,11 @@ async def test_giving_back_what_is_ours_again_does_nothing() -> None:
 async def test_a_grant_that_others_keep_winning_ends_with_a_retryable_error() -> None:
     world = World()
     first = await world.replica("r1")
-    await first.take(KEY, None)
-    first.let_go(KEY)
+    await first.acquire(KEY, None)
+    first.drop(KEY)
     world.faults.before["grant"] = [Fenced("fenced", "raced") for _ in range(4)]
     with pytest.raises(Unavailable) as error:
-        await first.take(KEY, world.head)
+        await first.acquire(KEY, world.head)
     assert error.value.code == "session_moving" and error.value.retryable
 
 
@@ -283,23 +282,23 @@ async def test_a_grant_that_others_keep_winning_ends_with_a_retryable_error() ->
 async def test_what_could_not_be_given_back_is_given_back_later() -> None:
     world = World()
     ownership = await world.replica("r1")
-    await ownership.take(KEY, None)
+    await ownership.acquire(KEY, None)
     world.faults.before["release"] = [AWAY]
-    owner = ownership.let_go(KEY)
+    owner = ownership.drop(KEY)
     await ownership.release(KEY, owner)
     assert world.directory.entry_count == 1
-    await ownership.release_again()
+    await ownership.retry_releases()
     assert world.directory.entry_count == 0
-    await ownership.release_again()
+    await ownership.retry_releases()
     assert world.faults.calls.count("release") == 2
 
 
 async def left_behind(world: World) -> Head:
     """Another replica had the session, wrote in it and let it go."""
     second = await world.replica("r2", faulty=False)
-    taken = await second.take(KEY, None)
+    taken = await second.acquire(KEY, None)
     world.written()
-    second.let_go(KEY)
+    second.drop(KEY)
     await second.release(KEY, taken.owner)
     assert world.head is not None
     return world.head
@@ -315,9 +314,9 @@ def test_a_claim_that_stood_though_nobody_heard_so_is_given_back(end: BaseExcept
         world.faults.before["claim"] = [None, end, end, end]
         world.faults.before["release"] = [AWAY]
         with pytest.raises(type(end) if end is not AWAY else Unavailable):
-            await first.take(KEY, head)
+            await first.acquire(KEY, head)
         assert world.directory.locate(KEY, now=0.0) is not None, "it names us for a session that we do not have"
-        await first.release_again()
+        await first.retry_releases()
         assert world.directory.locate(KEY, now=0.0) is None
 
     run()
@@ -329,10 +328,10 @@ async def test_what_never_was_claimed_is_not_given_back() -> None:
     head, first, second = await left_behind(world), await world.replica("r1"), await world.replica("r2")
     world.faults.before["claim"] = [AWAY]
     with pytest.raises(Unavailable):
-        await first.take(KEY, head)
-    await second.take(KEY, head)
+        await first.acquire(KEY, head)
+    await second.acquire(KEY, head)
     with pytest.raises(Moved):
-        await first.take(KEY, world.head)
+        await first.acquire(KEY, world.head)
     assert "release" not in world.faults.calls
 
 
@@ -340,13 +339,13 @@ async def test_what_never_was_claimed_is_not_given_back() -> None:
 async def test_an_entry_of_our_own_past_does_not_stand_against_us() -> None:
     world = World()
     first = await world.replica("r1")
-    old = await first.take(KEY, None)
+    old = await first.acquire(KEY, None)
     world.written()
     world.faults.before["release"] = [AWAY]
-    await first.release(KEY, first.let_go(KEY))
+    await first.release(KEY, first.drop(KEY))
     world.faults.before["claim"] = [AWAY]
-    new = await first.take(KEY, world.head)
-    await first.release_again()
+    new = await first.acquire(KEY, world.head)
+    await first.retry_releases()
     assert world.directory.locate(KEY, now=0.0) == old.owner, "what is left is not worth a moment without an owner"
     assert await first.reclaim() == []
     assert world.directory.locate(KEY, now=0.0) == new.owner
@@ -357,15 +356,15 @@ async def test_every_entry_that_could_not_be_given_back_is_remembered() -> None:
     """The older of two counts in the directory; the younger never came to it."""
     world = World()
     first = await world.replica("r1")
-    await first.take(KEY, None)
+    await first.acquire(KEY, None)
     world.written()
     world.faults.before["release"] = [AWAY, AWAY]
-    await first.release(KEY, first.let_go(KEY))
+    await first.release(KEY, first.drop(KEY))
     world.faults.before["claim"] = [AWAY]
-    await first.take(KEY, world.head)
-    await first.release(KEY, first.let_go(KEY))
+    await first.acquire(KEY, world.head)
+    await first.release(KEY, first.drop(KEY))
     assert world.directory.locate(KEY, now=0.0) is not None
-    await first.release_again()
+    await first.retry_releases()
     assert world.directory.locate(KEY, now=0.0) is None
 
 
@@ -373,12 +372,12 @@ async def test_every_entry_that_could_not_be_given_back_is_remembered() -> None:
 async def test_a_session_that_leaves_while_it_is_claimed_again_leaves_no_entry() -> None:
     world = World()
     first = await world.replica("r1")
-    await first.take(KEY, None)
+    await first.acquire(KEY, None)
     world.written()
     owner = world.directory.locate(KEY, now=0.0)
     assert owner is not None
     world.directory.release(KEY, owner)
 
-    world.faults.meanwhile["claim"] = lambda: first.let_go(KEY)  # its release has come before the claim
+    world.faults.meanwhile["claim"] = lambda: first.drop(KEY)  # its release has come before the claim
     assert await first.reclaim(lambda key: True) == []
     assert world.directory.locate(KEY, now=0.0) is None

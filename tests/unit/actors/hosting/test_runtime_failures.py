@@ -33,7 +33,7 @@ from sessions.model.types import (
 )
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
-from tests.support.upkeep import upkeep
+from tests.support.sweeps import sweeps_of
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
 
 QUESTION = "where is the river"
@@ -398,7 +398,7 @@ async def test_an_owner_that_was_replaced_refuses_nothing_by_what_it_remembers()
     """Refusals are written nowhere, so no fence speaks for them: an old owner that nobody told must ask."""
     async with Place(OPTIONS) as place:
         old, _, asked = await replaced(place)
-        assert old.runtime.ownership.certain(KEY), "nothing has told it"
+        assert old.runtime.ownership.is_confirmed(KEY), "nothing has told it"
         edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=asked.item_id, content="and the sea")  # type: ignore[arg-type]
         assert isinstance(await outcome(old.do(edit)), Moved)
         assert old.runtime.actor(KEY) is None
@@ -531,7 +531,7 @@ async def test_a_turn_without_readers_is_finished_by_whoever_lives() -> None:
         answer = await first.say(QUESTION)
         await reader.delta(answer.response_id, 3)
         heir = await place.replica("r2")
-        sweeps = upkeep(heir)
+        sweeps = sweeps_of(heir)
         assert await sweeps.recover() == 0, "its owner lives"
         first.crash()
         assert await sweeps.recover() == 0, "nobody knows yet that it does not"
@@ -547,7 +547,7 @@ async def test_an_owner_that_was_replaced_finds_out_by_itself() -> None:
     """Nobody tells it and nobody asks it for anything: a session that waits for a tool would stay for minutes."""
     async with Place(OPTIONS) as place:
         old, new, _ = await replaced(place)
-        sweeping = asyncio.create_task(upkeep(old, reclaim_every_s=20.0).run())
+        sweeping = asyncio.create_task(sweeps_of(old, reclaim_every_s=20.0).run())
         await advance(19.0)
         assert old.runtime.actor(KEY) is not None
         await advance(7.0)
@@ -568,7 +568,7 @@ async def test_one_session_that_cannot_be_loaded_does_not_keep_others_from_recov
         damaged = place.store._logs[SessionKey(TenantId("local"), names[0])]
         del damaged.records[2]
         heir = await place.replica("r2")
-        await upkeep(heir).recover()
+        await sweeps_of(heir).recover()
         keys = [SessionKey(TenantId("local"), name) for name in names[1:]]
         await until(lambda: not any(place.head(key).open for key in keys))
         assert place.head(SessionKey(TenantId("local"), names[0])).open
@@ -581,7 +581,7 @@ async def test_the_idle_leave_memory_and_the_woken_stay() -> None:
         other = SessionKey(TenantId("local"), SessionId("zz"))
         for name in (SESSION, other.session):
             await replica.do(cm.SessionCreate(id=place.name(), session=name))
-        sweeps = upkeep(replica)
+        sweeps = sweeps_of(replica)
         assert await sweeps.passivate_idle() == 0
         await advance(11.0)
         replica.faults.slow("append", 0.2)  # the first snapshot takes a while, and meanwhile the second is asked
@@ -606,7 +606,7 @@ async def test_what_was_deleted_is_purged_in_time() -> None:
         await replica.delete()
         keys = MemoryKeyStore()
         data_key = await keys.current(KEY)
-        sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
+        sweeps = sweeps_of(replica, keys, deleted_days=100 / 86_400)
         await advance(99.0)
         assert await sweeps.purge() == 0 and await keys.find(KEY, data_key.id) == data_key
         await advance(2.0)
@@ -634,7 +634,7 @@ async def test_a_key_whose_destruction_failed_is_destroyed_at_the_next_purge() -
         await replica.delete()
         keys = Sticky()
         data_key = await keys.current(KEY)
-        sweeps = upkeep(replica, keys, deleted_days=100 / 86_400)
+        sweeps = sweeps_of(replica, keys, deleted_days=100 / 86_400)
         await advance(101.0)
         assert await sweeps.purge() == 0
         assert place.store.head(KEY) is not None, "its rows say that there is a key to destroy"
@@ -667,10 +667,10 @@ async def test_no_key_outlives_the_rows_of_its_session(number: int, fault: Fault
         kept = RetentionPeriods(deleted_days=0.0)
         retention = Retention(default=kept, tenants={"acme": kept})
         replica.faults.next("purge", *[done] * number, fault)
-        assert isinstance(await outcome(upkeep(replica, keys, retention=retention).purge()), Unavailable)
+        assert isinstance(await outcome(sweeps_of(replica, keys, retention=retention).purge()), Unavailable)
         left = [key for key in DELETED if place.store.head(key) is None and key in keys._keys]
         assert left == [], "nobody would ever look for these keys again"
-        await upkeep(replica, keys, retention=retention).purge()
+        await sweeps_of(replica, keys, retention=retention).purge()
         assert not any(place.store.head(key) for key in DELETED) and not keys._keys
 
 
@@ -682,12 +682,12 @@ async def test_a_purge_that_is_cut_short_behind_a_key_goes_on_at_the_next() -> N
         await two_deleted(place, replica, keys)
         stuck: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         replica.faults.next("purge", lambda: stuck)
-        purging = asyncio.create_task(upkeep(replica, keys, deleted_days=0.0).purge())
+        purging = asyncio.create_task(sweeps_of(replica, keys, deleted_days=0.0).purge())
         await settled()
         assert not keys._keys and all(place.store.head(key) for key in DELETED), "between the keys and the rows"
         purging.cancel()
         await asyncio.wait([purging])
-        assert await upkeep(replica, keys, deleted_days=0.0).purge() == 2
+        assert await sweeps_of(replica, keys, deleted_days=0.0).purge() == 2
         assert not any(place.store.head(key) for key in DELETED)
         purged = [b'"session.purged"' in row.body for rows in place.store.audit_rows.values() for row in rows]
         assert sum(purged) == 2, "each is written down once"

@@ -9,6 +9,7 @@ from sessions.actor.mailbox import ActorStopped, Envelope
 from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Gone, NotFound, SessileError
+from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId
 from tests.support.garbage import no_cycles
 from tests.support.replicas import KEY, SESSION, Place
@@ -26,12 +27,12 @@ async def test_refused_commands_and_sessions_that_left_memory_are_free_at_once()
         with no_cycles(Actor, ActorStopped, Envelope, Machine, SessileError):
             for command, error in ((again, Conflict), (unknown, NotFound)):
                 try:
-                    await replica.runtime.execute(LOCAL_PRINCIPAL, command)
+                    await replica.runtime.execute(request_of(LOCAL_PRINCIPAL, command))
                 except error:
                     continue
                 pytest.fail(f"{command} was not refused")
             await replica.runtime.passivate(KEY)
-            await replica.runtime.execute(LOCAL_PRINCIPAL, delete)
+            await replica.runtime.execute(request_of(LOCAL_PRINCIPAL, delete))
             await replica.runtime.passivate(KEY)
             try:
                 await replica.say("Hello?")

@@ -35,4 +35,6 @@ def test_beyond_the_bound_the_oldest_is_given_up_and_somebody_hears_of_it(monkey
         for number in range(3, 10):
             settler.published(ended(number))
     assert settler.given_up == 7
-    assert [(line["event"], line["log_level"]) for line in said] == [("not_settled", "warning")], "once, not each time"
+    assert [(line["event"], line["log_level"]) for line in said] == [("settlement_failed", "warning")], (
+        "once, not each time"
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from actors.hosting.services import Stores
 from actors.maintenance.erasure import Eraser
 from persistence.keys import MemoryKeyStore
 from persistence.memory.audit import MemoryAudit
@@ -68,15 +70,9 @@ def an_eraser(replica: Replica, keys: MemoryKeyStore, stumbling: Stumbling | Non
     def before(inner: Any) -> Any:
         return inner if stumbling is None else stumbling.before(inner)
 
-    return Eraser(
-        before(replica.runtime),
-        personal=before(MemoryEndUsers(replica.journal.database)),
-        journal=before(replica.journal),
-        directory=before(replica.directory),
-        engine=before(replica.engine),
-        keys=before(keys),
-        now_ms=replica.place.now_ms,
-    )
+    store = SimpleNamespace(journal=before(replica.journal), end_users=before(MemoryEndUsers(replica.journal.database)))
+    stores = Stores(store, before(replica.directory), before(keys))
+    return Eraser(before(replica.runtime), stores, before(replica.engine), replica.place.clock)
 
 
 async def populated(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
@@ -247,7 +243,7 @@ def failing(
     call, bad, done = getattr(owner, part), list[SessionKey](), list[SessionKey]()
 
     async def asked(*values: Any) -> Any:
-        key = SessionKey(LOCAL, values[1].session) if part == "execute" else values[0]
+        key = values[0].key if part == "execute" else values[0]
         if key != OTHERS:
             if key in bad or not bad:
                 bad.append(key)

@@ -12,7 +12,7 @@ from tests.support.replicas import KEY, Place, Replica
 from tests.support.virtual_time import virtual
 
 
-def leftovers(replica: Replica) -> KVCleanup:
+def kv_cleanup_of(replica: Replica) -> KVCleanup:
     return KVCleanup(replica.runtime, replica.journal, replica.engine)
 
 
@@ -29,7 +29,7 @@ async def test_what_is_deleted_elsewhere_goes_and_what_lives_stays() -> None:
     async with Place() as place:
         old = await place.replica("r1")
         await answered(place, old)
-        sweeps = leftovers(old)
+        sweeps = kv_cleanup_of(old)
         assert await sweeps.sweep() == 0 and old.engine.place(KEY).tokens > 0
         new = await place.replica("r2")
         await new.delete()
@@ -45,7 +45,7 @@ async def test_a_session_in_memory_is_not_asked_about() -> None:
         await answered(place, replica)
         await replica.do(cm.SessionUpdate(id=place.name(), session=KEY.session, metadata={"is": "awake"}))
         replica.faults.calls.clear()
-        assert await leftovers(replica).sweep() == 0 and not replica.faults.calls
+        assert await kv_cleanup_of(replica).sweep() == 0 and not replica.faults.calls
 
 
 @virtual
@@ -55,7 +55,7 @@ async def test_many_are_looked_at_page_by_page_and_a_journal_that_is_away_costs_
         keys = [SessionKey(TenantId("local"), SessionId(f"gone{number}")) for number in range(2 * PAGE + 5)]
         for key in keys:  # as after a purge: the journal knows none of them
             await replica.engine.warm(key, [1, 2, 3])
-        sweeps = leftovers(replica)
+        sweeps = kv_cleanup_of(replica)
         replica.faults.away("head")
         with pytest.raises(Unavailable):
             await sweeps.sweep()

@@ -8,9 +8,9 @@ import errno
 
 import pytest
 
-from actors.maintenance.sweeps import SweepLimits, Sweeps
 from sessions.model.errors import Unavailable
 from tests.support.replicas import Place
+from tests.support.sweeps import sweeps_of
 from tests.support.virtual_time import advance, virtual
 
 
@@ -22,14 +22,7 @@ def test_a_sweep_that_fails_is_tried_again_at_the_next_beat(trouble: Exception) 
     async def run() -> None:
         async with Place() as place:
             replica = await place.replica()
-            sweeps = Sweeps(
-                replica.runtime,
-                journal=replica.journal,
-                directory=replica.directory,
-                engine=replica.engine,
-                limits=SweepLimits(sweep_s=1.0),
-                now_ms=place.now_ms,
-            )
+            sweeps = sweeps_of(replica, sweep_s=1.0)
             tried = 0
 
             async def recover() -> int:

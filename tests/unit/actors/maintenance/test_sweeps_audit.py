@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from actors.maintenance.sweeps import SweepLimits, Sweeps
 from persistence.memory.audit import MemoryAudit
 from sessions.governance.audit_verify import verify
 from sessions.governance.retention import Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, Audited
 from sessions.model.types import TenantId
 from tests.support.replicas import Place
+from tests.support.sweeps import sweeps_of
 from tests.support.virtual_time import advance, virtual
 
 ACME, BETA, GAMMA = TenantId("acme"), TenantId("beta"), TenantId("gamma")
@@ -26,16 +26,7 @@ async def test_the_periodic_purge_trims_each_chain_as_its_retention_says() -> No
     async with Place() as place:
         replica = await place.replica()
         audit = MemoryAudit(replica.journal.database)
-        sweeps = Sweeps(
-            replica.runtime,
-            journal=replica.journal,
-            directory=replica.directory,
-            engine=replica.engine,
-            limits=SweepLimits(sweep_s=HOUR_S / 2, purge_every_s=HOUR_S),
-            now_ms=place.now_ms,
-            retention=lambda: SAID,
-            audit=audit,
-        )
+        sweeps = sweeps_of(replica, retention=SAID, sweep_s=HOUR_S / 2, purge_every_s=HOUR_S)
         chains = (INSTALLATION, ACME, BETA, GAMMA)
         for chain in chains:
             await audit.record(chain, [Audited(action="policy.loaded", at=place.now_ms()) for _ in range(3)])

@@ -10,13 +10,12 @@ import pytest
 from actors.hosting.recovery_gate import UNREAD
 from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
-from persistence.memory.reviews import MemoryReviews
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 from tests.support.replicas import KEY, Place
-from tests.support.upkeep import upkeep
+from tests.support.sweeps import sweeps_of
 from tests.support.virtual_time import advance, settled, until, virtual
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=60)
@@ -70,7 +69,7 @@ def test_a_case_that_cannot_be_told_does_not_keep_others_from_being_told(trouble
                 del place.store._logs[keys[0]].records[2]
             else:
                 heir.faults.next("grant", "refused")
-            assert await upkeep(heir, reviews=MemoryReviews(heir.journal.database)).deliver_reviews() == 1
+            assert await sweeps_of(heir).deliver_reviews() == 1
             assert place.store.reviews[good].told and not place.store.reviews[bad].told
             assert isinstance(place.records(keys[1])[-1].event, ev.ReviewDecided)
 
@@ -89,7 +88,7 @@ async def test_a_slow_recovery_keeps_no_other_sweep_from_its_work() -> None:
         await heir.runtime._gate.enter(UNREAD)
         idle = SessionKey(TenantId("local"), SessionId("idle"))
         await heir.do(cm.SessionCreate(id=place.name(), session=idle.session))
-        running = asyncio.create_task(upkeep(heir).run())
+        running = asyncio.create_task(sweeps_of(heir).run())
         await advance(20.0)
         assert heir.runtime._gate.waiting == 1 and place.head().open, "the recovery waits"
         assert heir.runtime.actor(idle) is None, "and the idle leave all the same"
@@ -107,14 +106,14 @@ async def test_a_turn_that_stands_in_our_name_and_is_not_here_is_an_orphan() -> 
         replica, other = await place.replica("r1"), await place.replica("r2")
         await replica.create()
         answer = await replica.say()
-        assert await upkeep(replica).recover() == 0, "it is here"
+        assert await sweeps_of(replica).recover() == 0, "it is here"
         replica.faults.next("release", "refused")
         await replica.runtime.passivate(KEY)
         await settled()
         assert place.head().open and not replica.runtime.present(KEY)
         assert await replica.directory.locate(KEY) is not None
-        assert await upkeep(other).recover() == 0, "it is not theirs"
-        assert await upkeep(replica).recover() == 1
+        assert await sweeps_of(other).recover() == 0, "it is not theirs"
+        assert await sweeps_of(replica).recover() == 1
         await until(lambda: bool(place.terminals(answer.response_id)))
-        await replica.runtime.ownership.release_again()
+        await replica.runtime.ownership.retry_releases()
         assert await replica.directory.locate(KEY) == replica.runtime.ownership.owner(KEY)

@@ -42,7 +42,7 @@ async def visitor(made: Cluster, hello: pf.PeerHello | None = None) -> Visitor:
     member = made.replicas["r1"].replica.membership.member
     assert member is not None
     wire = Wire(await made.network.dial("visitor", "r1"), LinkLimits())
-    await wire.now(hello or pf.PeerHello(1, "gateway", "v", runtime.replica, runtime.incarnation, member.fingerprint))
+    await wire.now(hello or pf.PeerHello(1, "gateway", "v", *runtime.identity, member.fingerprint))
     (said,) = await wire.first()
     assert isinstance(said, pf.Welcome)
     return Visitor(wire)
@@ -177,16 +177,16 @@ async def test_a_guest_that_goes_takes_its_watches_along_and_leaves_its_commands
         made.network.cut("visitor")
         await until(lambda: runtime.readers(key) == 0)
         await until(lambda: made.top(other) == 1)
-        await until(lambda: made.replicas["r1"].replica.host.num_sessions == 1)  # the gateway's
+        await until(lambda: made.replicas["r1"].replica.endpoint.num_peers == 1)  # the gateway's
 
 
 @virtual
 async def test_whoever_says_nothing_or_something_else_is_not_kept() -> None:
     async with cluster(replicas=1) as made:
-        host = made.replicas["r1"].replica.host
+        host = made.replicas["r1"].replica.endpoint
         silent = await made.network.dial("visitor", "r1")
         rude = await made.network.dial("visitor", "r1")
         await rude.send(pf.pack([pf.encode(pf.Heartbeat())]))
         for carrier in (rude, silent):
             assert isinstance(await outcome(carrier.receive()), Exception)
-        assert host.num_sessions == 0
+        assert host.num_peers == 0

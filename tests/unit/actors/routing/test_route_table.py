@@ -22,7 +22,7 @@ def key(number: int) -> SessionKey:
 async def suspected(made: Cluster, name: str) -> None:
     """Makes a gateway suspect a replica, without anything happening to it."""
     router = made.gateways["g1"].router
-    view = router.whereabouts.view
+    view = router.routes.view
     member = next(each for each in view.members if each.replica == name)
     made.network.unlisten(name)
     made.network.cut(name)
@@ -33,14 +33,14 @@ async def suspected(made: Cluster, name: str) -> None:
 @virtual
 async def test_one_survivor_per_lease_ttl() -> None:
     async with cluster(replicas=4) as made:
-        where = made.gateways["g1"].router.whereabouts
+        where = made.gateways["g1"].router.routes
         one = await made.gateways["g1"].create("one")
         lost = where.remembered(one)
         assert lost is not None
         survivor = where.survivor(one, lost, None)
         assert survivor is not None and survivor.replica != lost.replica
         again = where.survivor(one, lost, None)
-        assert again is not None and again.replica == survivor.replica, "the same one may be asked again"
+        assert again is not None and again.replica == survivor.replica, "the same one may be attempt again"
         later = Owner(survivor.replica, survivor.incarnation, ActivationId("x"))
         assert where.survivor(one, later, None) is None, "it does not move twice within a TTL"
         await advance(made.lease_ttl_s)
@@ -50,14 +50,14 @@ async def test_one_survivor_per_lease_ttl() -> None:
 @virtual
 async def test_a_survivor_that_took_nothing_does_not_count() -> None:
     async with cluster(replicas=4) as made:
-        where = made.gateways["g1"].router.whereabouts
+        where = made.gateways["g1"].router.routes
         one = await made.gateways["g1"].create("one")
         lost = where.remembered(one)
         assert lost is not None
         assert where.survivor(one, lost, None) is not None
-        where.not_taken(one, Owner(lost.replica, lost.incarnation, ActivationId("another")))
+        where.takeover_failed(one, Owner(lost.replica, lost.incarnation, ActivationId("another")))
         assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is None
-        where.not_taken(one, lost)
+        where.takeover_failed(one, lost)
         assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is not None
 
 
@@ -66,10 +66,10 @@ async def test_a_suspected_owner_is_replaced_by_the_route_and_never_by_itself() 
     async with cluster(replicas=2) as made:
         router = made.gateways["g1"].router
         one = await made.gateways["g1"].create("one")
-        lost = router.whereabouts.remembered(one)
+        lost = router.routes.remembered(one)
         assert lost is not None
         await suspected(made, lost.replica)
-        route = await router.whereabouts.route(one, new=False, model=None, absent=None)
+        route = await router.routes.route(one, new=False, model=None, absent=None)
         assert route.instead_of == lost and route.activate and route.member.replica != lost.replica
 
 
@@ -81,9 +81,9 @@ async def test_with_every_replica_suspected_there_is_no_way_now() -> None:
         for name in ("r1", "r2"):
             await suspected(made, name)
         with pytest.raises(RouteUnavailable):
-            await router.whereabouts.route(one, new=False, model=None, absent=None)
+            await router.routes.route(one, new=False, model=None, absent=None)
         with pytest.raises(Unavailable) as error:
-            await router.whereabouts.route(key(9), new=True, model=None, absent=None)
+            await router.routes.route(key(9), new=True, model=None, absent=None)
         assert error.value.code == "no_replica"
 
 
@@ -109,7 +109,7 @@ async def test_an_owner_that_says_it_has_nothing_is_asked_to_take_it_when_the_di
         gateway = made.gateways["g1"]
         one = await gateway.create("one")
         home = made.owner(one)
-        owner = gateway.router.whereabouts.remembered(one)
+        owner = gateway.router.routes.remembered(one)
         assert owner is not None
         await made.replicas[home].replica.runtime.passivate(one)
         await advance(0.1)
@@ -125,7 +125,7 @@ async def test_an_owner_that_says_it_has_nothing_is_asked_to_take_it_when_the_di
 @virtual
 async def test_a_model_that_nobody_serves_is_refused_where_there_are_several() -> None:
     async with cluster(replicas=1) as made:
-        where = made.gateways["g1"].router.whereabouts
+        where = made.gateways["g1"].router.routes
         route = await where.route(key(1), new=True, model="whatever", absent=None)
         assert route.member.replica == "r1", "one model: every name means it"
         options = type(made.engine_options)(model="another")
@@ -141,7 +141,7 @@ async def test_a_model_that_nobody_serves_is_refused_where_there_are_several() -
 @virtual
 async def test_what_is_remembered_is_bounded() -> None:
     async with cluster(replicas=1) as made:
-        where = made.gateways["g1"].router.whereabouts
+        where = made.gateways["g1"].router.routes
         where._owners_max = 10
         owner = Owner(ReplicaId("r1"), "i", ActivationId("x"))
         for number in range(30):

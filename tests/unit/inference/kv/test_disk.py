@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from inference.kv import disk as disk_module
 from inference.kv.cold_tier import ColdSnapshot, Ranked
@@ -277,13 +278,13 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_folder_that_lets_go_of_nothing_keeps_what_it_has_and_takes_no_more(
-    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = 3 * (SIZE + 2000)
     tier = await opened(folder, bound)
     for number in range(3):
         assert await put(tier, staging, f"s{number}", salt=str(number))
-    with monkeypatch.context() as failing:
+    with monkeypatch.context() as failing, capture_logs() as logs:
         stuck(failing)
         for number in range(3, 9):
             assert not await put(tier, staging, f"s{number}", salt=str(number))
@@ -294,7 +295,7 @@ async def test_a_folder_that_lets_go_of_nothing_keeps_what_it_has_and_takes_no_m
         await tier.erase(key("s0"))
         assert tier.of(key("s0")) == [] and tier.bytes == on_disk(folder)
     assert tier.counters["disk_remove_failed"] >= 6 and tier.counters["disk_evictions"] == 0
-    assert len([record for record in caplog.records if "removed" in record.message]) == 1
+    assert [entry["event"] for entry in logs] == ["snapshot_removal_failed"]
     assert await put(tier, staging, "new", salt="new")  # the folder is well again: what was erased goes first
     assert tier.num_snapshots == 3 and tier.bytes == on_disk(folder) <= bound and not tier.of(key("s0"))
 
@@ -351,13 +352,16 @@ async def test_the_last_of_the_file_system_is_not_taken(
 
 
 async def test_a_bound_that_the_file_system_has_no_room_for_is_said(
-    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier = await opened(folder)
     assert await put(tier, staging, "a")
     room = 700_000_000 - tier.bytes
     monkeypatch.setattr(disk_module, "_free_bytes", lambda _: disk_module.RESERVE_BYTES + room, raising=False)
-    await opened(folder, 700_000_000)
-    assert caplog.text == ""
-    await opened(folder, 800_000_000)
-    assert "room for 700 MB" in caplog.text and "not for 800 MB" in caplog.text and "--kv-disk-mb" in caplog.text
+    with capture_logs() as logs:
+        await opened(folder, 700_000_000)
+        assert not logs
+        await opened(folder, 800_000_000)
+    (entry,) = logs
+    assert (entry["event"], entry["room_mb"], entry["requested_mb"]) == ("disk_tier_reduced", 700, 800)
+    assert "--kv-disk-mb" in entry["advice"]

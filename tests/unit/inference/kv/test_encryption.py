@@ -12,13 +12,12 @@ import pytest
 from inference.kv.disk import DiskTier
 from inference.kv.encryption import SEALED, StoredSnapshotReader, store, stored_bytes
 from inference.kv.envelope import CHUNK_BYTES, SnapshotRefused, check_manifest
-from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
 from sessions.model.types import SessionKey
 from sessions.ports import DataKey
-from tests.support.kv import IDENTITY, key, payload_of, snapshot, write_payload
+from tests.support.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
 
 SIZE = 2 * CHUNK_BYTES + 12_345
 KEY = DataKey("k1", bytes(range(32)))
@@ -222,23 +221,23 @@ async def test_through_the_tiers_only_ciphertext_reaches_the_disk_and_plain_enve
     staging, folder = tmp_path / "staging", tmp_path / "kv"
     staging.mkdir()
     keys = MemoryKeyStore()
-    tiers = Tiers(IDENTITY, staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
+    tiers = make_tiers(staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
     await tiers.open()
     payload = payload_of("x", SIZE)
     assert await tiers.reserve(SIZE)
-    path = tiers.new_path()
+    path = tiers.host.new_path()
     path.write_bytes(payload)
     tiers.adopt(key("a"), as_tokens(range(700)), path, SIZE, SIZE)
     await tiers.close(5.0)
     (file,) = folder.iterdir()
     assert payload[4096:4128] not in file.read_bytes()
-    again = Tiers(IDENTITY, staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
+    again = make_tiers(staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
     await again.open()
     export = await again.export(key("a"), as_tokens(range(900)))
     assert export is not None and export.ledger == as_tokens(range(700))
-    other = Tiers(IDENTITY, staging, 1 << 24, None)
+    other = make_tiers(staging, 1 << 24, None)
     assert await other.import_(key("a"), export.chunks) == 700
-    found, shared = other.find(key("a"), as_tokens(range(700)))
+    found, shared = other.catalog.find(key("a"), as_tokens(range(700)))
     assert found is not None and shared == 700
     async with other.payload(found) as host:
         assert host.path.read_bytes() == payload

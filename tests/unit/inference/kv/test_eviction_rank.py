@@ -94,9 +94,9 @@ def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:
     clock, model = Clock(), Watched()
     returns = ReturnTracker(clock, fit_every=1, model=model)
     for number in range(3 * FIT_SAMPLE):
-        returns.turn(key(f"s{number}"), 800)
+        returns.on_turn(key(f"s{number}"), 800)
     clock.now = 60.0
-    returns.turn(key("s0"), 800)
+    returns.on_turn(key("s0"), 800)
     assert model.looked == FIT_SAMPLE and math.isclose(model.weighed, 3 * FIT_SAMPLE)
 
 
@@ -129,8 +129,8 @@ def test_returns_remembers_rhythms_under_a_bound() -> None:
     for round_ in range(40):
         for number in range(4):
             clock.now = round_ * 100.0 + number
-            returns.turn(key(f"steady-{number}"), 800)
-        returns.turn(key(f"once-{round_}"), 800)
+            returns.on_turn(key(f"steady-{number}"), 800)
+        returns.on_turn(key(f"once-{round_}"), 800)
     assert len(returns._silences) == 10
     clock.now += 60.0
     steady, once = (returns.index(key(name), clock.now - 60.0, 800) for name in ("steady-3", "once-39"))

@@ -18,7 +18,7 @@ from inference.tokens import as_tokens
 from inference.vllm.offload import KvOffload
 from persistence.keys import MemoryKeyStore
 from tests.support.directories import Server
-from tests.support.kv import IDENTITY, key, payload_of, snapshot, write_payload
+from tests.support.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
 
 pytestmark = pytest.mark.cluster
 SIZE = 50_000
@@ -87,7 +87,7 @@ async def test_what_one_replica_leaves_another_finds(replica: Replica, redis: Re
     here, there = await replica.tier(), await replica.tier()
     assert await put(here, tmp_path, "a")
     assert there.of(key("a")) == []
-    await there.look(key("a"))
+    await there.discover(key("a"))
     (entry,) = there.of(key("a"))
     assert list(entry.tokens) == list(range(100, 110)) and entry.tier == "redis"
     manifest = await there.fetch(entry, tmp_path / "back")
@@ -96,7 +96,7 @@ async def test_what_one_replica_leaves_another_finds(replica: Replica, redis: Re
     stored = await raw(redis, name)
     assert payload_of(f"{key('a')}", SIZE)[4096:4128] not in stored
     assert here.bytes == await held(redis) == await counted(redis)
-    await there.look(key("b"))
+    await there.discover(key("b"))
     assert there.of(key("b")) == []
 
 
@@ -130,7 +130,7 @@ async def test_erased_is_gone_for_every_replica_also_while_it_is_written(
 ) -> None:
     here, there = await replica.tier(), await replica.tier()
     assert await put(here, tmp_path, "a")
-    await there.look(key("a"))
+    await there.discover(key("a"))
     (entry,) = there.of(key("a"))
     await here.erase(key("a"))
     with pytest.raises(SnapshotRefused):
@@ -167,11 +167,11 @@ async def test_damage_and_strangers_are_refused_and_removed(replica: Replica, re
         assert tier.of(key("a")) == [] and await redis.keys("{sessile-kv}:data:*") == []
     assert await put(tier, tmp_path, "a")
     other = await replica.tier(identity=KvIdentity("engine/1", "model-2", "f16", "slots"))
-    await other.look(key("a"))
+    await other.discover(key("a"))
     assert other.of(key("a")) == []
     await replica.keys.destroy(key("a"))
     fresh = await replica.tier()
-    await fresh.look(key("a"))
+    await fresh.discover(key("a"))
     assert fresh.of(key("a")) == [] and fresh.counters["refused_unknown_key"] == 1
 
 
@@ -180,12 +180,12 @@ async def test_a_cancelled_call_leaves_no_answer_behind(replica: Replica, tmp_pa
     for name in ("a", "b"):
         assert await put(tier, tmp_path, name)
     for turns in range(40):
-        task = asyncio.create_task(tier.look(key("a")))
+        task = asyncio.create_task(tier.discover(key("a")))
         for _ in range(turns % 7):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        await tier.look(key("b"))
+        await tier.discover(key("b"))
         (entry,) = tier.of(key("b"))
         await tier.fetch(entry, tmp_path / "back")
         assert (tmp_path / "back").read_bytes() == payload_of(f"{key('b')}", SIZE)
@@ -203,7 +203,7 @@ async def test_a_server_that_is_away_costs_nothing_but_a_recompute(tmp_path: Pat
         await tier.fetch(entry, tmp_path / "back")
     assert refused.value.reason == "tier_away" and tier.of(key("a")) == [entry]
     assert not await put(tier, tmp_path, "b")
-    await tier.look(key("c"))
+    await tier.discover(key("c"))
     await tier.erase(key("a"))
     assert tier.counters["redis_away"] >= 1 and tier.counters["redis_erase_failed"] == 1
     await tier.close()
@@ -222,29 +222,29 @@ async def test_a_session_comes_up_where_its_last_owner_left_nothing_else(replica
     for folder in staging:
         folder.mkdir()
     one, two = (
-        Tiers(IDENTITY, folder, 1 << 24, None, shared=RedisTier(replica.url, 1 << 24, IDENTITY, replica.keys))
+        make_tiers(folder, 1 << 24, None, shared=RedisTier(replica.url, 1 << 24, IDENTITY, replica.keys))
         for folder in staging
     )
     for tiers in (one, two):
         await tiers.open()
     assert await one.reserve(SIZE)
-    path = one.new_path()
+    path = one.host.new_path()
     path.write_bytes(payload_of("x", SIZE))
     one.adopt(key("a"), as_tokens(range(50)), path, SIZE, SIZE)
-    await one._settle()
-    await two.look(key("a"))
-    assert two.place(key("a")).tier == "redis" and two.place(key("a")).tokens == 50
+    await one.host.settle()
+    await two.discover(key("a"))
+    assert two.catalog.place(key("a")).tier == "redis" and two.catalog.place(key("a")).tokens == 50
     await two.prefetch(key("a"))
-    await two._settle()
-    assert two.place(key("a")).tier == "host" and two.counters["prefetches"] == 1
-    found, shared = two.find(key("a"), as_tokens(range(60)))
+    await two.host.settle()
+    assert two.catalog.place(key("a")).tier == "host" and two.counters["prefetches"] == 1
+    found, shared = two.catalog.find(key("a"), as_tokens(range(60)))
     assert found is not None and shared == 50
     async with two.payload(found) as host:
         assert host.path.read_bytes() == payload_of("x", SIZE)
     await two.erase(key("a"))
-    assert two.place(key("a")).tier == "none"
-    await two.look(key("a"))
-    assert two.place(key("a")).tier == "none"
+    assert two.catalog.place(key("a")).tier == "none"
+    await two.discover(key("a"))
+    assert two.catalog.place(key("a")).tier == "none"
     await one.close(0.0)
     await two.close(0.0)
 
@@ -255,17 +255,17 @@ async def two_replicas(replica: Replica, tmp_path: Path) -> list[Tiers]:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         shared = RedisTier(replica.url, 1 << 24, IDENTITY, replica.keys)
-        made.append(Tiers(IDENTITY, tmp_path / name, 1 << 24, None, shared=shared))
+        made.append(make_tiers(tmp_path / name, 1 << 24, None, shared=shared))
         await made[-1].open()
     return made
 
 
 async def save(tiers: Tiers, num_tokens: int) -> None:
     assert await tiers.reserve(SIZE)
-    path = tiers.new_path()
+    path = tiers.host.new_path()
     path.write_bytes(payload_of(f"{num_tokens}", SIZE))
     tiers.adopt(key("a"), as_tokens(range(num_tokens)), path, SIZE, SIZE)
-    await tiers._settle()
+    await tiers.host.settle()
 
 
 async def asked(redis: Redis) -> int:
@@ -277,22 +277,23 @@ async def asked(redis: Redis) -> int:
 async def test_the_first_owner_finds_what_the_second_has_left(replica: Replica, redis: Redis, tmp_path: Path) -> None:
     one, two = await two_replicas(replica, tmp_path)
     await save(one, 50)
-    await one.drop(one.host.of(key("a"))[0])  # it knows its own copy in Redis, which is about to be replaced
-    await two.look(key("a"))
+    await one.catalog.drop(one.host.of(key("a"))[0])  # it knows its own copy in Redis, which is about to be replaced
+    await two.discover(key("a"))
     await save(two, 100)
     prompt = as_tokens(range(120))
-    assert one.find(key("a"), prompt)[1] == 50
-    await one.look(key("a"), prompt)
-    found, shared = one.find(key("a"), prompt)
+    assert one.catalog.find(key("a"), prompt)[1] == 50
+    await one.discover(key("a"), prompt)
+    found, shared = one.catalog.find(key("a"), prompt)
     assert found is not None and shared == 100
     async with one.payload(found) as host:
         assert host.path.read_bytes() == payload_of("100", SIZE)
     before = await asked(redis)
-    await one.look(key("a"), as_tokens(range(100)))  # nobody can have more of that
+    await one.discover(key("a"), as_tokens(range(100)))  # nobody can have more of that
     assert await asked(redis) == before
-    known = one.shared.of(key("a")) if one.shared is not None else []
-    await one.look(key("a"), prompt)
-    assert one.shared is not None and one.shared.of(key("a")) == known, "what is known already is not read again"
+    (tier,) = one.cold
+    known = tier.of(key("a"))
+    await one.discover(key("a"), prompt)
+    assert tier.of(key("a")) == known, "what is known already is not read again"
     for tiers in (one, two):
         await tiers.close(0.0)
 
@@ -304,18 +305,18 @@ async def test_looking_forgets_nothing_when_the_server_is_away_and_does_not_ask_
     await tier.open()
     assert await put(tier, tmp_path, "a")
     server.stop()
-    await tier.look(key("a"))
+    await tier.discover(key("a"))
     assert len(tier.of(key("a"))) == 1 and tier.counters["redis_away"] == 1
-    await tier.look(key("a"))
+    await tier.discover(key("a"))
     assert tier.counters["redis_away"] == 1
     await tier.close()
 
 
 async def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = await asyncio.start_unix_server(lambda reader, writer: None, tmp_path / "silent.sock")
-    monkeypatch.setattr("inference.kv.redis._LOOK_WAIT_S", 0.001)
+    monkeypatch.setattr("inference.kv.redis._DISCOVER_WAIT_S", 0.001)
     tier = RedisTier(f"unix://{tmp_path / 'silent.sock'}", 1 << 24, IDENTITY)
-    await tier.look(key("a"))
+    await tier.discover(key("a"))
     assert tier.counters["redis_late"] == 1 and tier.counters["redis_away"] == 0, "it was not waited for to the end"
     silent.close()
     await tier.close()

@@ -6,27 +6,22 @@ import asyncio
 import contextlib
 import errno
 import random
-import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from inference.kv import staging as staging_module
+from inference.kv.catalog import Snapshot
 from inference.kv.disk import DiskSnapshot, DiskTier
 from inference.kv.envelope import SnapshotRefused
-from inference.kv.staging import StagingFolder, remove_abandoned
-from inference.kv.tiers import HostSnapshot, Tiers
-from inference.llama.engine import _staged
-from inference.llama.options import LlamaOptions
+from inference.kv.host_tier import HostSnapshot
+from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import Unavailable
 from sessions.model.types import OPENINGS, SessionKey
 from sessions.ports import DataKey
-from tests.support.kv import IDENTITY, key, payload_of
+from tests.support.kv import IDENTITY, key, make_tiers, payload_of
 
 SIZE = 40_000
 HOST = 4 * SIZE
@@ -40,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def opened(folder: Path, *, disk: Path | None = None, host: int = HOST, disk_max: int = 1 << 30) -> Tiers:
-    tiers = Tiers(IDENTITY, folder, host, DiskTier(disk, disk_max, IDENTITY) if disk is not None else None)
+    tiers = make_tiers(folder, host, DiskTier(disk, disk_max, IDENTITY) if disk is not None else None)
     await tiers.open()
     return tiers
 
@@ -49,7 +44,7 @@ async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10, size: int = 
     """What an engine does to spill a session."""
     if not await tiers.reserve(size):
         return False
-    path = tiers.new_path()
+    path = tiers.host.new_path()
     path.write_bytes(payload_of(f"{who}{num_tokens}", size))
     tiers.adopt(who, as_tokens(range(num_tokens)), path, size, size)
     return True
@@ -61,7 +56,7 @@ async def exported(tiers: Tiers, who: SessionKey) -> AsyncGenerator[bytes, None]
 
 
 async def load(tiers: Tiers, who: SessionKey, num_tokens: int = 10) -> bytes | None:
-    snapshot, _ = tiers.find(who, as_tokens(range(num_tokens)))
+    snapshot, _ = tiers.catalog.find(who, as_tokens(range(num_tokens)))
     if snapshot is None:
         return None
     async with tiers.payload(snapshot) as host:
@@ -80,38 +75,37 @@ def files(folder: Path) -> int:
 async def test_saved_comes_back_from_host(folder: Path) -> None:
     tiers = await opened(folder)
     assert await save(tiers, key("a"))
-    assert tiers.place(key("a")).tier == "host" and tiers.place(key("a")).tokens == 10
+    assert tiers.catalog.place(key("a")).tier == "host" and tiers.catalog.place(key("a")).tokens == 10
     assert await load(tiers, key("a")) == payload_of(f"{key('a')}10", SIZE)
     assert await load(tiers, key("b")) is None
     await tiers.close(1.0)
     assert list(folder.iterdir()) == []
 
 
-def snapshots_of(tiers: Tiers, who: SessionKey) -> list[Any]:
+def snapshots_of(tiers: Tiers, who: SessionKey) -> list[Snapshot]:
     """In host memory and on disk."""
-    assert tiers.disk is not None
-    return [*tiers.host.of(who), *tiers.disk.of(who)]
+    return tiers.catalog.of(who)
 
 
 async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(folder: Path, tmp_path: Path) -> None:
     tiers = await opened(folder, disk=tmp_path / "kv", host=10 * SIZE)
-    assert tiers.disk is not None
+    assert tiers.host.disk is not None
     for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
         assert await save(tiers, who)
-        await tiers._settle()
+        await tiers.host.settle()
         for snapshot in snapshots_of(tiers, who):
             snapshot.used_s -= 29 * 86_400
     assert await save(tiers, key("b"))
-    await tiers._settle()
-    assert len(tiers.host.of(key(OPENINGS))) == len(tiers.disk.of(key(OPENINGS))) == 1
+    await tiers.host.settle()
+    assert len(tiers.host.of(key(OPENINGS))) == len(tiers.host.disk.of(key(OPENINGS))) == 1
     for who in (key(OPENINGS), key(OPENINGS, "other"), key("a")):
         for snapshot in snapshots_of(tiers, who):
             snapshot.used_s -= 2 * 86_400
     assert await save(tiers, key("c"))
-    await tiers._settle()
-    assert tiers.place(key(OPENINGS)).tier == "none"
-    assert tiers.place(key("a")).tokens == tiers.place(key(OPENINGS, "other")).tokens == 10
-    assert tiers.held_sessions() == {key("a"), key("b"), key("c")}
+    await tiers.host.settle()
+    assert tiers.catalog.place(key(OPENINGS)).tier == "none"
+    assert tiers.catalog.place(key("a")).tokens == tiers.catalog.place(key(OPENINGS, "other")).tokens == 10
+    assert tiers.catalog.held_sessions() == {key("a"), key("b"), key("c")}
     await tiers.close(1.0)
 
 
@@ -119,8 +113,8 @@ async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(folder: Path,
     tiers = await opened(folder, disk=tmp_path / "kv")
     for number in range(12):
         assert await save(tiers, key(f"s{number}"))
-        assert files(folder) <= tiers.host_bytes <= HOST
-    places = [tiers.place(key(f"s{n}")).tier for n in range(12)]
+        assert files(folder) <= tiers.host.bytes <= HOST
+    places = [tiers.catalog.place(key(f"s{n}")).tier for n in range(12)]
     assert "disk" in places and places[11] == "host" and "none" not in places
     for number in range(12):
         assert await load(tiers, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
@@ -135,26 +129,26 @@ async def test_without_disk_the_least_recently_used_are_dropped(folder: Path) ->
     assert await load(tiers, key("s0")) is not None
     tiers.park(key("s3"))
     assert await save(tiers, key("new"))
-    assert tiers.place(key("s3")).tier == "none"  # parked goes before older ones
+    assert tiers.catalog.place(key("s3")).tier == "none"  # parked goes before older ones
     assert await save(tiers, key("newer"))
-    assert tiers.place(key("s1")).tier == "none" and tiers.place(key("s0")).tier == "host"
+    assert tiers.catalog.place(key("s1")).tier == "none" and tiers.catalog.place(key("s0")).tier == "host"
     await tiers.close(1.0)
 
 
 async def test_a_snapshot_larger_than_host_memory_is_not_taken(folder: Path) -> None:
     tiers = await opened(folder)
     assert not await save(tiers, key("a"), size=HOST + 1)
-    assert tiers.counters["host_too_large"] == 1 and tiers.host_bytes == 0
+    assert tiers.counters["host_too_large"] == 1 and tiers.host.bytes == 0
 
 
 async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: Path) -> None:
     tiers = await opened(folder)
     assert await tiers.reserve(100)
-    path = tiers.new_path()
+    path = tiers.host.new_path()
     path.write_bytes(bytes(HOST + 1))
     tiers.adopt(key("a"), as_tokens(range(10)), path, HOST + 1, 100)
     await tiers.close(1.0)
-    assert tiers.counters["host_overrun"] == 1 and tiers.host_bytes == 0 and not path.exists()
+    assert tiers.counters["host_overrun"] == 1 and tiers.host.bytes == 0 and not path.exists()
 
 
 async def test_covered_snapshots_go_and_branches_stay(folder: Path) -> None:
@@ -162,14 +156,14 @@ async def test_covered_snapshots_go_and_branches_stay(folder: Path) -> None:
     assert await save(tiers, key("a"), 10)
     assert await save(tiers, key("a"), 20)
     assert await tiers.reserve(SIZE)
-    path = tiers.new_path()
+    path = tiers.host.new_path()
     path.write_bytes(bytes(SIZE))
     branch = as_tokens([0, 1, 2, 99, 98])
     tiers.adopt(key("a"), branch, path, SIZE, SIZE)
     assert len(tiers.host) == 2 or await load(tiers, key("a"), 1) is not None
-    found, shared = tiers.find(key("a"), branch)
+    found, shared = tiers.catalog.find(key("a"), branch)
     assert shared == 5 and found is not None and found.tokens == branch
-    found, shared = tiers.find(key("a"), as_tokens(range(20)))
+    found, shared = tiers.catalog.find(key("a"), as_tokens(range(20)))
     assert shared == 20
     await tiers.close(1.0)
 
@@ -179,7 +173,7 @@ async def test_a_damaged_host_file_is_refused_and_dropped(folder: Path) -> None:
     chance = random.Random(3)
     for round_ in range(60):
         assert await save(tiers, key("a"))
-        snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+        snapshot, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
         assert isinstance(snapshot, HostSnapshot)
         assert snapshot.tagging is not None
         await snapshot.tagging
@@ -194,7 +188,7 @@ async def test_a_damaged_host_file_is_refused_and_dropped(folder: Path) -> None:
         snapshot.path.write_bytes(data)
         with pytest.raises(SnapshotRefused):
             await load(tiers, key("a"))
-        assert tiers.place(key("a")).tier == "none" and tiers.host_bytes == 0
+        assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
     await tiers.close(1.0)
 
 
@@ -206,11 +200,11 @@ async def test_erase_leaves_nothing_whatever_is_on_its_way(folder: Path, tmp_pat
             assert await save(tiers, key(f"s{number}"), 10 + round_)
         await asyncio.gather(*(tiers.erase(key(f"s{number}")) for number in range(6)))
         for number in range(6):
-            assert tiers.place(key(f"s{number}")).tier == "none"
+            assert tiers.catalog.place(key(f"s{number}")).tier == "none"
             assert await load(tiers, key(f"s{number}"), 10 + round_) is None
         assert list(disk.iterdir()) == []
     await tiers.close(1.0)
-    assert list(folder.iterdir()) == [] and list(disk.iterdir()) == [] and tiers.host_bytes == 0
+    assert list(folder.iterdir()) == [] and list(disk.iterdir()) == [] and tiers.host.bytes == 0
 
 
 async def test_closing_moves_everything_to_disk_and_a_restart_finds_it(folder: Path, tmp_path: Path) -> None:
@@ -221,7 +215,7 @@ async def test_closing_moves_everything_to_disk_and_a_restart_finds_it(folder: P
     assert list(folder.iterdir()) == []
     again = await opened(folder, disk=tmp_path / "kv")
     for number in range(5):
-        assert again.place(key(f"s{number}")).tier == "disk"
+        assert again.catalog.place(key(f"s{number}")).tier == "disk"
         assert await load(again, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
     await again.close(0.0)
 
@@ -230,19 +224,19 @@ async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tm
     tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
     assert await save(tiers, key("a"))
     await tiers.close(5.0)
-    assert tiers.disk is not None
+    assert tiers.host.disk is not None
     again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    assert again.disk is not None
+    assert again.host.disk is not None
     assert await load(again, key("a")) is not None
-    assert again.place(key("a")).tier == "host"
+    assert again.catalog.place(key("a")).tier == "host"
     await again.close(5.0)
-    assert again.disk.counters["disk_writes"] == 0 and again.disk.num_snapshots == 1
+    assert again.host.disk.counters["disk_writes"] == 0 and again.host.disk.num_snapshots == 1
 
 
 async def test_a_reader_keeps_its_file(folder: Path) -> None:
     tiers = await opened(folder)
     assert await save(tiers, key("a"))
-    snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+    snapshot, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
     assert snapshot is not None
     async with tiers.payload(snapshot) as host:
         for number in range(6):
@@ -254,16 +248,16 @@ async def test_a_reader_keeps_its_file(folder: Path) -> None:
 async def test_a_reader_keeps_a_file_that_a_newer_snapshot_covers(folder: Path) -> None:
     tiers = await opened(folder)
     assert await save(tiers, key("a"), 10)
-    snapshot, _ = tiers.find(key("a"), as_tokens(range(10)))
+    snapshot, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
     assert snapshot is not None
     async with tiers.payload(snapshot) as held:
         assert await save(tiers, key("a"), 20)
-        newer, _ = tiers.find(key("a"), as_tokens(range(20)))
+        newer, _ = tiers.catalog.find(key("a"), as_tokens(range(20)))
         assert newer is not snapshot and newer is not None
         async with tiers.payload(newer):
             assert held.path.read_bytes() == payload_of(f"{key('a')}10", SIZE)
     await tiers.close(1.0)
-    assert list(folder.iterdir()) == [] and tiers.host_bytes == 0
+    assert list(folder.iterdir()) == [] and tiers.host.bytes == 0
 
 
 async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Path, tmp_path: Path) -> None:
@@ -278,7 +272,7 @@ async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Pat
         with pytest.raises(asyncio.CancelledError):
             await task
         await tiers.close(0.0)
-        assert list(folder.iterdir()) == [] and tiers.host_bytes == 0
+        assert list(folder.iterdir()) == [] and tiers.host.bytes == 0
 
 
 async def stream(data: bytes, piece: int) -> AsyncIterator[bytes]:
@@ -312,7 +306,7 @@ async def test_snapshots_travel_from_host_and_from_disk(folder: Path, tmp_path: 
     assert await target.import_(key("b"), stream(from_disk, 1 << 20)) == 0
     assert await target.import_(key("a"), stream(from_disk[:-1], 1 << 20)) == 0
     assert await target.import_(key("a"), stream(b"", 1)) == 0
-    assert target.host_bytes == 0 and list(other.iterdir()) == []
+    assert target.host.bytes == 0 and list(other.iterdir()) == []
     small = await opened(other, host=1000)
     assert await small.import_(key("a"), stream(from_disk, 1 << 20)) == 0
     await target.close(0.0)
@@ -327,14 +321,14 @@ async def test_a_snapshot_that_is_replaced_during_its_export_leaves_nothing_behi
     assert await save(tiers, key("a"), 20)
     whole = b"".join([first, *[chunk async for chunk in chunks]])
     assert whole.endswith(payload_of(f"{key('a')}10", 3_000_000))
-    await tiers._settle()
-    assert files(folder) == tiers.host_bytes == SIZE and len(list(folder.iterdir())) == 1
+    await tiers.host.settle()
+    assert files(folder) == tiers.host.bytes == SIZE and len(list(folder.iterdir())) == 1
     chunks = await exported(tiers, key("a"))
     assert chunks is not None
     await anext(chunks)
     await tiers.erase(key("a"))
     await chunks.aclose()  # whoever took it had enough
-    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+    assert tiers.host.bytes == 0 and list(folder.iterdir()) == []
     await tiers.close(0.0)
 
 
@@ -349,7 +343,7 @@ async def test_an_export_of_what_is_gone_or_no_good_ends_early_and_is_an_answer(
     assert await save(tiers, key("b"), size=3_000_000)
     await tiers.close(5.0)
     again = await opened(folder, disk=tmp_path / "kv", host=1 << 24)
-    assert again.disk is not None
+    assert again.host.disk is not None
     (path,) = (tmp_path / "kv").iterdir()
     data = bytearray(path.read_bytes())
     data[2_000_000] ^= 1
@@ -358,8 +352,8 @@ async def test_an_export_of_what_is_gone_or_no_good_ends_early_and_is_an_answer(
     assert chunks is not None
     sent = b"".join([chunk async for chunk in chunks])
     assert len(sent) < 2_000_000 and again.counters["exports_cut"] == 1
-    assert again.disk.counters["refused_bad_chunk"] == 1
-    assert again.place(key("b")).tier == "none" and list((tmp_path / "kv").iterdir()) == []
+    assert again.host.disk.counters["refused_bad_chunk"] == 1
+    assert again.catalog.place(key("b")).tier == "none" and list((tmp_path / "kv").iterdir()) == []
     assert await exported(again, key("b")) is None
     await again.close(0.0)
 
@@ -375,7 +369,7 @@ async def test_what_cannot_be_opened_for_want_of_keys_is_exported_another_time(f
 
     keys = Away()
     disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY, keys)
-    tiers = Tiers(IDENTITY, folder, HOST, disk)
+    tiers = make_tiers(folder, HOST, disk)
     await tiers.open()
     assert await save(tiers, key("a"))
     await tiers.close(5.0)
@@ -396,7 +390,7 @@ async def test_a_disk_that_lets_go_of_nothing_any_more_does_not_hold_up_host_mem
     tiers = await opened(folder, disk=disk, disk_max=20 * (SIZE + 2000))
     for number in range(22):
         assert await save(tiers, key(f"s{number}"))
-        await tiers._settle()
+        await tiers.host.settle()
     unlink = Path.unlink
 
     def stuck(path: Path, missing_ok: bool = False) -> None:
@@ -408,16 +402,16 @@ async def test_a_disk_that_lets_go_of_nothing_any_more_does_not_hold_up_host_mem
     async with asyncio.timeout(30):
         for number in range(22, 40):
             assert await save(tiers, key(f"s{number}"))
-            assert files(folder) <= tiers.host_bytes <= HOST
-            await tiers._settle()
+            assert files(folder) <= tiers.host.bytes <= HOST
+            await tiers.host.settle()
         await tiers.erase(key("s21"))
-    assert tiers.disk is not None and tiers.disk.counters["disk_remove_failed"] > 0
+    assert tiers.host.disk is not None and tiers.host.disk.counters["disk_remove_failed"] > 0
     assert not tiers.counters["host_full"]
     monkeypatch.undo()
     for number in range(40, 50):
         assert await save(tiers, key(f"s{number}"))
-    await tiers._settle()
-    assert tiers.disk.bytes == files(disk) <= tiers.disk.bytes_max
+    await tiers.host.settle()
+    assert tiers.host.disk.bytes == files(disk) <= tiers.host.disk.bytes_max
     await tiers.close(1.0)
 
 
@@ -433,7 +427,7 @@ async def test_a_move_down_that_breaks_frees_its_room_and_does_not_hold_up_the_n
     for number in range(12):
         assert await save(tiers, key(f"s{number}"))
     await tiers.close(1.0)
-    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+    assert tiers.host.bytes == 0 and list(folder.iterdir()) == []
 
 
 async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:
@@ -450,7 +444,7 @@ async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:
 
     with pytest.raises(ConnectionResetError):
         await tiers.import_(key("a"), dying())
-    assert tiers.host_bytes == 0 and list(folder.iterdir()) == []
+    assert tiers.host.bytes == 0 and list(folder.iterdir()) == []
     await tiers.close(0.0)
 
 
@@ -459,75 +453,9 @@ async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path
     assert await save(tiers, key("a"))
     await tiers.close(5.0)
     again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    found, _ = again.find(key("a"), as_tokens(range(10)))
+    found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
     assert isinstance(found, DiskSnapshot)
     await load(again, key("a"))
-    found, _ = again.find(key("a"), as_tokens(range(10)))
+    found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
     assert isinstance(found, HostSnapshot)
     await again.close(0.0)
-
-
-# -- the folder ----------------------------------------------------------------------------------------
-
-
-def test_a_staging_folder_is_private_and_goes_with_its_owner(tmp_path: Path) -> None:
-    folder = StagingFolder(tmp_path)
-    assert folder.path.stat().st_mode & 0o077 == 0
-    (folder.path / "kv").write_bytes(b"secret")
-    assert remove_abandoned(tmp_path) == 0  # its owner lives
-    other = StagingFolder(tmp_path)
-    assert folder.path.exists() and other.path != folder.path
-    other.close()
-    folder.close()
-    folder.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_folders_of_the_dead_are_removed_by_the_next(tmp_path: Path) -> None:
-    dead = tmp_path / "sessile-kv-dead"
-    dead.mkdir()
-    (dead / "owner.lock").touch()
-    (dead / "x.slot").write_bytes(b"left behind by kill -9")
-    unrelated = tmp_path / "sessile-kv-unrelated"
-    unrelated.mkdir()  # no lock in it: not (yet) one of ours
-    folder = StagingFolder(tmp_path)
-    assert not dead.exists() and unrelated.exists()
-    folder.close()
-
-
-def test_without_memory_for_it_nothing_is_spilled_unless_a_folder_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
-    assert staging_module.create_staging_folder(None) is None
-    assert "without spilled KV" in caplog.text and "--shm-size" in caplog.text and "--kv-staging" in caplog.text
-    assert not (tmp_path / "shm").exists()
-    named = staging_module.create_staging_folder(tmp_path / "named")
-    assert named is not None and named.path.parent == tmp_path / "named"
-    named.close()
-    (tmp_path / "file").touch()
-    with pytest.raises(BadInput) as refused:
-        staging_module.create_staging_folder(tmp_path / "file")
-    assert refused.value.code == "bad_kv_folder" and str(tmp_path / "file") in refused.value.public_message
-
-
-def test_llama_without_memory_for_it_keeps_kv_in_its_slots_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
-    wanted = LlamaOptions(model_path=tmp_path / "m.gguf", disk_folder=tmp_path / "kv", redis_url="redis://r")
-    options, folder = _staged(wanted)
-    folder.close()
-    assert (options.host_bytes_max, options.disk_folder, options.redis_url) == (0, None, "")
-
-
-def test_too_little_memory_is_said_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = StagingFolder(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
-    assert folder.bound_bytes(50_000_000) == 50_000_000 and caplog.text == ""
-    assert folder.bound_bytes(4 << 30) == 51_200_000
-    folder.close()
-    assert "51 MB" in caplog.text and "4294 MB" in caplog.text and "--shm-size" in caplog.text
-    assert "--kv-host-mb" in caplog.text

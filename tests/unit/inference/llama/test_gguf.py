@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from inference.llama.gguf import read_model
 from inference.llama.slot_kv import bytes_per_token
-from inference.llama.vocabulary import ByteFragments, read_vocabulary
 from sessions.model.errors import BadInput
 from tests.support.gguf_files import METADATA, TENSORS, gguf
 
@@ -90,64 +89,3 @@ def test_the_fingerprint_of_a_large_file_samples_it(path: Path) -> None:
         file.seek(-10, 2)
         file.write(b"x")
     assert read_model(path).fingerprint != first
-
-
-# -- the vocabulary's fragments ------------------------------------------------------------------------
-
-
-PIECES = {
-    10: b"\xf0\x9f",
-    11: b"\x98",
-    12: b"\x80",
-    13: b"\xf0",
-    14: b"\x9f\x98",
-    15: b" \xe6",
-    16: b"\x97\xa5",
-    17: b"ab",
-}
-
-
-def test_ids_between_are_found_from_their_bytes() -> None:
-    fragments = ByteFragments(iter(PIECES.items()))
-    assert fragments.recover("😀", 3, 12) == [(10, 11, 12), (13, 14, 12)]  # both are possible
-    assert fragments.recover(" 日", 2, 16) == [(15, 16)]
-    assert fragments.recover("😀", 2, 12) == []
-    assert fragments.recover("😀", 4, 12) == []
-    assert fragments.recover("x", 2, 12) == []
-    assert fragments.recover("�", 2, 99) == []
-
-
-@given(st.lists(st.sampled_from([10, 11, 12, 13, 14, 15, 16]), min_size=2, max_size=6))
-def test_whatever_is_found_has_the_bytes_that_were_asked_for(ids: list[int]) -> None:
-    data = b"".join(PIECES[token] for token in ids)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return
-    found = ByteFragments(iter(PIECES.items())).recover(text, len(ids), ids[-1])
-    assert tuple(ids) in found
-    assert all(b"".join(PIECES[token] for token in other) == data for other in found)
-
-
-def test_byte_level_and_sentencepiece_vocabularies_are_read() -> None:
-    byte_level = read_vocabulary(
-        {
-            "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.tokens": ["ðŁ", "ĺ", "Ģ", "Ġb", "<|end|>", "æĹ¥"],
-            "tokenizer.ggml.token_type": [1, 1, 1, 1, 3, 1],
-            "tokenizer.ggml.eos_token_id": 4,
-        }
-    )
-    assert byte_level.fragments.recover("😀", 3, 2) == [(0, 1, 2)]
-    assert byte_level.specials == ("<|end|>",) and byte_level.eos_text == "<|end|>"
-    assert not byte_level.adds_bos and not byte_level.adds_space
-    pieces = read_vocabulary(
-        {
-            "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "▁a"],
-            "tokenizer.ggml.token_type": [2, 3, 3, 6, 6, 6, 6, 1],
-            "tokenizer.ggml.bos_token_id": 1,
-        }
-    )
-    assert pieces.fragments.recover("😀", 4, 6) == [(3, 4, 5, 6)]
-    assert pieces.adds_bos and pieces.adds_space and pieces.bos_text == "<s>"

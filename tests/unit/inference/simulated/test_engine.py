@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from inference.simulated import SimulatedEngine, SimulatedOptions, SimulatedTokenizer, decode
+from inference.simulated import SimulatedEngine, SimulatedOptions, decode
 from inference.simulated.engine import SimulatedStream
-from inference.simulated.kv import DeviceMemory
-from inference.simulated.vocabulary import TOKEN_BYTES, hash_token, hash_tokens, next_token
 from inference.tokens import as_tokens
-from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.ports import ChatMessage
 from tests.support.engines import Answer, ask, collect, key, open_stream, request
@@ -96,33 +91,6 @@ async def test_four_hundred_streams_step_together() -> None:
     assert engine.stats().counters["steps"] < 60
 
 
-# -- the language ------------------------------------------------------------------------------------
-
-
-@given(st.text())
-def test_text_survives_tokenising(text: str) -> None:
-    async def both() -> Sequence[int]:
-        return await SimulatedTokenizer().text(text)
-
-    tokens = asyncio.run(both())
-    assert decode(tokens) == text
-    assert all(token < 256 or TOKEN_BYTES[token] for token in tokens)
-
-
-@given(st.lists(st.integers(0, len(TOKEN_BYTES) - 1)), st.integers(0, len(TOKEN_BYTES) - 1))
-def test_the_hash_continues(tokens: list[int], one: int) -> None:
-    assert hash_token(one, hash_tokens(as_tokens(tokens))) == hash_tokens(as_tokens([*tokens, one]))
-
-
-def test_every_draw_is_a_token_with_text_or_a_beginning_of_a_character() -> None:
-    state = 0
-    for last in (261, 32, 10, 46, 500, 0xA9):
-        for _ in range(3000):
-            token = next_token(state, 0, last, b"")
-            assert TOKEN_BYTES[token]
-            state = hash_token(token, state)
-
-
 async def story(engine: SimulatedEngine, max_tokens: int) -> Answer:
     tokenizer = engine.tokenizer
     message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
@@ -163,47 +131,6 @@ async def test_answers_end_by_themselves_about_where_they_should() -> None:
         lengths.append(len(answer.tokens))
     assert min(lengths) >= 20 and max(lengths) <= 60
     assert 34 <= sum(lengths) / len(lengths) <= 46
-
-
-# -- its memory ----------------------------------------------------------------------------------------
-
-
-operations = st.lists(
-    st.tuples(
-        st.sampled_from(["put", "take", "erase", "park", "shrink"]),
-        st.sampled_from(["a", "b", "c"]),
-        st.lists(st.integers(0, 2), max_size=12),
-    ),
-    max_size=60,
-)
-
-
-@given(operations)
-def test_device_memory_is_bounded_and_never_invents_a_prefix(steps: list[tuple[str, str, list[int]]]) -> None:
-    memory = DeviceMemory(30)
-    put: dict[str, list[list[int]]] = {}
-    for what, name, values in steps:
-        sequence = as_tokens(values)
-        match what:
-            case "put":
-                memory.put(key(name), sequence)
-                put.setdefault(name, []).append(values)
-            case "take":
-                held = memory.take(key(name), sequence)
-                assert any(values[:held] == known[:held] for known in put.get(name, [])) or held == 0
-            case "erase":
-                memory.erase(key(name))
-                put.pop(name, None)
-                assert memory.longest(key(name)) is None
-            case "park":
-                memory.park(key(name))
-            case "shrink":
-                memory.shrink_to(10)
-                assert memory.tokens <= 10
-        assert 0 <= memory.tokens <= 30
-    for name in put:
-        memory.erase(key(name))
-    assert memory.tokens == 0
 
 
 @virtual
@@ -261,16 +188,6 @@ async def test_a_reader_that_lags_stops_its_stream_and_nobody_else() -> None:
     rest = [item async for item in lazy.stream]
     assert isinstance(rest[-1], Finish)
     assert 1 + sum(isinstance(item, Chunk) for item in rest) == 900
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("slots", 0), ("step_base_s", -1.0), ("step_base_s", 0.0), ("prefill_tokens_per_s", 0.0), ("kv_tokens_max", 10)],
-)
-def test_options_that_make_no_sense_are_refused_by_name(name: str, value: float) -> None:
-    with pytest.raises(BadInput) as refused:
-        SimulatedOptions(**{name: value})  # type: ignore[arg-type]
-    assert refused.value.param == name
 
 
 @virtual

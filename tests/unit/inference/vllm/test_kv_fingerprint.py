@@ -75,15 +75,6 @@ def test_an_adapter_is_part_of_the_name_and_a_wrong_one_is_refused(tmp_path: Pat
         assert refused.value.param == "vllm_adapter" and str(wrong) in refused.value.public_message
 
 
-@pytest.mark.parametrize("config", [{"max_position_embeddings": None}, {"text_config": 3}])
-def test_a_model_with_a_strange_context_window_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
-    folder = model_folder(tmp_path / "m", **config)
-    with pytest.raises(BadInput) as refused:
-        read_vllm_model(folder).context_window  # noqa: B018
-    assert refused.value.code == "bad_model_file"
-    assert str(folder) in refused.value.public_message and "config.json" in refused.value.public_message
-
-
 def test_room_for_kv_goes_through_to_vllm_and_what_is_ours_is_refused_with_its_flag() -> None:
     VllmOptions(model_path=Path("m"), engine_args={"kv_cache_memory_bytes": 1 << 31, "num_gpu_blocks_override": 9})
     for name, says in (("max_num_seqs", "--slots"), ("enable_lora", "--vllm-adapter"), ("scheduling_policy", "fixed")):

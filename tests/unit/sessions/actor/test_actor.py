@@ -18,6 +18,7 @@ from sessions.machine.state import empty
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Overloaded
+from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Epoch, SessionKey, UnixMs
 from sessions.ports import Journal, Published
 from sessions.turn.keyword_filter import KeywordFilterSet
@@ -36,7 +37,7 @@ class Stage:
         self._numbers = 0
 
     async def do(self, command: cm.ActorCommand) -> cm.Ok:
-        return await self.actor.execute(LOCAL_PRINCIPAL, command)
+        return await self.actor.execute(request_of(LOCAL_PRINCIPAL, command))
 
     def name(self) -> CommandId:
         self._numbers += 1
@@ -54,7 +55,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(**limits: Any) -> AsyncIterator[Stage]:
-    journal, engine = await MemoryBed().open(), SimulatedEngine(SimulatedOptions(answer_tokens_mean=20))
+    journal, engine = (await MemoryBed().open()).journal, SimulatedEngine(SimulatedOptions(answer_tokens_mean=20))
     await engine.start()
     head = await journal.grant(KEY, expected_fence=None, owner="r", new_epoch=Epoch("e"), now_ms=NOW)
     published: list[Published] = []

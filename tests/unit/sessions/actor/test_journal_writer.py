@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from actors.handoff.drain import BY_SIGNAL, Drain
+from actors.handoff.planner import HandoffPlanner
 from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
@@ -68,7 +69,7 @@ async def test_a_session_whose_snapshot_is_too_large_goes_on_without(monkeypatch
         loaded = place.store.load(KEY, place.now_ms())
         assert loaded is not None and (loaded.snapshot is None or loaded.snapshot.offset < place.head().top)
         refused = [offset for offset in tried if loaded.snapshot is None or offset > loaded.snapshot.offset]
-        assert replica.runtime.measures.snapshots_left_out.total == len(refused)
+        assert replica.runtime.metrics.snapshots_left_out.total == len(refused)
         gaps = [later - before for before, later in itertools.pairwise(refused)]
         assert len(refused) >= 2 and gaps == sorted(gaps) and gaps[-1] >= 32, "each time it waits for longer"
         assert len(place.store.read_usage(TenantId("local"), UnixMs(0), 99)) == 12
@@ -167,7 +168,8 @@ async def test_a_drain_parks_idle_sessions_a_few_at_a_time() -> None:
         nobody: Any = SimpleNamespace(
             change=lambda **_: None, view=None, leaving=lambda key: False, choose=lambda *_, **__: None
         )
-        drain = Drain(replica.runtime, replica.engine, nobody, nobody, nobody)
+        planner = HandoffPlanner(replica.runtime, replica.engine, nobody, nobody, nobody)
+        drain = Drain(planner, place.clock)
         await drain.drain(lambda *_: None, by=BY_SIGNAL)
         assert replica.runtime.actors == [] and drain.parked == 300 and most == 16
 

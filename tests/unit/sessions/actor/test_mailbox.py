@@ -9,13 +9,14 @@ import pytest
 from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Fenced, Unavailable
+from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId
 from tests.support.machine_ground import SESSION
 
 
 def envelope() -> Envelope:
     command = cm.SessionWarm(id=CommandId("c"), session=SESSION)
-    return Envelope(LOCAL_PRINCIPAL, command, asyncio.get_running_loop().create_future())
+    return Envelope(request_of(LOCAL_PRINCIPAL, command), asyncio.get_running_loop().create_future())
 
 
 async def test_the_first_answer_counts() -> None:

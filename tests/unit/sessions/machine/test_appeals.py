@@ -10,7 +10,7 @@ from sessions.machine.appeals import decision_notice
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.reviews import APPEALS_MAX, Case
-from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
+from sessions.model.types import LOCAL_PRINCIPAL, ResponseId, Usage
 from sessions.model.verdicts import Finding
 from tests.support.machine_ground import SESSION, Ground
 
@@ -32,7 +32,7 @@ def step(ground: Ground, command: cm.ActorCommand, **more: object) -> inputs_eff
 def withheld_answer(ground: Ground) -> ResponseId:
     response_id = ground.say().response_id
     assert response_id is not None
-    generation, usage = ground.running.pop(response_id), inputs_effects.Usage(1, 1)
+    generation, usage = ground.running.pop(response_id), Usage(1, 1)
     ended = inputs_effects.GenerationFinished(response_id, generation, "content_filter", usage, findings=(BLOCKED,))
     ground.input(ended)
     return response_id

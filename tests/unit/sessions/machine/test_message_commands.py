@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sessions.machine.event_writer import CallArguments, CallBegin
@@ -19,14 +21,14 @@ def ground() -> Ground:
     return made
 
 
-def begun(ground: Ground, **more: object) -> ResponseId:
+def begun(ground: Ground, **more: Any) -> ResponseId:
     response_id = ground.say(**more).response_id
     assert response_id is not None
     return response_id
 
 
-def message(ground: Ground, **more: object) -> cm.MessageCreate:
-    return cm.MessageCreate(id=ground.name(), session=SESSION, content="hello", **more)  # type: ignore[arg-type]
+def message(ground: Ground, **more: Any) -> cm.MessageCreate:
+    return cm.MessageCreate(id=ground.name(), session=SESSION, content="hello", **more)
 
 
 def test_a_busy_branch_refuses_unless_the_client_queues(ground: Ground) -> None:

@@ -8,14 +8,14 @@ from sessions.machine.event_writer import CallArguments, CallBegin, Text
 from sessions.machine.session_commands import ERASED
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.types import LOCAL_PRINCIPAL, FunctionCall, Message, ResponseId, Tool
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool
 from tests.support.machine_ground import SESSION, TERMINAL, Ground
 
 TOOL = Tool(name="look", parameters={"type": "object"})
 
 
 def test_a_session_is_created_once_and_seen_by_its_owner_only() -> None:
-    ground, again = Ground(), cm.SessionCreate(id=cm.CommandId("again"), session=SESSION)
+    ground, again = Ground(), cm.SessionCreate(id=CommandId("again"), session=SESSION)
     ground.create(title="mine")
     ground.refused(again, "session_exists")
     stranger = msgspec.structs.replace(LOCAL_PRINCIPAL, key_id="other", user="other", role="user")

@@ -28,17 +28,20 @@ assert isinstance(KEY, SessionKey)
 class Attempted:
     """One generation up to the end of its attempts."""
 
-    def __init__(self, engine: GivenEngine, *, filters: Any = None, ledger: Any = None, **sampling: Any) -> None:
+    def __init__(
+        self, engine: GivenEngine, *, filters: Any = None, ledger: GivenLedger | None = None, **sampling: Any
+    ) -> None:
         self.inbox = KeptInbox()
         self.engine = engine
         self.run = GenerationRun(key=KEY, open_=open_response(**sampling), generation=1)
-        self.ledger: Any = ledger or GivenLedger()
+        self.ledger = ledger or GivenLedger()
         limits = GenerationLimits(rollup_s=0.0)
         self.output = OutputAccumulator(self.run.open_, 1, self.inbox, limits, whole=False)
         given: Any = engine
+        planner: Any = self.ledger
         self.attempts = Attempts(
             self.run,
-            self.ledger,
+            planner,
             self.output,
             engine=given,
             filters=filters or GivenFilters(),
@@ -122,5 +125,5 @@ async def test_a_required_call_constrains_the_engine() -> None:
     assert made.attempts.must_call == (LOOK,)
     await made.end()
     text = engine.requests[0].sampling.text
-    assert text is not None and text.format["type"] == "json_schema"
+    assert text is not None and text.format is not None and text.format["type"] == "json_schema"
     assert made.inbox.text == "{}"

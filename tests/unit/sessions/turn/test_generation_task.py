@@ -28,10 +28,13 @@ class Flagging:
         return 10**6, Verdict(action="pass")
 
 
-def task(engine: Any, inbox: KeptInbox, *, filters: Any = None, ledger: Any = None, **more: Any) -> GenerationTask:
+def task(
+    engine: Any, inbox: KeptInbox, *, filters: Any = None, ledger: GivenLedger | None = None, **more: Any
+) -> GenerationTask:
+    given: Any = ledger or GivenLedger()
     return GenerationTask(
         GenerationRun(key=KEY, open_=open_response(**more), generation=1),
-        ledger or GivenLedger(),
+        given,
         engine=engine,
         filters=filters or GivenFilters(),
         inbox=inbox,

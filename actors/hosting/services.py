@@ -1,0 +1,42 @@
+"""What a replica's actors work with: where state is kept, what answers are written with, and how they are accounted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from actors.directory.common import Leases
+from sessions.billing.prices import PriceBook
+from sessions.metrics import Metrics
+from sessions.ports import Engine, FilterSet, Keys, Published
+from sessions.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What outlives this process. All are open; `keys` None: nothing is encrypted."""
+
+    store: Store
+    directory: Leases
+    keys: Keys | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """An engine that has started, and the filters that its input and output pass."""
+
+    engine: Engine
+    filters: FilterSet
+
+
+def _ignore(published: Published) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What is counted, what tokens cost, and who is called with all that becomes durable (it must not block)."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    prices: PriceBook | None = None
+    on_published: Callable[[Published], None] = _ignore

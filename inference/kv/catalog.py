@@ -1,0 +1,111 @@
+"""Every snapshot that an engine knows of, in all tiers: looked up by session, by tenant and by tokens.
+
+The host tier stands before the tiers below it, so of two snapshots that cover as much the faster one is used. It moves
+nothing by itself.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from inference.kv.cold_tier import ColdSnapshot, ColdTier
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import KvIdentity
+from inference.kv.host_tier import HostSnapshot, HostTier
+from inference.kv.snapshot_worth import SnapshotWorth
+from inference.kv.staging import StagingFolder
+from inference.tokens import common_prefix
+from sessions.model.generation import KVPlace
+from sessions.model.types import SHARED, SessionKey, TenantId
+from sessions.ports import Keys
+
+Snapshot = HostSnapshot | ColdSnapshot
+
+
+class SnapshotCatalog:
+    """The tiers of one engine, fastest first."""
+
+    def __init__(self, host: HostTier, cold: Sequence[ColdTier], worth: SnapshotWorth) -> None:
+        self.host = host
+        self.cold = tuple(cold)
+        self.worth = worth
+
+    def of(self, key: SessionKey) -> list[Snapshot]:
+        return [*self.host.of(key), *(snapshot for tier in self.cold for snapshot in tier.of(key))]
+
+    def of_tenant(self, tenant: TenantId) -> Iterator[Snapshot]:
+        """To be read before the next `await`."""
+        yield from self.host.of_tenant(tenant)
+        for tier in self.cold:
+            yield from tier.of_tenant(tenant)
+
+    def bytes_of(self, tenant: TenantId) -> int:
+        return self.host.bytes_of(tenant) + sum(tier.bytes_of(tenant) for tier in self.cold)
+
+    def find(self, key: SessionKey, prompt: array.array[int]) -> tuple[Snapshot | None, int]:
+        """The snapshot that shares most leading tokens with `prompt`, and how many; host before disk."""
+        best: Snapshot | None = None
+        most = 0
+        for snapshot in self.of(key):
+            shared = common_prefix(snapshot.tokens, prompt)
+            if shared > most:
+                best, most = snapshot, shared
+        return best, most
+
+    def longest(self, key: SessionKey) -> Snapshot | None:
+        """The session's snapshot of most tokens."""
+        return max(self.of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
+
+    def place(self, key: SessionKey) -> KVPlace:
+        best = self.longest(key)
+        return KVPlace("none", 0) if best is None else KVPlace(best.tier, len(best.tokens))
+
+    def held_sessions(self) -> set[SessionKey]:
+        """Those that have a snapshot in some tier, as far as is known here."""
+        tiers = (self.host.sessions, *(tier.sessions for tier in self.cold))
+        return {key for sessions in tiers for key in sessions if not key.session.startswith(SHARED)}
+
+    def tier_of(self, snapshot: ColdSnapshot) -> ColdTier:
+        return next(tier for tier in self.cold if tier.name == snapshot.tier)
+
+    async def drop(self, snapshot: Snapshot) -> None:
+        if isinstance(snapshot, ColdSnapshot):
+            await self.tier_of(snapshot).drop(snapshot)
+        else:
+            await self.host.drop(snapshot)
+
+
+class TierOptions(Protocol):
+    """What of an engine's options concerns its tiers."""
+
+    @property
+    def host_bytes_max(self) -> int: ...
+    @property
+    def disk_folder(self) -> Path | None: ...
+    @property
+    def disk_bytes_max(self) -> int: ...
+    @property
+    def redis_url(self) -> str: ...
+    @property
+    def redis_bytes_max(self) -> int: ...
+
+
+def make_catalog(
+    identity: KvIdentity, options: TierOptions, staging: StagingFolder, keys: Keys | None, worth: SnapshotWorth
+) -> SnapshotCatalog:
+    """The tiers that the options name, none of them open."""
+    disk = None
+    cold: list[ColdTier] = []
+    if options.disk_folder is not None:
+        disk = DiskTier(options.disk_folder, options.disk_bytes_max, identity, keys, rank=worth)
+        cold.append(disk)
+    if options.redis_url:
+        from inference.kv.redis import RedisTier  # its client is loaded only where it is needed
+
+        cold.append(RedisTier(options.redis_url, options.redis_bytes_max, identity, keys))
+    return SnapshotCatalog(
+        HostTier(staging.path, staging.bound_bytes(options.host_bytes_max), disk, worth), cold, worth
+    )

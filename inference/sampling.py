@@ -1,0 +1,61 @@
+"""What engines share in reading a request's sampling parameters: which are honoured, schemas, and biases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sessions.model.errors import BadInput
+from sessions.model.generation import GenerationRequest
+from sessions.model.types import Json
+
+HONOURED: Final = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repeat_penalty",
+        "seed",
+        "max_output_tokens",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "text",
+    }
+)
+
+
+def output_schema(request: GenerationRequest) -> Json | None:
+    """The JSON schema that `text.format` requests, None for free text. Raises BadInput.
+
+    A grammar begins with its run and knows nothing of the prompt, so constrained output cannot be continued."""
+    text = request.sampling.text
+    schema: Json
+    match text.format if text is not None else None:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            schema = {"type": "object"}
+        case {"type": "json_schema", "schema": dict() as schema}:
+            pass
+        case {"type": "json_schema", "json_schema": {"schema": dict() as schema}}:
+            pass
+        case _:
+            raise BadInput(
+                "invalid_format", "text.format must be of type text, json_object or json_schema.", param="text.format"
+            )
+    if request.emitted:
+        raise BadInput("recovery_incompatible", "An answer in a fixed format cannot be continued after its beginning.")
+    return schema
+
+
+def token_biases(biases: dict[str, float], vocabulary_size: int) -> Iterator[tuple[int, float]]:
+    """(token id, bias) of `logit_bias`. Raises BadInput for what is no token id."""
+    for name, bias in biases.items():
+        token = int(name) if name.isascii() and name.isdigit() else vocabulary_size
+        if token >= vocabulary_size:
+            raise BadInput("invalid_logit_bias", f"{name!r} is no token id of this model.", param="logit_bias")
+        yield token, bias

@@ -1,0 +1,54 @@
+"""A command as it enters the system: who sends it, for which session, and what a repeat of it is told apart by.
+
+The edge (a gateway, a replica's peer server) makes a `Request` of a command, once; whoever stands below hands it on and
+derives neither key nor digest again. Whether a command was applied before (I5) is decided by its session's actor alone,
+from the records that the journal keeps beside what they did: `answer_of` says what a repeat gets. A session without an
+actor (it is deleted) has its records looked up by `recorded_answer`. Nobody else compares commands, except that copies
+of one that is being answered wait for the same answer (`actors.hosting.inflight_commands`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from sessions.model.commands import ActorCommand, Ok, command_digest
+from sessions.model.errors import Conflict
+from sessions.model.journal_types import CommandRecord
+from sessions.model.types import CommandId, Principal, SessionKey, derived_session_id
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """`digest` is of the command as it was sent: equal exactly where two commands ask for the same thing."""
+
+    key: SessionKey
+    principal: Principal
+    command: ActorCommand
+    digest: bytes
+
+
+def request_of(principal: Principal, command: ActorCommand) -> Request:
+    """A command that makes a session without a name gets the name that follows from the command."""
+    session = command.session or derived_session_id(principal, command.id)
+    return Request(SessionKey(principal.tenant, session), principal, command, command_digest(command))
+
+
+def answer_of(record: CommandRecord, digest: bytes) -> Ok | Conflict:
+    """What a repeat is answered: as when it was applied, or with a conflict where the id was another command's."""
+    if record.digest == digest:
+        return record.answer
+    return Conflict("idempotency_conflict", "This command id was used for another command.", param="id")
+
+
+class CommandRecords(Protocol):
+    async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None: ...
+
+
+async def recorded_answer(records: CommandRecords, request: Request) -> Ok | None:
+    """The answer that a request got when it was applied; None: it was not. Raises Conflict, Unavailable."""
+    record = await records.find_command(request.key, request.principal.id, request.command.id)
+    answer = None if record is None else answer_of(record, request.digest)
+    if isinstance(answer, Conflict):
+        raise answer
+    return answer

@@ -1,0 +1,60 @@
+"""What operators see of the sessions in a replica's memory, page by page."""
+
+from __future__ import annotations
+
+from actors.maintenance.introspection import SessionSurvey
+from actors.peer.frames import Survey
+from sessions.model.types import SessionId, SessionKey, TenantId
+from tests.support.cluster.harness import cluster, until
+from tests.support.cluster.steps import all_met, answering
+from tests.support.virtual_time import advance, virtual
+
+
+@virtual
+async def test_pages_are_in_order_and_filters_count_all_that_pass() -> None:
+    async with cluster(replicas=1) as made:
+        for name in ("b", "c", "a"):
+            await made.gateways["g1"].create(name)
+        replica = made.replicas["r1"].replica
+        survey = SessionSurvey(replica.runtime, replica.engine)
+        first = survey.answer(Survey(1, limit=2))
+        assert [each.key.session for each in first.residents] == ["a", "b"]
+        assert (first.id, first.total, first.has_more) == (1, 3, True)
+        rest = survey.answer(Survey(2, after=first.residents[-1].key, limit=2))
+        assert [each.key.session for each in rest.residents] == ["c"] and not rest.has_more
+        assert survey.answer(Survey(3, session="b")).total == 1
+        assert survey.answer(Survey(4, tenant="globex")).total == 0
+        assert survey.answer(Survey(5, state="idle")).total == 3
+
+
+@virtual
+async def test_a_session_shows_its_state_its_open_answers_and_why_it_is_here() -> None:
+    async with cluster(replicas=2) as made:
+        await all_met(made)
+        key, _ = await answering(made, tokens=60)
+        replica = made.replicas[made.owner(key)].replica
+        survey = SessionSurvey(replica.runtime, replica.engine, replica.membership)
+        (shown,) = survey.answer(Survey(1, session=key.session)).residents
+        assert (shown.state, shown.replica, shown.fence, shown.idle_s) == (
+            "turn",
+            replica.runtime.identity.replica,
+            1,
+            0,
+        )
+        assert len(shown.open) == 1 and shown.top > 0 and shown.readers == 1
+        assert shown.reason.startswith("new; choice ") and shown.reason.endswith("of 2")
+        await made.at_rest(key)
+        await until(lambda: not replica.runtime.actor(key).busy)  # type: ignore[union-attr]
+        await advance(5.0)
+        (shown,) = survey.answer(Survey(2, session=key.session)).residents
+        assert shown.state == "idle" and shown.open == () and shown.idle_s >= 5.0 and shown.kv_tokens > 0
+
+
+@virtual
+async def test_a_replica_that_is_alone_says_so() -> None:
+    async with cluster(replicas=1) as made:
+        await made.gateways["g1"].create("one")
+        replica = made.replicas["r1"].replica
+        (shown,) = SessionSurvey(replica.runtime, replica.engine).answer(Survey(1)).residents
+        assert shown.reason == "new; the only replica"
+        assert shown.key == SessionKey(TenantId("acme"), SessionId("one"))

@@ -1,0 +1,159 @@
+"""The dialing end: answers find their callers, a link's end reaches all who wait, and readers give credit back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.hosting.ownership import Moved
+from actors.peer import frames as pf
+from actors.peer.client import Connector, PeerClient
+from actors.peer.links import LinkDown, LinkLimits, Replaced
+from actors.peer.memory import MemoryCarrier, MemoryNetwork
+from actors.peer.wire import Wire
+from sessions.model import commands as cm
+from sessions.model.errors import NotFound, Overloaded
+from sessions.model.events import Record, SessionDeleted
+from sessions.model.request import request_of
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    ActivationId,
+    CommandId,
+    Epoch,
+    ReplicaId,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+)
+from sessions.ports import Member, Owner
+from tests.support.virtual_time import outcome, until, virtual
+
+MEMBER = Member(replica=ReplicaId("r1"), incarnation="i", address="far", model="m", fingerprint="f")
+OWNER = Owner(ReplicaId("r1"), "i", ActivationId("a"))
+KEY = SessionKey(TenantId("local"), SessionId("s"))
+REQUEST = request_of(LOCAL_PRINCIPAL, cm.SessionDelete(id=CommandId("c"), session=KEY.session))
+WELCOME = pf.Welcome(pf.PEER_PROTOCOL, "r1", "i", "f")
+
+
+class Replica:
+    """The answering end, in a test's hand: it welcomes as it is set, and keeps what it gets."""
+
+    def __init__(self, *first: pf.Frame) -> None:
+        self.first = first
+        self.got: list[pf.AnyFrame] = []
+        self.wire: Wire
+        self.network = MemoryNetwork()
+        self.network.listen("far", self._accept)
+
+    async def _accept(self, carrier: MemoryCarrier, _: str) -> None:
+        self.wire = Wire(carrier, LinkLimits())
+        self.got += await self.wire.first()
+        await self.wire.now(*self.first)
+        await self.wire.run(lambda frames: self.got.extend(f for f in frames if not isinstance(f, pf.Heartbeat)))
+
+    async def dial(self, **limits: int) -> PeerClient:
+        connect = Connector(
+            self.network.dialer("near"),
+            kind="gateway",
+            name="g",
+            limits=LinkLimits(**limits),
+        )
+        return await connect(MEMBER)
+
+    async def gets(self, kind: type[pf.Frame]) -> pf.Frame:
+        await until(lambda: any(isinstance(frame, kind) for frame in self.got))
+        return next(frame for frame in self.got if isinstance(frame, kind))
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def attached(self, owner: Owner, epoch: Epoch, top: int) -> None:
+        self.seen.append(("attached", top))
+
+    def events(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
+        self.seen.append(("events", records[-1].offset))
+
+    def behind(self, epoch: Epoch, top: int) -> None:
+        self.seen.append(("behind", top))
+
+    def detached(self, owner: Owner | None, *, top: int) -> None:
+        self.seen.append(("detached", top))
+
+
+@virtual
+async def test_a_handshake_that_fails_says_why() -> None:
+    for first, kind, reason in (
+        (pf.PeerRefusal("wrong_process", "another"), Replaced, "refused"),
+        (pf.PeerRefusal("fingerprint", "unlike"), LinkDown, "rejected"),
+        (pf.Welcome(pf.PEER_PROTOCOL + 1, "r1", "i", "f"), LinkDown, "rejected"),
+        (pf.Heartbeat(), LinkDown, "rejected"),
+    ):
+        replica = Replica(first)
+        down = await outcome(replica.dial())
+        assert isinstance(down, kind) and isinstance(down, LinkDown) and down.reason == reason
+        await replica.network.close()
+
+
+@virtual
+async def test_answers_find_their_callers_as_results_errors_or_another_owner() -> None:
+    replica = Replica(WELCOME)
+    link = await replica.dial()
+    running = asyncio.create_task(link.run())
+    calls = [asyncio.create_task(link.execute(REQUEST, activate=True)) for _ in range(3)]
+    await until(lambda: sum(isinstance(frame, pf.Execute) for frame in replica.got) == 3)
+    first, second, third = (frame.id for frame in replica.got if isinstance(frame, pf.Execute))
+    replica.wire.post(pf.MovedTo(third, OWNER))
+    replica.wire.post(pf.failed(second, NotFound("session_not_found", "none")))
+    replica.wire.post(pf.Executed(first, cm.Ok(id=CommandId("c")), OWNER))
+    ok, owner = await calls[0]
+    assert (ok.id, owner) == ("c", OWNER)
+    with pytest.raises(NotFound):
+        await calls[1]
+    with pytest.raises(Moved) as moved:
+        await calls[2]
+    assert moved.value.owner == OWNER
+    running.cancel()
+    await replica.network.close()
+
+
+@virtual
+async def test_the_end_of_a_link_reaches_all_who_wait_and_too_many_are_refused() -> None:
+    replica = Replica(WELCOME)
+    link = await replica.dial(requests=1)
+    running = asyncio.create_task(link.run())
+    waiting = asyncio.create_task(link.execute(REQUEST, activate=True))
+    await replica.gets(pf.Execute)
+    with pytest.raises(Overloaded):
+        await link.holds(KEY)
+    replica.network.cut("far")
+    for work in (waiting, link.holds(KEY)):
+        assert isinstance(await outcome(work), LinkDown)
+    with pytest.raises(LinkDown):
+        link.attach(KEY, Watcher())
+    assert (await running).reason == "reset"
+    await replica.network.close()
+
+
+@virtual
+async def test_a_watch_gets_what_is_its_own_and_gives_credit_back() -> None:
+    replica, watcher = Replica(WELCOME), Watcher()
+    link = await replica.dial(watch_bytes=400)
+    running = asyncio.create_task(link.run())
+    number = link.attach(KEY, watcher)
+    await replica.gets(pf.Attach)
+    record = Record(4, UnixMs(0), SessionDeleted())
+    replica.wire.post(pf.Attached(number, OWNER, Epoch("e"), 3))
+    replica.wire.post(pf.Events(number, Epoch("e"), 100, (record,)))
+    replica.wire.post(pf.Events(number + 1, Epoch("e"), 100, (record,)))
+    replica.wire.post(pf.SessionDeactivated(number, Epoch("e"), 4, None))
+    credit = await replica.gets(pf.Credit)
+    assert isinstance(credit, pf.Credit) and (number, 100) in credit.taken
+    assert watcher.seen == [("attached", 3), ("events", 4), ("detached", 4)]
+    link.detach(number)
+    assert not any(isinstance(frame, pf.Detach) for frame in replica.got), "it had ended already"
+    running.cancel()
+    await replica.network.close()

@@ -1,0 +1,64 @@
+"""Snapshots are looked up across tiers: the one that shares most, and of two alike the faster one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inference.kv.disk import DiskTier
+from inference.kv.host_tier import HostSnapshot
+from inference.kv.tiers import Tiers
+from inference.tokens import as_tokens
+from sessions.model.types import OPENINGS, SessionKey, TenantId
+from tests.support.kv import IDENTITY, key, make_tiers
+
+SIZE = 1_000
+
+
+async def opened(folder: Path) -> Tiers:
+    staging = folder / "staging"
+    staging.mkdir(exist_ok=True)
+    tiers = make_tiers(staging, 1 << 20, DiskTier(folder / "kv", 1 << 20, IDENTITY))
+    await tiers.open()
+    return tiers
+
+
+async def save(tiers: Tiers, who: SessionKey, tokens: list[int]) -> None:
+    assert await tiers.reserve(SIZE)
+    path = tiers.host.new_path()
+    path.write_bytes(bytes(SIZE))
+    tiers.adopt(who, as_tokens(tokens), path, SIZE, SIZE)
+    await tiers.host.settle()
+
+
+async def test_the_snapshot_that_shares_most_is_found_and_the_faster_one_of_two(tmp_path: Path) -> None:
+    tiers = await opened(tmp_path)
+    catalog = tiers.catalog
+    assert catalog.find(key("a"), as_tokens([1])) == (None, 0) and catalog.place(key("a")).tier == "none"
+    await save(tiers, key("a"), [1, 2, 3, 4])
+    await save(tiers, key("a"), [1, 2, 9])
+    found, shared = catalog.find(key("a"), as_tokens([1, 2, 9, 9]))
+    assert isinstance(found, HostSnapshot) and shared == 3, "and not its copy on disk"
+    assert catalog.find(key("a"), as_tokens([7])) == (None, 0)
+    longest = catalog.longest(key("a"))
+    assert longest is not None and len(longest.tokens) == 4
+    assert catalog.place(key("a")).tier == "host" and catalog.place(key("a")).tokens == 4
+    for snapshot in tiers.host.of(key("a")):
+        await catalog.drop(snapshot)
+    assert catalog.place(key("a")).tier == "disk"
+    await tiers.close(0.0)
+
+
+async def test_what_a_tenant_holds_is_counted_over_all_tiers_without_shared_prefixes_as_sessions(
+    tmp_path: Path,
+) -> None:
+    tiers = await opened(tmp_path)
+    catalog, tenant = tiers.catalog, TenantId("t")
+    await save(tiers, key("a"), [1, 2])
+    await save(tiers, key(OPENINGS), [1])
+    await save(tiers, key("b", "other"), [1])
+    assert len(list(catalog.of_tenant(tenant))) == 4 and catalog.bytes_of(tenant) > 4 * SIZE
+    assert catalog.held_sessions() == {key("a"), key("b", "other")}
+    for snapshot in list(catalog.of_tenant(tenant)):
+        await catalog.drop(snapshot)
+    assert catalog.bytes_of(tenant) == 0 and catalog.held_sessions() == {key("b", "other")}
+    await tiers.close(0.0)

@@ -1,0 +1,275 @@
+"""What lies below host memory: copied down behind the back, brought up ahead, given up when late, ranked, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inference.kv.cold_tier import PIECE_BYTES_MIN, ColdSnapshot, FetchProgress
+from inference.kv.cost import RestoreChoice
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import SnapshotManifest, SnapshotRefused
+from inference.kv.eviction_rank import ReturnModel, ReturnTracker, silence_kind
+from inference.kv.stats import tier_stats
+from inference.kv.tiers import Tiers
+from inference.tokens import as_tokens
+from persistence.keys import MemoryKeyStore
+from sessions.model.types import SessionKey
+from tests.support.kv import IDENTITY, key, make_tiers, payload_of
+
+SIZE = 40_000
+
+
+class HeldDisk(DiskTier):
+    """A disk whose reads wait until they are let go: slow, or hanging for good."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 1 << 30, IDENTITY, MemoryKeyStore())
+        self.go = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.go.set()
+
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
+        self.asked.set()
+        await self.go.wait()
+        return await super().fetch(snapshot, payload, progress)
+
+
+class Bed:
+    """Tiers on one disk, opened anew as after a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.staging, self.disk = folder / "staging", HeldDisk(folder / "kv")
+        self.staging.mkdir()
+
+    async def opened(self, host: int = 1 << 24) -> Tiers:
+        disk = HeldDisk(self.disk.folder)
+        disk.keys, self.disk = self.disk.keys, disk
+        tiers = make_tiers(self.staging, host, disk)
+        await tiers.open()
+        return tiers
+
+
+async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10) -> None:
+    assert await tiers.reserve(SIZE)
+    path = tiers.host.new_path()
+    path.write_bytes(payload_of(f"{who}", SIZE))
+    tiers.adopt(who, as_tokens(range(num_tokens)), path, SIZE, SIZE)
+
+
+async def cold(bed: Bed, who: SessionKey) -> tuple[Tiers, ColdSnapshot]:
+    """Tiers after a restart, with the session on disk only."""
+    tiers = await bed.opened()
+    await save(tiers, who)
+    await tiers.close(5.0)
+    tiers = await bed.opened()
+    found, _ = tiers.catalog.find(who, as_tokens(range(10)))
+    assert isinstance(found, ColdSnapshot)
+    return tiers, found
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+async def test_what_was_saved_is_on_disk_soon_without_leaving_memory(bed: Bed) -> None:
+    tiers = await bed.opened()
+    await save(tiers, key("a"))
+    await tiers.host.settle()
+    assert tiers.catalog.place(key("a")).tier == "host" and bed.disk.num_snapshots == 1
+    crashed = await bed.opened()  # nobody closed anything: as after kill -9
+    assert crashed.catalog.place(key("a")).tier == "disk" and crashed.catalog.place(key("a")).tokens == 10
+    await save(tiers, key("a"))  # the same once more replaces the older copy
+    await tiers.host.settle()
+    assert len(list(bed.disk.folder.iterdir())) == 1
+    await tiers.close(0.0)
+
+
+async def test_a_restore_that_is_late_is_given_up_and_found_in_memory_by_the_next(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    bed.disk.go.clear()
+    with pytest.raises(SnapshotRefused) as refused:
+        async with tiers.payload(snapshot, RestoreChoice(True, 0.0, 1.0, 0.01)):
+            raise AssertionError("it cannot be here yet")
+    assert refused.value.reason == "too_late" and tiers.counters["refused_too_late"] == 1
+    bed.disk.go.set()
+    await tiers.host.settle()
+    found, shared = tiers.catalog.find(key("a"), as_tokens(range(10)))
+    assert tiers.catalog.place(key("a")).tier == "host" and found is not None and shared == 10
+    async with tiers.payload(found) as host:
+        assert host.path.read_bytes() == payload_of(f"{key('a')}", SIZE)
+    await tiers.close(0.0)
+
+
+class TricklingDisk(HeldDisk):
+    """A disk of which a piece comes, and then nothing until it is let go."""
+
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
+        assert progress is not None
+        progress.passed(8)
+        progress.passed(PIECE_BYTES_MIN)
+        return await super().fetch(snapshot, payload, progress)
+
+
+async def trickling(bed: Bed) -> tuple[Tiers, TricklingDisk, ColdSnapshot]:
+    """Of a snapshot of 40 kB."""
+    first, _ = await cold(bed, key("a"))
+    await first.close(0.0)
+    disk = TricklingDisk(bed.disk.folder)
+    disk.keys = bed.disk.keys
+    tiers = make_tiers(bed.staging, 1 << 24, disk)
+    await tiers.open()
+    found, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
+    assert isinstance(found, ColdSnapshot)
+    disk.go.clear()
+    return tiers, disk, found
+
+
+async def test_a_read_that_shows_to_be_slower_than_computing_ends_and_is_learned(bed: Bed) -> None:
+    tiers, disk, snapshot = await trickling(bed)
+    tiers.cost.prefilled(0, 10, 0.02)
+    choice = msgspec.structs.replace(tiers.choose(snapshot, 0, 10), deadline_s=30.0)
+    assert choice.restore
+    with pytest.raises(SnapshotRefused) as refused:
+        async with tiers.payload(snapshot, choice):
+            raise AssertionError("the rest takes longer than computing")
+    assert refused.value.reason == "too_slow" and tiers.counters["refused_too_slow"] == 1
+    disk.go.set()
+    await tiers.host.settle()
+    assert disk.counters["disk_reads"] == 0 and tiers.host.bytes == 0 and list(bed.staging.iterdir()) == []
+    assert tiers.catalog.place(key("a")).tier == "disk"  # nothing is wrong with the snapshot
+    again = tiers.choose(snapshot, 0, 10)
+    assert not again.restore and again.restore_s > again.recompute_s
+    await tiers.close(0.0)
+
+
+async def test_a_read_goes_on_for_whoever_has_more_to_compute(bed: Bed) -> None:
+    tiers, disk, snapshot = await trickling(bed)
+
+    async def turn() -> bytes:
+        async with tiers.payload(snapshot) as host:
+            return host.path.read_bytes()
+
+    patient = asyncio.create_task(turn())
+    await disk.asked.wait()
+    with pytest.raises(SnapshotRefused):
+        async with tiers.payload(snapshot, RestoreChoice(True, 0.0, 0.01, 30.0, 0.01)):
+            raise AssertionError("the rest takes longer than computing")
+    disk.go.set()
+    assert await patient == payload_of(f"{key('a')}", SIZE)
+    await tiers.close(0.0)
+
+
+async def test_a_prefetch_and_the_turn_share_one_read(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    bed.disk.go.clear()
+    await tiers.prefetch(key("a"))
+    await tiers.prefetch(key("a"))
+    await bed.disk.asked.wait()
+
+    async def turn() -> bytes:
+        async with tiers.payload(snapshot, RestoreChoice(True, 0.0, 1.0, 30.0)) as host:
+            return host.path.read_bytes()
+
+    turns = [asyncio.create_task(turn()) for _ in range(2)]
+    await asyncio.sleep(0)
+    bed.disk.go.set()
+    assert await asyncio.gather(*turns) == [payload_of(f"{key('a')}", SIZE)] * 2
+    assert bed.disk.counters["disk_reads"] == 1 and tiers.counters["prefetches"] == 1
+    await tiers.prefetch(key("a"))  # it is up already
+    await tiers.prefetch(key("nobody"))
+    assert tiers.counters["prefetches"] == 1
+    await tiers.close(0.0)
+
+
+async def test_erased_on_its_way_up_it_does_not_arrive(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    bed.disk.go.clear()
+    await tiers.prefetch(key("a"))
+    await bed.disk.asked.wait()
+    await tiers.erase(key("a"))
+    bed.disk.go.set()
+    await tiers.host.settle()
+    assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
+    assert list(bed.staging.iterdir()) == [] and list(bed.disk.folder.iterdir()) == []
+    with pytest.raises(SnapshotRefused):
+        async with tiers.payload(snapshot):
+            raise AssertionError("it is gone")
+    await tiers.close(0.0)
+
+
+class LateDisk(HeldDisk):
+    """A disk that reads sooner than it erases."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.read = asyncio.Event()
+
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
+        try:
+            return await super().fetch(snapshot, payload, progress)
+        finally:
+            self.read.set()
+
+    async def erase(self, key: SessionKey) -> None:
+        await self.read.wait()
+        await super().erase(key)
+
+
+async def test_erased_as_its_way_up_begins_it_does_not_arrive(bed: Bed) -> None:
+    first, _ = await cold(bed, key("a"))
+    await first.close(0.0)
+    disk = LateDisk(bed.disk.folder)
+    disk.keys = bed.disk.keys
+    tiers = make_tiers(bed.staging, 1 << 24, disk)
+    await tiers.open()
+    await tiers.prefetch(key("a"))
+    await tiers.erase(key("a"))  # the read has not had its first turn yet
+    await tiers.host.settle()
+    assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
+    assert list(bed.staging.iterdir()) == [] and list(disk.folder.iterdir()) == []
+    await tiers.close(0.0)
+
+
+async def test_a_slow_tier_is_learned_and_computing_is_chosen(bed: Bed) -> None:
+    tiers, snapshot = await cold(bed, key("a"))
+    for _ in range(5):
+        tiers.cost.prefilled(0, 10, 0.03)
+    assert tiers.choose(snapshot, 0, 10).restore
+    tiers.cost.moved("disk", snapshot.bytes, 5.0, time.monotonic())
+    assert not tiers.choose(snapshot, 0, 10).restore
+    gauges = tier_stats(tiers)
+    assert gauges["host_bytes"] == 0 and gauges["disk_bytes"] == bed.disk.bytes > SIZE
+    assert gauges["disk_latency_s"] + SIZE / gauges["disk_bytes_per_s"] == pytest.approx(5.0, rel=0.1)
+    await tiers.close(0.0)
+
+
+async def test_who_comes_back_is_kept_before_who_came_last(bed: Bed) -> None:
+    model = ReturnModel()
+    for _ in range(200):
+        model.observe(silence_kind(0, 10, None), 5000.0, returned=False)
+        model.observe(silence_kind(3, 10, 50.0), 60.0, returned=True)
+    model.fit()
+    clock = [0.0]
+    tiers = make_tiers(bed.staging, 3 * SIZE, None, returns=ReturnTracker(lambda: clock[0], model=model))
+    await tiers.open()
+    for turn in range(4):
+        clock[0] = 50.0 * turn
+        tiers.returns.on_turn(key("regular"), 10)
+    await save(tiers, key("regular"))
+    for number in range(4):
+        tiers.returns.on_turn(key(f"once-{number}"), 10)
+        await save(tiers, key(f"once-{number}"))
+    assert tiers.catalog.place(key("regular")).tier == "host" and tiers.catalog.place(key("once-0")).tier == "none"
+    await tiers.close(0.0)

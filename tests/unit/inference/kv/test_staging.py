@@ -1,0 +1,70 @@
+"""The folder for KV in plain text: private, in memory, bounded, and removed with its owner."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from inference.kv import staging as staging_module
+from inference.kv.staging import StagingFolder, remove_abandoned
+from sessions.model.errors import BadInput
+
+
+def test_a_staging_folder_is_private_and_goes_with_its_owner(tmp_path: Path) -> None:
+    folder = StagingFolder(tmp_path)
+    assert folder.path.stat().st_mode & 0o077 == 0
+    (folder.path / "kv").write_bytes(b"secret")
+    assert remove_abandoned(tmp_path) == 0  # its owner lives
+    other = StagingFolder(tmp_path)
+    assert folder.path.exists() and other.path != folder.path
+    other.close()
+    folder.close()
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_of_the_dead_are_removed_by_the_next(tmp_path: Path) -> None:
+    dead = tmp_path / "sessile-kv-dead"
+    dead.mkdir()
+    (dead / "owner.lock").touch()
+    (dead / "x.slot").write_bytes(b"left behind by kill -9")
+    unrelated = tmp_path / "sessile-kv-unrelated"
+    unrelated.mkdir()  # no lock in it: not (yet) one of ours
+    folder = StagingFolder(tmp_path)
+    assert not dead.exists() and unrelated.exists()
+    folder.close()
+
+
+def test_without_memory_for_it_nothing_is_spilled_unless_a_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "MEMORY_BACKED", tmp_path / "shm")
+    with capture_logs() as logs:
+        assert staging_module.create_staging_folder(None) is None
+    (entry,) = logs
+    assert entry["event"] == "kv_spill_disabled"
+    assert "--shm-size" in entry["advice"] and "--kv-staging" in entry["advice"]
+    assert not (tmp_path / "shm").exists()
+    named = staging_module.create_staging_folder(tmp_path / "named")
+    assert named is not None and named.path.parent == tmp_path / "named"
+    named.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput) as refused:
+        staging_module.create_staging_folder(tmp_path / "file")
+    assert refused.value.code == "bad_kv_folder" and str(tmp_path / "file") in refused.value.public_message
+
+
+def test_too_little_memory_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StagingFolder(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
+    with capture_logs() as logs:
+        assert folder.bound_bytes(50_000_000) == 50_000_000 and not logs
+        assert folder.bound_bytes(4 << 30) == 51_200_000
+    folder.close()
+    (entry,) = logs
+    assert (entry["event"], entry["room_mb"], entry["requested_mb"]) == ("host_tier_reduced", 51, 4294)
+    assert "--shm-size" in entry["advice"] and "--kv-host-mb" in entry["advice"]

@@ -1,0 +1,42 @@
+"""Sampling parameters in llama-server's words, and its log-probabilities in OpenAI's."""
+
+from __future__ import annotations
+
+from inference.llama.sampling import completion_parameters, public_logprobs
+from sessions.model.types import Sampling, TextOptions
+from tests.support.engines import key, request
+
+
+def test_what_is_left_out_keeps_the_servers_defaults() -> None:
+    parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(), seed=5, max_tokens=7), 100)
+    assert parameters == {"n_predict": 7, "seed": 5}
+
+
+def test_a_seed_fits_the_server_and_never_means_draw_one() -> None:
+    for seed in (0, 5, 0xFFFF_FFFF, 2**53 - 1):
+        parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(), seed=seed), 100)
+        assert 0 <= parameters["seed"] <= 0x7FFF_FFFF
+
+
+def test_every_parameter_has_its_name_and_a_ban_is_absolute() -> None:
+    sampling = Sampling(
+        temperature=0.5,
+        top_k=3,
+        repeat_penalty=1.5,
+        logit_bias={"4": -100.0, "5": 2.0},
+        top_logprobs=2,
+        text=TextOptions(format={"type": "json_object"}),
+    )
+    parameters = completion_parameters(request(key("a"), (1,), sampling=sampling), 100)
+    assert (parameters["temperature"], parameters["top_k"], parameters["repeat_penalty"]) == (0.5, 3, 1.5)
+    assert parameters["logit_bias"] == [[4, False], [5, 2.0]]
+    assert parameters["n_probs"] == 2 and parameters["json_schema"] == {"type": "object"}
+    only = completion_parameters(request(key("a"), (1,), sampling=Sampling(logprobs=True)), 100)
+    assert only["n_probs"] == 1
+
+
+def test_log_probabilities_name_the_chosen_token_and_the_best_others() -> None:
+    best = [{"token": name, "logprob": -1.0, "bytes": [97], "id": 1} for name in "abc"]
+    (entry,) = public_logprobs([{"token": "a", "logprob": -0.5, "bytes": [97], "id": 1, "top_logprobs": best}], 2)
+    assert entry["token"] == "a" and entry["logprob"] == -0.5 and "id" not in entry
+    assert [other["token"] for other in entry["top_logprobs"]] == ["a", "b"]

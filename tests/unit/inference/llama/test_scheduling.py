@@ -1,0 +1,204 @@
+"""Who gets a slot next: by priority, without loss when waiters are cancelled, with room made for others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.llama.scheduling import EngineRun, Scheduler
+from inference.llama.slots import SlotTable
+from inference.tokens import as_tokens
+from sessions.model.errors import Overloaded, Unavailable
+from tests.support.kv import key
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def take(scheduler: Scheduler, name: str, priority: int = 0) -> EngineRun:
+    run = EngineRun(key(name), as_tokens([1]), priority)
+    scheduler.table.assign(await scheduler.acquire(run), key(name))
+    return run
+
+
+async def test_waiters_are_served_by_priority_then_in_order() -> None:
+    scheduler = Scheduler(SlotTable(1), 10)
+    slot = await take(scheduler, "holder")
+    served: list[str] = []
+
+    async def wait(name: str, priority: int) -> None:
+        mine = await take(scheduler, name, priority)
+        served.append(name)
+        scheduler.leave(mine)
+
+    tasks = [asyncio.create_task(wait(name, p)) for name, p in (("x", 1), ("y", 0), ("z", 0), ("w", -1))]
+    await turns()
+    assert scheduler.num_waiting == 4 and scheduler.try_acquire(EngineRun(key("q"), as_tokens([1]))) is None
+    scheduler.leave(slot)
+    await asyncio.gather(*tasks)
+    assert served == ["w", "y", "z", "x"]
+    assert scheduler.num_waiting == 0 and scheduler.table.num_busy == 0
+
+
+async def test_a_full_queue_sheds() -> None:
+    scheduler = Scheduler(SlotTable(1), 1)
+    slot = await take(scheduler, "a")
+    waiter = asyncio.create_task(take(scheduler, "b"))
+    await turns()
+    with pytest.raises(Overloaded):
+        await take(scheduler, "c")
+    assert scheduler.num_shed == 1
+    scheduler.leave(slot)
+    scheduler.leave(await waiter)
+
+
+async def test_a_waiter_whose_cancellation_has_not_run_yet_keeps_nobody_from_a_free_slot() -> None:
+    scheduler = Scheduler(SlotTable(1), 10)
+    slot = await take(scheduler, "holder")
+    waiter = asyncio.create_task(take(scheduler, "b"))
+    await turns()
+    waiter.cancel()
+    scheduler.leave(slot)
+    async with asyncio.timeout(5):  # no task in between: the cancelled one must not have its turn first
+        await take(scheduler, "c")
+
+
+async def test_a_waiter_cancelled_in_the_moment_of_its_turn_gives_the_slot_back() -> None:
+    scheduler = Scheduler(SlotTable(1), 10)
+    slot = await take(scheduler, "a")
+    first, second = asyncio.create_task(take(scheduler, "b")), asyncio.create_task(take(scheduler, "c"))
+    await turns()
+    scheduler.leave(slot)  # `first` has been given the slot but has not run yet
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    scheduler.leave(await second)
+    assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
+
+
+async def test_refusing_all_ends_every_wait() -> None:
+    scheduler = Scheduler(SlotTable(1), 10)
+    slot = await take(scheduler, "a")
+    waiters = [asyncio.create_task(take(scheduler, name)) for name in "bcd"]
+    await turns()
+    scheduler.refuse_all(Unavailable("engine_unavailable", "closed"))
+    for waiter in waiters:
+        with pytest.raises(Unavailable):
+            await waiter
+    assert scheduler.num_waiting == 0
+    scheduler.leave(slot)
+    assert scheduler.table.num_busy == 0
+
+
+@given(st.integers(0, 2**32))
+def test_random_comings_goings_and_cancellations_leak_nothing(seed: int) -> None:
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        scheduler = Scheduler(SlotTable(2), 4)
+        holding: list[EngineRun] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        async def session(name: str) -> None:
+            holding.append(await take(scheduler, name, chance.randrange(3)))
+
+        for step in range(60):
+            match chance.randrange(4):
+                case 0 | 1:
+                    tasks.append(asyncio.create_task(session(f"s{step}")))
+                case 2 if holding:
+                    scheduler.leave(holding.pop(chance.randrange(len(holding))))
+                case 3 if tasks:
+                    tasks[chance.randrange(len(tasks))].cancel()
+            if chance.randrange(2):
+                await asyncio.sleep(0)
+            assert scheduler.table.num_busy <= 2 and 0 <= scheduler.num_waiting <= 4
+        while any(not task.done() for task in tasks):
+            await asyncio.sleep(0)
+            while holding:
+                scheduler.leave(holding.pop())
+        while holding:
+            scheduler.leave(holding.pop())
+        for task in tasks:
+            if not task.cancelled() and task.exception() is not None:
+                assert isinstance(task.exception(), Overloaded)
+        assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
+
+    asyncio.run(scenario())
+
+
+async def test_one_that_runs_makes_room_for_a_better_priority_and_goes_on_afterwards() -> None:
+    scheduler = Scheduler(SlotTable(1), 10)
+    low = await take(scheduler, "low", 9)
+    urgent = asyncio.create_task(take(scheduler, "urgent", 0))
+    await turns()
+    assert not low.yields, "it has said nothing yet: stopping it would lose all that it did"
+    later = asyncio.create_task(take(scheduler, "later", 0))
+    await turns()
+    scheduler.on_output(low, 1)
+    assert low.yields and low.slot is not None
+    scheduler.give_way(low, low.slot)
+    again = asyncio.create_task(scheduler.acquire(low))
+    first = await urgent
+    assert first.slot is not None and not later.done() and not again.done()
+    scheduler.leave(first)
+    scheduler.leave(await later)
+    assert (await again).busy and scheduler.num_preempted == 1
+    scheduler.leave(low)
+    assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
+    scheduler.queue.check_integrity()
+
+
+def of(tenant: str, name: str) -> EngineRun:
+    return EngineRun(key(name, tenant), as_tokens([1]))
+
+
+async def placed(scheduler: Scheduler, run: EngineRun) -> EngineRun:
+    scheduler.table.assign(await scheduler.acquire(run), run.key)
+    return run
+
+
+async def test_a_slot_is_kept_for_another_tenant_and_given_to_it_at_once() -> None:
+    scheduler = Scheduler(SlotTable(4), 10)
+    flood = [await placed(scheduler, of("flood", f"f{number}")) for number in range(3)]
+    other = await placed(scheduler, of("other", "o1"))
+    for run in (*flood, other):
+        scheduler.on_output(run, 1)
+    assert sum(run.yields for run in flood) == 1, "no slot is idle: somebody gives one back behind its next token"
+    giver = next(run for run in flood if run.yields)
+    assert giver.slot is not None
+    scheduler.give_way(giver, giver.slot)
+    again = asyncio.create_task(scheduler.acquire(giver))
+    await turns()
+    assert not again.done() and scheduler.table.has_idle(), "it is kept"
+    second = asyncio.create_task(scheduler.acquire(of("other", "o2")))
+    await turns()
+    assert second.done(), "nobody had to be asked first"
+    again.cancel()
+    await asyncio.gather(again, return_exceptions=True)
+
+
+async def test_prompts_of_who_goes_first_are_waited_for_piece_by_piece() -> None:
+    scheduler = Scheduler(SlotTable(4), 100)
+    flood = [await placed(scheduler, of("flood", f"f{number}")) for number in range(3)]
+    assert not scheduler.gives_way(flood[0]), "alone it sends its prompt whole"
+    other = await placed(scheduler, of("other", "o1"))
+    waiting = [asyncio.create_task(scheduler.acquire(of("flood", f"w{number}"))) for number in range(6)]
+    await turns()
+    assert all(map(scheduler.gives_way, flood)) and not scheduler.gives_way(other)
+    gates = [asyncio.create_task(scheduler.wait_to_prefill(run)) for run in flood]
+    await turns()
+    gone = [run for run, gate in zip(flood, gates, strict=True) if gate.done()]
+    assert [run.yields for run in gone] == [True], "one makes room between two pieces, so that a slot is idle"
+    assert not await gates[flood.index(gone[0])]
+    assert await asyncio.wait_for(scheduler.wait_to_prefill(other), 1), "it goes first"
+    scheduler.on_output(other, 1)
+    assert sorted(await asyncio.wait_for(asyncio.gather(*gates), 1)) == [False, True, True]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

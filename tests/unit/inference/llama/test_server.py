@@ -1,0 +1,56 @@
+"""llama-server in this process: its step size, and signal handlers that survive its start."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xllamacpp
+
+from inference.llama.options import LlamaOptions
+from inference.llama.server import LlamaServer, piece_tokens
+from sessions.model.errors import Unavailable
+
+OPTIONS = LlamaOptions(model_path=Path("m.gguf"), slots=3)
+
+
+@pytest.mark.parametrize(("set_to", "gpu_layers", "expected"), [(0, 0, 64), (0, 99, 512), (200, 0, 200)])
+def test_a_step_computes_few_tokens_on_a_cpu_and_many_on_a_gpu(set_to: int, gpu_layers: int, expected: int) -> None:
+    options = LlamaOptions(model_path=Path("m.gguf"), batch_tokens=set_to, gpu_layers=gpu_layers)
+    assert piece_tokens(options) == expected
+
+
+class FakeServer:
+    """Takes the handlers of signals over, as llama.cpp does, and listens."""
+
+    listening_address = "http://127.0.0.1:4321"
+
+    def __init__(self, parameters: Any) -> None:
+        self.parameters = parameters
+
+
+async def test_it_listens_on_loopback_and_the_windows_of_all_slots_fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(xllamacpp, "Server", FakeServer)
+    before = signal.getsignal(signal.SIGTERM)
+    server = LlamaServer(OPTIONS, 512, tmp_path)
+    http = await server.start()
+    assert (http.host, http.port) == ("127.0.0.1", 4321)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert server._parameters.n_ctx == 3 * 512 and not server._parameters.ctx_shift
+    await server.stop()
+    await server.stop()
+
+
+async def test_a_model_that_llama_cpp_refuses_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(parameters: Any) -> None:
+        raise RuntimeError("unknown architecture")
+
+    monkeypatch.setattr(xllamacpp, "Server", refuse)
+    with pytest.raises(Unavailable) as refused:
+        await asyncio.wait_for(LlamaServer(OPTIONS, 512, tmp_path).start(), 10)
+    assert refused.value.code == "model_not_loaded"

@@ -1,0 +1,124 @@
+"""A slot's KV goes into host memory and comes back, unless its file holds anything but the slot's own tokens."""
+
+from __future__ import annotations
+
+import array
+import struct
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+
+from inference.llama.http import HttpClient
+from inference.llama.slot_kv import SlotKv, bytes_per_token, read_tokens
+from inference.llama.slot_usage import SlotUsage
+from inference.llama.slots import Slot, SlotTable
+from inference.tokens import as_tokens
+from tests.support.engines import AlwaysRestores
+from tests.support.gguf_files import METADATA
+from tests.support.kv import key, make_tiers
+
+MAGIC = 0x67677371
+PROMPT = as_tokens(range(100))
+
+
+def slot_file(tokens: array.array[int], *, wrapped: bool = False) -> bytes:
+    words = array.array("I", [0xFFFFFFFF, 1, len(tokens)]) + tokens if wrapped else tokens
+    return struct.pack("<III", MAGIC, 2, len(words)) + words.tobytes() + bytes(40)
+
+
+class SlotServer:
+    """What llama-server does with a slot: writes and reads its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.holds = PROMPT
+        self.fails = False
+        self.restored: list[str] = []
+
+    async def call(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        if self.fails:
+            return 500, b"broken"
+        file = self.folder / msgspec.json.decode(body)["filename"]
+        if path.endswith("save"):
+            data = slot_file(self.holds)
+            file.write_bytes(data)
+            return 200, msgspec.json.encode({"n_saved": len(self.holds), "n_written": len(data)})
+        self.restored.append(path)
+        return 200, msgspec.json.encode({"n_restored": len(read_tokens(file, len(PROMPT)) or ())})
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> SlotServer:
+    return SlotServer(tmp_path)
+
+
+@pytest.fixture
+def slot_kv(server: SlotServer, tmp_path: Path) -> SlotKv:
+    tiers = make_tiers(tmp_path, 1 << 20, cost=AlwaysRestores())
+    usage = SlotUsage(SlotTable(1), tiers.catalog, 8)
+    return SlotKv(cast(HttpClient, server), tiers, usage, worth_tokens=16)
+
+
+def slot_of(name: str, tokens: array.array[int]) -> Slot:
+    slot = Slot(0)
+    slot.key, slot.tokens, slot.busy = key(name), tokens, True
+    return slot
+
+
+async def test_a_saved_slot_is_restored_into_another(slot_kv: SlotKv, server: SlotServer) -> None:
+    slot = slot_of("a", PROMPT)
+    await slot_kv.save(slot)
+    assert slot.saved_tokens == 100 and not slot.saving and not slot_kv.is_worth_saving(slot)
+    empty = slot_of("a", array.array("I"))
+    assert await slot_kv.bring_up(empty, key("a"), PROMPT + as_tokens([7]), 0) == 100
+    assert empty.tokens == PROMPT and server.restored == ["/slots/0?action=restore"]
+    assert slot_kv.counters["spills"] == slot_kv.counters["restores"] == 1
+    assert await slot_kv.bring_up(slot_of("b", array.array("I")), key("b"), PROMPT, 0) == 0, "another session has none"
+
+
+async def test_a_slot_that_went_on_with_something_else_is_not_kept(slot_kv: SlotKv, server: SlotServer) -> None:
+    server.holds = as_tokens([*range(50), 1, 2, 3])
+    await slot_kv.save(slot_of("a", PROMPT))
+    assert slot_kv.counters["saves_of_others"] == 1 and slot_kv.tiers.host.bytes == 0
+    assert slot_kv.tiers.catalog.place(key("a")).tier == "none" and list(server.folder.iterdir()) == []
+
+
+async def test_trouble_with_the_server_leaves_no_room_taken_and_a_slot_as_unknown(
+    slot_kv: SlotKv, server: SlotServer
+) -> None:
+    slot = slot_of("a", PROMPT)
+    server.fails = True
+    await slot_kv.save(slot)
+    assert slot_kv.counters["saves_failed"] == 1 and slot_kv.tiers.host.bytes == 0 and slot.saved_tokens == 0
+    server.fails = False
+    await slot_kv.save(slot)
+    server.fails = True
+    empty = slot_of("a", array.array("I"))
+    assert await slot_kv.bring_up(empty, key("a"), PROMPT + as_tokens([7]), 0) == 0
+    assert slot_kv.counters["restores_failed"] == 1 and not empty.tokens
+
+
+async def test_few_tokens_are_computed_rather_than_moved(slot_kv: SlotKv, server: SlotServer) -> None:
+    slot = slot_of("a", PROMPT[:15])
+    await slot_kv.save(slot)
+    assert list(server.folder.iterdir()) == []
+    assert await slot_kv.bring_up(slot, key("a"), PROMPT[:20], 10) == 10
+
+
+def test_a_slots_file_begins_with_its_tokens_or_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.slot"
+    for wrapped in (False, True):
+        path.write_bytes(slot_file(PROMPT, wrapped=wrapped))
+        assert read_tokens(path, 100) == PROMPT
+        assert read_tokens(path, 99) is None
+    for damaged in (b"", b"short", struct.pack("<III", 1, 2, 3) + bytes(100), slot_file(PROMPT)[:30]):
+        path.write_bytes(damaged)
+        assert read_tokens(path, 100) is None
+    assert read_tokens(tmp_path / "missing", 100) is None
+
+
+def test_the_first_estimate_of_a_tokens_kv_comes_from_the_models_head() -> None:
+    assert bytes_per_token(METADATA, "llama") == 2 * 2 * 2 * 2 * 16
+    assert bytes_per_token({}, "llama") > 0

@@ -1,0 +1,47 @@
+"""The simulated device: bounded, and it never invents a prefix."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.simulated.kv import DeviceMemory
+from inference.tokens import as_tokens
+from tests.support.engines import key
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "take", "erase", "park", "shrink"]),
+        st.sampled_from(["a", "b", "c"]),
+        st.lists(st.integers(0, 2), max_size=12),
+    ),
+    max_size=60,
+)
+
+
+@given(operations)
+def test_device_memory_is_bounded_and_never_invents_a_prefix(steps: list[tuple[str, str, list[int]]]) -> None:
+    memory = DeviceMemory(30)
+    put: dict[str, list[list[int]]] = {}
+    for what, name, values in steps:
+        sequence = as_tokens(values)
+        match what:
+            case "put":
+                memory.put(key(name), sequence)
+                put.setdefault(name, []).append(values)
+            case "take":
+                held = memory.take(key(name), sequence)
+                assert any(values[:held] == known[:held] for known in put.get(name, [])) or held == 0
+            case "erase":
+                memory.erase(key(name))
+                put.pop(name, None)
+                assert memory.longest(key(name)) is None
+            case "park":
+                memory.park(key(name))
+            case "shrink":
+                memory.shrink_to(10)
+                assert memory.tokens <= 10
+        assert 0 <= memory.tokens <= 30
+    for name in put:
+        memory.erase(key(name))
+    assert memory.tokens == 0

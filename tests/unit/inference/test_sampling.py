@@ -1,0 +1,45 @@
+"""What a request's sampling parameters mean for every engine: schemas and biases, or a refusal that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inference.sampling import output_schema, token_biases
+from sessions.model.errors import BadInput
+from sessions.model.types import Json, Sampling, TextOptions
+from tests.support.engines import key, request
+
+SCHEMA = {"type": "array"}
+
+
+def schema_of(format_: Json, **more: Any) -> Json | None:
+    return output_schema(request(key("a"), (1, 2), sampling=Sampling(text=TextOptions(format=format_)), **more))
+
+
+def test_a_format_is_text_any_object_or_a_schema_in_either_spelling() -> None:
+    assert output_schema(request(key("a"), (1,))) is None
+    assert schema_of({"type": "text"}) is None and schema_of({"type": "text"}, emitted=(2,)) is None
+    assert schema_of({"type": "json_object"}) == {"type": "object"}
+    assert schema_of({"type": "json_schema", "schema": SCHEMA}) == SCHEMA
+    assert schema_of({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}) == SCHEMA
+
+
+def test_an_unknown_format_and_a_continuation_of_a_constrained_answer_are_refused() -> None:
+    for format_, more, code in (
+        ({"type": "yaml"}, {}, "invalid_format"),
+        ({"type": "json_schema"}, {}, "invalid_format"),
+        ({"type": "json_object"}, {"emitted": (2,)}, "recovery_incompatible"),
+    ):
+        with pytest.raises(BadInput) as refused:
+            schema_of(format_, **more)
+        assert refused.value.code == code
+
+
+def test_biases_are_of_token_ids_of_the_model() -> None:
+    assert list(token_biases({"0": -100.0, "9": 1.5}, 10)) == [(0, -100.0), (9, 1.5)]
+    for name in ("10", "-1", "x", "٣"):
+        with pytest.raises(BadInput) as refused:
+            list(token_biases({name: 1.0}, 10))
+        assert refused.value.param == "logit_bias"

@@ -1,0 +1,468 @@
+"""What becomes of a vLLM run's blocks, without vLLM: restored, written, joined, kept or dropped."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import hashlib
+import math
+import random
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.kv.cold_tier import ColdSnapshot, FetchProgress
+from inference.kv.disk import DiskTier
+from inference.kv.envelope import SnapshotManifest
+from inference.kv.host_tier import HostSnapshot
+from inference.vllm import offload as offload_module
+from inference.vllm.offload import KvOffload, OffloadPlan
+from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
+from persistence.keys import MemoryKeyStore
+from sessions.model.types import OPENINGS, SessionId, SessionKey, TenantId
+from tests.support.engines import until
+from tests.support.kv import IDENTITY, make_tiers
+
+BLOCK_TOKENS = 4
+BLOCK_BYTES = 64
+
+
+def key(name: str, tenant: str = "t") -> SessionKey:
+    return SessionKey(TenantId(tenant), SessionId(name))
+
+
+def block_of(tokens: array.array[int], index: int, size: int = BLOCK_BYTES) -> bytes:
+    """What a device would hold: a function of all tokens up to the block's end."""
+    seen = tokens[: (index + 1) * BLOCK_TOKENS].tobytes()
+    return (hashlib.blake2b(seen).digest() * (size // 64 + 1))[:size]
+
+
+class Device:
+    """Writes the blocks of a plan as the connector does, and checks what it would load."""
+
+    def __init__(self, offload: KvOffload) -> None:
+        self.offload = offload
+
+    def load(self, plan: OffloadPlan, prompt: array.array[int]) -> None:
+        if plan.source is not None:
+            data, size = plan.source.path.read_bytes(), self.offload.block_bytes
+            for index in range(plan.base_blocks):
+                assert data[index * size : (index + 1) * size] == block_of(prompt, index, size)
+
+    def save(self, plan: OffloadPlan, tokens: array.array[int], *, failed: bool = False, close: bool = True) -> None:
+        if plan.path is None:
+            return
+        full, size = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks), self.offload.block_bytes
+        plan.path.touch()
+        with plan.path.open("r+b") as file:
+            for index in range(plan.base_blocks, full):
+                file.seek(index * size)
+                file.write(block_of(tokens, index, size))
+        self.offload.on_report(BlocksSaved(plan.name, 0, max(full, plan.base_blocks), close, failed))
+
+
+@pytest.fixture
+async def offload(tmp_path: Path) -> AsyncIterator[KvOffload]:
+    tiers = make_tiers(tmp_path, 40 * BLOCK_BYTES, None)
+    await tiers.open()
+    made = KvOffload(tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True)
+    yield made
+    await made.stop()
+    await tiers.close(0)
+    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot"))
+
+
+async def test_what_was_written_is_found_again_and_grows_with_the_session(offload: KvOffload) -> None:
+    device = Device(offload)
+    tokens = array.array("I", range(21))
+    plan = await offload.plan("r1", key("a"), tokens, 0, 8)
+    assert plan.source is None
+    device.save(plan, tokens)
+    offload.settle(plan, tokens)
+    await offload.settled(key("a"))
+    longer = array.array("I", range(30))
+    plan = await offload.plan("r2", key("a"), longer, 0, 8)
+    assert plan.base_blocks == 5 and plan.source is not None
+    device.load(plan, longer)
+    told = offload.transfer(plan, "tag", [], [])
+    assert told["source"]["num_blocks"] == told["first_block"] == 5
+    device.save(plan, longer)
+    offload.settle(plan, longer)
+    await offload.settled()
+    assert offload.tiers.catalog.place(key("a")).tokens == 28
+    plan = await offload.plan("r3", key("a", "other"), longer, 0, 8)
+    assert plan.source is None
+    await offload.abandon(plan)
+
+
+async def kept(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> None:
+    """The session's blocks of a run over `tokens` are in the tiers."""
+    plan = await offload.plan("first", who, tokens, 0, 8)
+    Device(offload).save(plan, tokens)
+    offload.settle(plan, tokens)
+    await offload.settled()
+
+
+async def test_a_restore_that_is_slower_than_computing_is_not_made(offload: KvOffload) -> None:
+    tokens = array.array("I", range(21))
+    await kept(offload, key("a"), tokens)
+    offload.tiers.cost.prefilled(0, 100, 0.001)
+    offload.tiers.cost.moved("device", 5 * BLOCK_BYTES, 1.0, time.monotonic())
+    plan = await offload.plan("r", key("a"), tokens, 0, 8)
+    assert plan.source is None and plan.base_blocks == 0 and offload.counters["restores_declined"] == 1
+    Device(offload).save(plan, tokens)  # all of it is written again, as nothing is there to go on from
+    offload.settle(plan, tokens)
+    await offload.settled()
+    assert offload.tiers.catalog.place(key("a")).tokens == 20
+
+
+async def test_a_run_tells_the_pace_that_restores_are_judged_by(offload: KvOffload) -> None:
+    tokens = array.array("I", range(3000))
+    cost = offload.tiers.cost
+    plan = await offload.plan("r", key("a"), tokens, 0, 8)
+    await offload.on_output(plan, 2990, 3000)
+    assert math.isinf(cost.prefill_s(0, 100))  # ten tokens say nothing
+    await offload.abandon(plan)
+    plan = await offload.plan("r", key("a"), tokens, 0, 8)
+    assert plan.planned_s is not None
+    plan.planned_s -= 10.0
+    offload.on_report(BlocksLoaded("r", 0, 1_000_000, 4.0, 0))
+    await offload.on_output(plan, 1000, 3000)
+    assert 5.9 < cost.prefill_s(1000, 3000) < 6.5  # without the load
+    assert cost.move_s("device", 1_000_000, time.monotonic()) == pytest.approx(4.0, rel=0.1)
+    await offload.on_output(plan, 1000, 3000)
+    assert plan.planned_s is None
+    await offload.abandon(plan)
+
+
+async def test_what_is_on_the_device_already_is_not_read_from_disk(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    tokens = array.array("I", range(400))
+
+    async def opened() -> KvOffload:
+        disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY)
+        tiers = make_tiers(tmp_path / "memory", 1 << 20, disk)
+        await tiers.open()
+        return KvOffload(
+            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
+        )
+
+    offload = await opened()
+    await kept(offload, key("a"), tokens)
+    await offload.stop()
+    await offload.tiers.close(5.0)
+    offload = await opened()
+    offload.tiers.cost.prefilled(0, 400, 4.0)
+    assert offload.tiers.catalog.place(key("a")).tier == "disk"
+    plan = await offload.plan("resident", key("a"), tokens, 0, 8, resident=400)
+    assert plan.source is None and offload.tiers.catalog.place(key("a")).tier == "disk"
+    await offload.abandon(plan)
+    plan = await offload.plan("lost", key("a"), tokens, 0, 8)
+    assert plan.source is not None and plan.base_blocks == 99
+    await offload.abandon(plan)
+    await offload.stop()
+    await offload.tiers.close(0.0)
+
+
+def holds(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> bool:
+    """One snapshot of the session in host memory covers all whole blocks of `tokens`, with the right bytes."""
+    (snapshot,) = offload.tiers.host.of(who)
+    blocks, size = len(tokens) // BLOCK_TOKENS, offload.block_bytes
+    assert snapshot.tokens == tokens[: blocks * BLOCK_TOKENS]
+    return snapshot.path.read_bytes() == b"".join(block_of(tokens, index, size) for index in range(blocks))
+
+
+@pytest.mark.parametrize("before", [0, 21])
+async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(offload: KvOffload, before: int) -> None:
+    device, tokens = Device(offload), array.array("I", range(50))
+    if before:
+        await kept(offload, key("a"), tokens[:before])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    await offload.cut(plan, tokens[:30])
+    assert len(offload.tiers.host.of(key("a"))) == bool(before), "nothing of it was written yet"
+    for said in (34, 34, 41):
+        device.save(plan, tokens[:said], close=False)
+        await offload.cut(plan, tokens[: said - 2])  # what was said is told later than what was written, or sooner
+        assert holds(offload, key("a"), tokens[: said - 2])
+        await offload.cut(plan, tokens[: said + 4])
+        assert holds(offload, key("a"), tokens[:said])
+    device.save(plan, tokens[:45])
+    offload.settle(plan, tokens[:45])
+    await offload.settled()
+    await offload.tiers.host.settle()
+    assert holds(offload, key("a"), tokens[:45]) and offload.tiers.host.bytes == 11 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("meanwhile", ["deleted", "ended", "cancelled"])
+async def test_what_happens_while_a_run_is_copied(
+    offload: KvOffload, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(*what: Any) -> None:
+        concatenate(*what)
+        begun.set()
+        goes_on.wait(20)
+
+    concatenate = offload_module._concatenate
+    monkeypatch.setattr(offload_module, "_concatenate", slow)
+    tokens, device = array.array("I", range(40)), Device(offload)
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    device.save(plan, tokens[:30], close=False)
+    cutting = asyncio.create_task(offload.cut(plan, tokens[:30]))
+    await asyncio.to_thread(begun.wait, 20)
+    if meanwhile == "cancelled":
+        cutting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cutting
+    device.save(plan, tokens[:34])
+    offload.settle(plan, tokens[:34])
+    await until(lambda: bool(offload.tiers.host.of(key("a"))))
+    if meanwhile == "deleted":
+        offload.forget(key("a"))
+        await offload.tiers.erase(key("a"))
+    goes_on.set()
+    await offload.settled()
+    await offload.tiers.host.settle()
+    assert cutting.done()
+    if meanwhile == "deleted":
+        assert not offload.tiers.host.of(key("a")) and offload.tiers.host.bytes == 0
+    else:
+        assert holds(offload, key("a"), tokens[:34]) and offload.tiers.host.bytes == 8 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("fate", ["failed", "forgotten", "base", "gone"])
+async def test_a_run_that_went_wrong_is_no_snapshot_before_it_ends_either(offload: KvOffload, fate: str) -> None:
+    tokens = array.array("I", range(40))
+    await kept(offload, key("a"), tokens[:21])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    Device(offload).save(plan, tokens, failed=fate == "failed", close=False)
+    match fate:
+        case "forgotten":
+            offload.forget(key("a"))
+        case "base":
+            await damaged(offload, key("a"), tokens[:21])
+        case "gone":
+            assert plan.path is not None
+            plan.path.unlink()
+    await offload.cut(plan, tokens)
+    assert offload.tiers.catalog.find(key("a"), tokens)[1] == (0 if fate == "base" else 20)
+    await offload.abandon(plan)
+
+
+@pytest.mark.parametrize("fate", ["failed", "forgotten"])
+async def test_what_failed_or_was_forgotten_is_not_kept(offload: KvOffload, fate: str) -> None:
+    tokens = array.array("I", range(21))
+    plan = await offload.plan("r1", key("a"), tokens, 0, 8)
+    Device(offload).save(plan, tokens, failed=fate == "failed")
+    if fate == "forgotten":
+        offload.forget(key("a"))
+    offload.settle(plan, tokens)
+    await offload.settled()
+    assert offload.tiers.catalog.place(key("a")).tokens == 0
+
+
+async def damaged(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> None:
+    """A bit of the session's snapshot in host memory flips, after it was tagged."""
+    found, _ = offload.tiers.catalog.find(who, tokens)
+    assert isinstance(found, HostSnapshot) and found.tagging is not None
+    await found.tagging
+    data = bytearray(found.path.read_bytes())
+    data[3] ^= 1
+    found.path.write_bytes(data)
+
+
+@pytest.mark.parametrize("shared_prefix", [0, 8])
+async def test_damage_that_no_run_has_loaded_is_not_made_good_by_the_next_save(
+    offload: KvOffload, shared_prefix: int
+) -> None:
+    device = Device(offload)
+    tokens = array.array("I", range(21))
+    await kept(offload, key("a"), tokens)
+    await damaged(offload, key("a"), tokens)
+    longer = array.array("I", range(30))
+    plan = await offload.plan("r2", key("a"), longer, shared_prefix, 8)  # the device has it all: nothing is loaded
+    device.save(plan, longer)
+    offload.settle(plan, longer)
+    await offload.settled()
+    for who in (key("a"), key("b")):
+        plan = await offload.plan("r3", who, longer, shared_prefix, 8)
+        device.load(plan, longer)
+        assert plan.source is None
+        await offload.abandon(plan)
+    assert offload.tiers.counters["refused_bad_chunk"] == offload.counters["saves_refused_bad_chunk"] == 1
+
+
+async def test_snapshots_of_many_chunks_grow_by_blocks_that_end_within_one(tmp_path: Path) -> None:
+    tiers = make_tiers(tmp_path, 1 << 26, None)
+    await tiers.open()
+    offload = KvOffload(tiers, block_tokens=BLOCK_TOKENS, block_bytes=300_000, ranks=1, answer_tokens=16, saves=True)
+    device = Device(offload)
+    for number, num_tokens in enumerate((21, 30, 47, 22)):
+        tokens = array.array("I", range(num_tokens)) + array.array("I", [number] * 8)
+        plan = await offload.plan(str(number), key("a"), tokens, 0, 8)
+        assert plan.base_blocks == (0, 5, 7, 5)[number]
+        device.load(plan, tokens)
+        device.save(plan, tokens)
+        offload.settle(plan, tokens)
+        await offload.settled()
+        plan = await offload.plan("again", key("a"), tokens, 0, 8)
+        assert plan.base_blocks == (len(tokens) - 1) // BLOCK_TOKENS
+        device.load(plan, tokens)
+        await offload.abandon(plan)
+    assert offload.counters["saves"] == 4
+    await offload.stop()
+    await tiers.close(0)
+
+
+class HeldDisk(DiskTier):
+    """A disk whose reads wait until they are let go."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 1 << 30, IDENTITY)
+        self.go, self.asked = asyncio.Event(), asyncio.Event()
+
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
+        self.asked.set()
+        await self.go.wait()
+        return await super().fetch(snapshot, payload, progress)
+
+
+@pytest.mark.parametrize("fate", ["forgotten", "stopped"])
+async def test_what_is_forgotten_while_its_run_is_planned_is_not_stored_again(tmp_path: Path, fate: str) -> None:
+    (tmp_path / "memory").mkdir()
+    tokens = array.array("I", range(400))
+
+    async def opened() -> tuple[KvOffload, HeldDisk]:
+        disk = HeldDisk(tmp_path / "kv")
+        tiers = make_tiers(tmp_path / "memory", 1 << 20, disk)
+        await tiers.open()
+        made = KvOffload(
+            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
+        )
+        return made, disk
+
+    offload, _ = await opened()
+    await kept(offload, key("a"), tokens)
+    await offload.stop()
+    await offload.tiers.close(5.0)
+    offload, disk = await opened()
+    planning = asyncio.create_task(offload.plan("typing", key("a"), tokens, 0, 8))
+    await disk.asked.wait()
+    if fate == "forgotten":
+        offload.forget(key("a"))
+        await offload.tiers.erase(key("a"))
+    else:
+        await offload.stop()
+    disk.go.set()
+    plan = await planning
+    Device(offload).save(plan, tokens)
+    offload.settle(plan, tokens)
+    await offload.settled()
+    if fate == "forgotten":
+        assert offload.tiers.catalog.place(key("a")).tier == "none" and list((tmp_path / "kv").iterdir()) == []
+    assert plan.path is None and plan.source is None and "source" not in offload.transfer(plan, "tag", [], [])
+    assert not any(snapshot.users for snapshot in offload.tiers.host)
+    await offload.stop()
+    await offload.tiers.close(0.0)
+    assert offload.tiers.host.bytes == 0 and not list((tmp_path / "memory").iterdir())
+
+
+async def test_an_opening_is_kept_for_a_tenant_once_a_second_session_begins_with_it(offload: KvOffload) -> None:
+    """What one session alone begins with may name a person: it goes with that session."""
+    opening = array.array("I", range(500, 512))
+    prompts = {name: opening + array.array("I", [number] * 8) for number, name in enumerate("abcd")}
+    for who in (key("a"), key("a"), key("b", "u")):
+        plan = await offload.plan("r", who, prompts[who.session], len(opening), 8)
+        Device(offload).save(plan, prompts[who.session])
+        offload.settle(plan, prompts[who.session])
+        await offload.settled()
+        assert not offload.tiers.host.of(key(OPENINGS, who.tenant))
+    for name, base in (("b", 0), ("c", 3)):
+        plan = await offload.plan("r", key(name), prompts[name], len(opening), 8)
+        assert plan.base_blocks == base
+        Device(offload).load(plan, prompts[name])
+        Device(offload).save(plan, prompts[name])
+        offload.settle(plan, prompts[name])
+        await offload.settled()
+    assert [list(kept.tokens) for kept in offload.tiers.host.of(key(OPENINGS))] == [list(opening)]
+    other = opening[:8] + array.array("I", range(4))  # it begins alike, and is another
+    plan = await offload.plan("r", key("d"), other, len(other), 8)
+    assert plan.source is None
+    await offload.abandon(plan)
+    await offload.tiers.erase(key(OPENINGS))
+    plan = await offload.plan("r", key("d"), prompts["d"], len(opening), 8)
+    assert plan.source is None
+    await offload.abandon(plan)
+
+
+async def test_openings_are_encrypted_under_one_key_of_their_tenant_and_unreadable_without_it(tmp_path: Path) -> None:
+    keys, folder = MemoryKeyStore(), tmp_path / "kv"
+    (tmp_path / "memory").mkdir()
+    openings = [array.array("I", range(start, start + 12)) for start in (500, 600)]
+
+    async def opened() -> KvOffload:
+        tiers = make_tiers(tmp_path / "memory", 1 << 20, DiskTier(folder, 1 << 30, IDENTITY, keys))
+        await tiers.open()
+        return KvOffload(
+            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
+        )
+
+    offload = await opened()
+    for number, opening in enumerate(openings * 2):
+        prompt = opening + array.array("I", [number] * 8)
+        plan = await offload.plan("r", key(f"s{number}"), prompt, len(opening), 8)
+        Device(offload).save(plan, prompt)
+        offload.settle(plan, prompt)
+        await offload.settled()
+    await offload.stop()
+    await offload.tiers.close(5.0)
+    assert len(list(folder.iterdir())) == 6
+    assert {each.session for each in keys._keys} == {"s0", "s1", "s2", "s3", OPENINGS}
+    await keys.destroy(key(OPENINGS))
+    offload = await opened()
+    assert len(list(folder.iterdir())) == 4 and not offload.tiers.catalog.place(key(OPENINGS)).tokens
+    await offload.stop()
+    await offload.tiers.close(0.0)
+
+
+async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(offload: KvOffload) -> None:
+    """Random runs of sessions that share beginnings; every block that a run would load is the one it needs."""
+    chance = random.Random(1000)
+    device = Device(offload)
+    opening = array.array("I", range(500, 510))
+    texts = {name: opening + array.array("I", [int(name) + 1] * 8) for name in "0123456"}
+    sources = 0
+    for number in range(1000):
+        name = chance.choice("0123456")
+        who = key(name, chance.choice(("t", "u")))
+        prompt = texts[name][: chance.randrange(3, 18)] + array.array("I", [chance.randrange(3)] * chance.randrange(9))
+        plan = await offload.plan(str(number), who, prompt, min(10, len(prompt)), 8)
+        sources += plan.source is not None
+        device.load(plan, prompt)
+        answer = array.array("I", [chance.randrange(3) for _ in range(chance.randrange(8))])
+        known = prompt + answer
+        if plan.path is not None and chance.randrange(3) == 0:
+            device.save(plan, known[: chance.randrange(len(prompt), len(known) + 1)], close=False)
+            await offload.cut(plan, known)
+        match chance.randrange(8):
+            case 0:
+                await offload.abandon(plan)
+                continue
+            case 1:
+                offload.forget(who)
+                await offload.tiers.erase(who)
+            case 2:
+                device.save(plan, known, failed=True)
+        if plan.open_ranks:
+            device.save(plan, known)
+        offload.settle(plan, known)
+        if chance.randrange(3):
+            await offload.settled()
+    assert sources > 100

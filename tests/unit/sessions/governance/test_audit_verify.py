@@ -1,0 +1,139 @@
+"""A chain that was changed in any way does not fit any more, and the first row that does not is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sessions.governance.audit_verify import AuditVerification, AuditVerifier, is_trim, parse_anchor
+from sessions.model.audit import AuditFloor, Sealer
+from sessions.model.types import TenantId, UnixMs
+from tests.support.audit_chain import TENANT, AuditChain, audited
+
+
+def checked(chain: AuditChain, anchors: dict[int, str] | None = None) -> AuditVerification:
+    verifier = AuditVerifier(chain.sealer, TENANT, anchors, chain.stored_floor)
+    verifier.take(chain.stored)
+    return verifier.finish(chain.stored_head)
+
+
+def chain_of(count: int) -> AuditChain:
+    return AuditChain().add(*(audited(number) for number in range(1, count + 1)))
+
+
+def test_a_chain_as_it_was_written_is_intact() -> None:
+    found = checked(chain_of(3))
+    assert (found.intact, found.rows, found.weak, found.why) == (True, 3, 0, "")
+    seq, mac = parse_anchor(found.anchor)
+    assert seq == 3 and checked(chain_of(5), {seq: mac}).intact, "a longer chain still has the row of the anchor"
+
+
+def test_an_empty_chain_is_intact() -> None:
+    assert checked(AuditChain()).intact
+
+
+def drop(index: int) -> Callable[[AuditChain], None]:
+    return lambda chain: chain.stored.pop(index) and None
+
+
+def swap(chain: AuditChain) -> None:
+    chain.stored[1], chain.stored[2] = chain.stored[2], chain.stored[1]
+
+
+def rewrite(chain: AuditChain) -> None:
+    chain.stored[1] = chain.stored[1]._replace(body=b"{}")
+
+
+def move(chain: AuditChain) -> None:
+    chain.stored[1] = chain.stored[1]._replace(tenant=TenantId("other"))
+
+
+def repeat(chain: AuditChain) -> None:
+    chain.stored.insert(1, chain.stored[0])
+
+
+def lose_head(chain: AuditChain) -> None:
+    chain.stored_head = None
+
+
+def forge_head(chain: AuditChain) -> None:
+    assert chain.stored_head is not None
+    chain.stored_head = chain.stored_head._replace(seal=b"x")
+
+
+@pytest.mark.parametrize(
+    ("change", "first", "why"),
+    [
+        (drop(0), 1, "is missing"),
+        (drop(1), 2, "is missing"),
+        (drop(-1), 4, "is missing; the head"),
+        (swap, 2, "is missing"),
+        (rewrite, 2, "was changed"),
+        (move, 2, "another tenant"),
+        (repeat, 2, "twice"),
+        (lose_head, 1, "without a head"),
+        (forge_head, 4, "head that was changed"),
+    ],
+)
+def test_every_change_is_found(change: Callable[[AuditChain], None], first: int, why: str) -> None:
+    chain = chain_of(4)
+    change(chain)
+    found = checked(chain)
+    assert (found.intact, found.first_broken, found.anchor) == (False, first, "")
+    assert why in found.why
+
+
+def test_an_anchor_finds_a_chain_that_was_put_back_whole() -> None:
+    anchor = parse_anchor(checked(chain_of(3)).anchor)
+    assert checked(chain_of(2), dict([anchor])).why == "is missing; an anchor names it"
+    other = AuditChain().add(*(audited(number) for number in (1, 2, 9)))
+    assert checked(other, dict([anchor])).why == "is not the row that the anchor names"
+
+
+def test_rows_under_another_key_are_weak_or_unknown() -> None:
+    weak = chain_of(2)
+    with_file = Sealer(b"secret", b"file")
+    verifier = AuditVerifier(with_file, TENANT)
+    verifier.take(weak.stored)
+    assert verifier.finish(weak.stored_head).weak == 2
+    stranger = AuditVerifier(Sealer(b"other"), TENANT)
+    stranger.take(weak.stored)
+    assert stranger.trouble is not None and "key that is not known" in stranger.trouble[1]
+
+
+async def trimmed() -> AuditChain:
+    chain = chain_of(4)
+    last = chain.stored[1]
+    detail = {"through": last.seq, "mac": last.mac.hex(), "rows": 2, "until": 2}
+    row = audited(9)
+    floor = chain.sealer.floor(last, 2)
+    await chain.trim(TENANT, type(row)(action="audit.trimmed", at=UnixMs(9), detail=detail), expected=None, floor=floor)
+    return chain
+
+
+async def test_a_trimmed_chain_is_checked_from_its_floor_on() -> None:
+    chain = await trimmed()
+    assert is_trim(chain.stored[-1]) and not is_trim(chain.stored[0])
+    found = checked(chain, {1: "00" * 32})
+    assert (found.intact, found.rows, found.trimmed, found.trimmed_until, found.unchecked) == (True, 3, 2, 2, 1)
+
+
+async def test_a_floor_that_was_changed_moved_or_made_up_is_found() -> None:
+    chain = await trimmed()
+    good = chain.stored_floor
+    assert isinstance(good, AuditFloor)
+    chain.stored_floor = good._replace(until=7)
+    assert "floor that was changed" in checked(chain).why
+    chain.stored_floor = chain.sealer.floor(chain.stored[0], 2)
+    chain.stored = chain.stored[1:]
+    assert "the chain says that row 2 was" in checked(chain).why
+    whole = chain_of(3)
+    whole.stored_floor, whole.stored = whole.sealer.floor(whole.stored[0], 1), whole.stored[1:]
+    assert "no row tells" in checked(whole).why
+
+
+@pytest.mark.parametrize("text", ["", "3", "x:" + "0" * 64, "0:" + "0" * 64, "3:" + "0" * 63, "3:" + "z" * 64])
+def test_anchors_are_numbers_and_macs(text: str) -> None:
+    with pytest.raises(ValueError, match=r"anchor|hexadecimal"):
+        parse_anchor(text)

@@ -1,0 +1,71 @@
+"""The connection that the gateways of a cluster share: a server that is away is tried by one call at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.exceptions import NoScriptError
+
+from actors.directory.pipelined_connection import ReplyLost
+from sessions.model.errors import BadInput, Unavailable
+from transport.gateway_store.valkey import PAUSE_S, ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
+
+
+class Servers:
+    """A server that answers what it is given, or fails."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.answers: list[Any] = []
+
+    async def call(self, key: str, *words: Any) -> Any:
+        self.calls.append(words)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class World:
+    now = 10.0
+
+    def __init__(self) -> None:
+        self.store = ValkeyGatewayStore("redis://127.0.0.1:1/0", clock=lambda: self.now)
+        self.servers = Servers()
+        self.store._servers = self.servers  # type: ignore[assignment]
+
+
+async def test_after_a_failure_it_is_left_alone_and_then_tried_by_one() -> None:
+    world = World()
+    world.servers.answers = [ReplyLost("gone"), ReplyLost("gone"), b"ok", b"ok"]
+    for _ in range(3):
+        with pytest.raises(Unavailable) as caught:
+            await world.store.call("k", "GET", "k")
+        assert caught.value.retry_after_ms == 1000
+    assert len(world.servers.calls) == 1 and world.store.lost
+    world.now += PAUSE_S
+    with pytest.raises(Unavailable):
+        await world.store.call("k", "GET", "k")
+    world.now += PAUSE_S
+    assert await world.store.call("k", "GET", "k") == b"ok" and not world.store.lost
+
+
+async def test_a_script_that_the_server_does_not_have_is_sent_whole() -> None:
+    world = World()
+    world.servers.answers = [NoScriptError("NOSCRIPT"), None]
+    assert await ValkeyHistory(world.store).take([b"x" * 16]) is None
+    assert [call[0] for call in world.servers.calls] == ["EVALSHA", "EVAL"]
+    assert await ValkeyHistory(world.store).take([]) is None
+
+
+async def test_a_ticket_of_another_version_opens_nothing() -> None:
+    world = World()
+    world.servers.answers = [b"not a principal", None]
+    tickets = ValkeyTickets(world.store)
+    assert await tickets.take("digest") is None and await tickets.take("digest") is None
+
+
+def test_a_malformed_address_is_refused() -> None:
+    with pytest.raises(BadInput):
+        ValkeyGatewayStore("http://127.0.0.1", clock=lambda: 0.0)

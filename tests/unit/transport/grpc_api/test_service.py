@@ -1,0 +1,44 @@
+"""What the calls of `sessile.proto` take as a session's name, and where a caller is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions.model.errors import BadInput
+from transport.grpc_api.service import _address, _metadata, session_of
+
+
+class Context:
+    def __init__(self, peer: str, metadata: tuple[tuple[str, Any], ...] = ()) -> None:
+        self._peer = peer
+        self._given = metadata
+
+    def peer(self) -> str:
+        return self._peer
+
+    def invocation_metadata(self) -> Any:
+        return self._given
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [("ipv4:127.0.0.1:4711", "127.0.0.1"), ("ipv6:%5B::1%5D:4711", "::1"), ("unix:/tmp/x", None), ("", None)],
+)
+def test_the_address_of_a_caller(peer: str, address: str | None) -> None:
+    context: Any = Context(peer)
+    assert _address(context) == address
+
+
+def test_metadata_by_name_is_text() -> None:
+    context: Any = Context("", (("a", "1"), ("b", "2"), ("a", b"bytes"), ("a", "3")))
+    assert _metadata(context, "a") == ["1", "3"]
+
+
+def test_a_session_has_a_name() -> None:
+    assert session_of("ses_1") == "ses_1"
+    for wrong in ("", "a b", "x" * 65, "ä"):
+        with pytest.raises(BadInput) as caught:
+            session_of(wrong, "after")
+        assert caught.value.param == "after"

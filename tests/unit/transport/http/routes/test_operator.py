@@ -1,0 +1,92 @@
+"""`/v1/operator`: for operators; what they do is audited before it is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions.metrics import Metrics
+from sessions.model.audit import INSTALLATION, public
+from sessions.model.types import SCOPES, Principal, SessionKey, TenantId, UnixMs
+from tests.support.transport import gateway_over, http_client, memory_sessions
+from transport.auth.authenticator import Authenticator, key_digest
+from transport.gateway import Gateway, GatewayServices
+from transport.http.routes.operator import slo_summary
+from transport.ops.operator_link import SessionPage, SessionQuery
+
+KEYS = {
+    key_digest(role): Principal(tenant=TenantId("ops"), key_id=role, role=role, scopes=SCOPES)
+    for role in ("service", "operator")
+}
+
+
+class Replicas:
+    """An operator API that notes what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    async def replicas(self) -> list[dict[str, Any]]:
+        return [{"replica": "r1"}]
+
+    async def sessions(self, query: SessionQuery) -> SessionPage:
+        self.calls.append(query)
+        return SessionPage([], 0, False, {"r2": "no answer"})
+
+    async def drain(self, replica: str) -> None:
+        self.calls.append(replica)
+
+    async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
+        self.calls.append((replica, key, to))
+        return "r2"
+
+
+@pytest.fixture
+async def replicas() -> Replicas:
+    return Replicas()
+
+
+@pytest.fixture
+async def gateway(replicas: Replicas) -> Gateway:
+    access = Authenticator(KEYS, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
+    operator_api: Any = replicas
+    services = GatewayServices(operator_api=operator_api)
+    return gateway_over(await memory_sessions(), access, services=services)
+
+
+async def test_only_operators_see_it(gateway: Gateway) -> None:
+    async with http_client(gateway, authorization="Bearer service") as client:
+        assert (await client.get("/v1/operator/overview")).status_code == 403
+    async with http_client(gateway, authorization="Bearer operator") as client:
+        overview = (await client.get("/v1/operator/overview")).json()
+        assert overview["replicas"] == [{"replica": "r1"}] and overview["version"] == "1"
+        assert overview["health"]["in_target"] is None
+
+
+async def test_sessions_are_listed_behind_a_place(gateway: Gateway, replicas: Replicas) -> None:
+    async with http_client(gateway, authorization="Bearer operator") as client:
+        page = (await client.get("/v1/operator/sessions?tenant=acme&after=acme/s&limit=3")).json()
+        assert page["silent"] == {"r2": "no answer"} and page["last_id"] is None
+        assert replicas.calls == [SessionQuery(tenant="acme", after="acme/s", limit=3)]
+        assert (await client.get("/v1/operator/sessions?after=s")).status_code == 400
+
+
+async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None:
+    async with http_client(gateway, authorization="Bearer operator") as client:
+        assert (await client.post("/v1/operator/replicas/r1/drain")).status_code == 202
+        moved = await client.post("/v1/operator/sessions/acme/s/handoff", json={"replica": "r1"})
+        assert moved.json()["replica"] == "r2"
+    actions = [
+        public(row)["action"]
+        for tenant in (INSTALLATION, TenantId("acme"))
+        for row in await gateway.store.audit.rows(tenant, after=0, limit=9)
+    ]
+    assert actions == ["replica.drain_asked", "session.hand_off_asked"] and len(replicas.calls) == 2
+
+
+def test_the_share_in_target_is_of_those_that_were_judged() -> None:
+    metrics = Metrics()
+    metrics.in_target.add("true", by=3)
+    metrics.in_target.add("false")
+    assert slo_summary(metrics)["in_target"] == 0.75

@@ -1,0 +1,65 @@
+"""What surrounds every request: its id, its headers, the Host rule, the size of its body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sessions.model.errors import SessileError
+from sessions.model.types import UnixMs
+from transport.auth.authenticator import Authenticator
+from transport.http.middleware import Message, Receive, RequestContextMiddleware, Scope, Send
+
+
+class Exchange:
+    """One request through the middleware, and what was sent."""
+
+    def __init__(self, **headers: str) -> None:
+        self.sent: list[Message] = []
+        self.errors: list[SessileError] = []
+        given = {"host": "localhost", **headers}
+        self.scope: Scope = {
+            "type": "http",
+            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()],
+        }
+
+    async def run(self, body: bytes = b"", *, begin_first: bool = False) -> dict[str, str]:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if begin_first:
+                await send({"type": "http.response.start", "status": 200})
+            await receive()
+            await send({"type": "http.response.start", "status": 200})
+
+        async def refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
+            self.errors.append(error)
+            await send({"type": "http.response.start", "status": error.status})
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Message) -> None:
+            self.sent.append(message)
+
+        access = Authenticator({}, clock=lambda: 0.0, now_ms=lambda: UnixMs(0))
+        middleware = RequestContextMiddleware(app, access=access, body_bytes_max=4, new_id=lambda: "new", refuse=refuse)
+        await middleware(self.scope, receive, send)
+        headers: Any = self.sent[-1]["headers"]
+        return {name.decode(): value.decode() for name, value in headers}
+
+
+async def test_a_request_keeps_a_proper_id_and_gets_one_for_another() -> None:
+    assert (await Exchange(x_request_id="mine.1").run())["x-request-id"] == "mine.1"
+    assert (await Exchange(x_request_id="no spaces").run())["x-request-id"] == "req_new"
+    assert (await Exchange().run())["x-content-type-options"] == "nosniff"
+
+
+async def test_a_foreign_host_name_is_refused() -> None:
+    exchange = Exchange(host="evil.example")
+    await exchange.run()
+    assert [error.code for error in exchange.errors] == ["forbidden"]
+
+
+async def test_a_body_beyond_the_limit_is_refused() -> None:
+    exchange = Exchange()
+    await exchange.run(b"12345")
+    assert [error.code for error in exchange.errors] == ["too_large"]
+    assert (await Exchange().run(b"1234"))["x-request-id"] == "req_new"

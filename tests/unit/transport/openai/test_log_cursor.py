@@ -1,0 +1,65 @@
+"""A log as an iterator: what it yields, whom it is there for, and when it cannot go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessions.model.errors import Unauthorized
+from sessions.model.events import OutputTextDelta, SessionDeleted
+from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
+from tests.support.transport import begun, created, delta, gateway_over, key_of, memory_sessions, retracted
+from transport.openai.log_cursor import LogCursor, StaleCursor
+from transport.protocol.retraction import BLOT
+
+ONE, TWO = ResponseId("one"), ResponseId("two")
+
+
+async def test_records_come_in_order_to_the_deletion() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun(), delta("a", 3))
+    with LogCursor(gateway_over(sessions), LOCAL_PRINCIPAL, key_of("s")) as cursor:
+        assert [record.offset async for record in cursor.records(2, live=False)] == [3, 4, 5]
+        await sessions.append("s", SessionDeleted(), deleted=True)
+        assert [record.offset async for record in cursor.records(4)] == [5, 6]
+
+
+async def test_a_page_is_scrubbed_of_what_was_retracted_later() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun(), delta("secret", 3), delta(" rest", 4), retracted(0, 6, "x"))
+    with LogCursor(gateway_over(sessions), LOCAL_PRINCIPAL, key_of("s")) as cursor:
+        await cursor.check(4)
+        deltas = [r.event.delta async for r in cursor.records(4, live=False) if isinstance(r.event, OutputTextDelta)]
+        assert deltas == [BLOT * 6, " rest"]
+        assert cursor.retracted(ResponseId("resp_1"), "test") and not cursor.retracted(ONE, "test")
+
+
+async def test_it_is_the_sole_reader_of_what_nobody_else_follows() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created())
+    gateway = gateway_over(sessions)
+    mine = LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=[ONE])
+    assert mine.sole_reader
+    other = LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=[TWO])
+    assert mine.sole_reader
+    other.follow([ONE, TWO])
+    assert not mine.sole_reader
+    other.close()
+    with LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s")):
+        assert not mine.sole_reader
+    mine.close()
+    assert len(gateway.feeds) == 0
+
+
+async def test_a_log_that_was_restored_or_a_key_that_ended_ends_it() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun())
+    with LogCursor(gateway_over(sessions), LOCAL_PRINCIPAL, key_of("s")) as cursor:
+        records = cursor.records(0)
+        assert (await anext(records)).offset == 1
+        await sessions.new_epoch("s")
+        await cursor.check(0)
+        with pytest.raises(StaleCursor):
+            [record async for record in records]
+        cursor._end(Unauthorized("unauthorized", "revoked"))
+        with pytest.raises(Unauthorized):
+            await anext(cursor.records(0))

@@ -1,0 +1,112 @@
+"""Where the turns of stateless requests go: a new session, the one that holds the history, or where a key leads."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, Conflict, NotFound
+from sessions.model.types import LOCAL_PRINCIPAL, Epoch, ResponseId, Sampling
+from tests.support.transport import FakeSessions, answering, gateway_over, memory_sessions
+from transport.http.headers import EventId
+from transport.openai.chat import ChatCompletionReader
+from transport.openai.history import Unit
+from transport.openai.turn_starter import StartedTurn, TurnInput, TurnRequest, TurnStarter
+
+ASK = Unit((cm.NewMessage(content="hi"),))
+ANSWER = Unit((cm.NewMessage(role="assistant", content="hello"),), answer=True)
+MORE = Unit((cm.NewMessage(content="and?"),))
+
+
+class World:
+    def __init__(self, sessions: FakeSessions) -> None:
+        self.sessions = sessions
+        self.starter = TurnStarter(gateway_over(sessions))
+
+    async def start(
+        self, *units: Unit, key: str | None = None, body: bytes = b"x", choices: int = 1, seen: EventId | None = None
+    ) -> StartedTurn:
+        """Starts a turn and reads its answer to the end."""
+        given = TurnInput("m", None, None, (), list(units), Sampling(), choices)
+        started = await self.starter.start(TurnRequest(LOCAL_PRINCIPAL, "chat", given, body, key, seen))
+        whole = await ChatCompletionReader(self.starter, started, model="m", logprobs=False, usage=True).whole()
+        assert [choice["message"]["content"] for choice in whole["choices"]] == ["hello"] * choices
+        return started
+
+    @property
+    def turns(self) -> list[cm.TurnCreate]:
+        return [each for each in self.sessions.executed if isinstance(each, cm.TurnCreate) and each.respond]
+
+
+@pytest.fixture
+async def world() -> World:
+    sessions = await memory_sessions()
+    answering(sessions)
+    return World(sessions)
+
+
+async def test_a_history_goes_on_in_the_session_that_holds_it(world: World) -> None:
+    first = await world.start(ASK)
+    second = await world.start(ASK, ANSWER, MORE)
+    assert second.cursor.key == first.cursor.key
+    assert [item.content for item in world.turns[1].items if isinstance(item, cm.NewMessage)] == ["and?"]
+    assert (await world.start(ASK, MORE)).cursor.key != first.cursor.key
+
+
+async def test_a_place_that_is_full_is_dropped_and_the_turn_begins_anew(world: World) -> None:
+    first = await world.start(ASK)
+    answer = world.sessions.answer
+
+    def full(principal: object, command: cm.ActorCommand) -> object:
+        if command.session == first.cursor.key.session:
+            raise Conflict("session_full", "Full.")
+        return answer(LOCAL_PRINCIPAL, command)
+
+    world.sessions.answer = full
+    second = await world.start(ASK, ANSWER, MORE)
+    assert second.cursor.key != first.cursor.key and world.turns[-1].id.endswith(".anew")
+    assert len(world.turns[-1].items) == 3
+
+
+async def test_a_key_leads_to_the_same_answer_also_at_another_gateway(world: World) -> None:
+    first = await world.start(ASK, key="k")
+    assert (await world.start(ASK, key="k")).responses == first.responses
+    other = World(world.sessions)
+    assert (await other.start(ASK, key="k")).responses == first.responses
+    with pytest.raises(Conflict):
+        await world.start(ASK, key="k", body=b"another")
+
+
+async def test_a_key_remembers_the_place_that_its_history_led_to(world: World) -> None:
+    first = await world.start(ASK)
+    second = await world.start(ASK, ANSWER, MORE, key="k")
+    assert second.cursor.key == first.cursor.key
+    other = World(world.sessions)  # which knows nothing of the history
+    assert (await other.start(ASK, ANSWER, MORE, key="k")).responses == second.responses
+
+
+async def test_choices_are_responses_to_one_question(world: World) -> None:
+    started = await world.start(ASK, choices=3)
+    assert len(set(started.responses)) == 3 and len(world.turns) == 1
+
+
+async def test_a_reader_that_comes_back_begins_nothing(world: World) -> None:
+    first = await world.start(ASK)
+    place = EventId(Epoch(f"ep_{first.cursor.key.session}"), 4, first.responses[0], "0" * 12)
+    assert (await world.start(ASK, seen=place)).responses == first.responses and len(world.turns) == 1
+    with pytest.raises(BadInput):
+        await world.start(ASK, key="k", seen=EventId(Epoch("other"), 4))
+
+
+async def test_a_key_is_bound_to_one_session(world: World) -> None:
+    starter = world.starter
+    command_id = starter.command_id(LOCAL_PRINCIPAL, "responses", "k")
+    assert command_id == starter.command_id(LOCAL_PRINCIPAL, "responses", "k")
+    assert command_id != starter.command_id(LOCAL_PRINCIPAL, "chat", "k")
+    await starter.bind(
+        LOCAL_PRINCIPAL, cm.TurnCreate(id=command_id, session=(await world.start(ASK)).cursor.key.session)
+    )
+    (pointer,) = [each for each in world.sessions.executed if isinstance(each, cm.TurnCreate) and not each.respond]
+    assert pointer.id == command_id
+    with pytest.raises(NotFound):
+        await starter.find_response(LOCAL_PRINCIPAL, ResponseId("resp_x"))

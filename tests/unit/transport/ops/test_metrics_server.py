@@ -1,0 +1,28 @@
+"""A port of its own for metrics."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from sessions.metrics import Metrics
+from sessions.model.errors import Unavailable
+from transport.ops.metrics_server import MetricsServer
+from transport.ops.prometheus import MetricsExposition
+
+
+async def test_it_serves_metrics_and_health_without_keys() -> None:
+    exposition = MetricsExposition(Metrics(), version="1", role="test")
+    server = MetricsServer(exposition, host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            assert "sessile_build_info" in (await client.get("/metrics")).text
+            assert (await client.get("/healthz")).text == "ok\n"
+            assert (await client.get("/v1/sessions")).status_code == 404
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(Unavailable):
+            await MetricsServer(exposition, host="127.0.0.1", port=port).start()
+    finally:
+        await server.stop()
+        await server.stop()

@@ -1,0 +1,62 @@
+"""A peer link from end to end on loopback: who is let in, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from actors.peer.links import Carrier, LinkDown
+from sessions.model.errors import BadInput
+from transport.peer.client import GrpcDialer
+from transport.peer.security import PeerSecurity
+from transport.peer.server import PeerServer
+
+SECURITY = PeerSecurity(token="0123456789abcdef")
+
+
+async def echo(link: Carrier, peer: str) -> None:
+    """One message, back to where it came from."""
+    await link.send(await link.receive())
+
+
+@asynccontextmanager
+async def listening(security: PeerSecurity = SECURITY) -> AsyncIterator[str]:
+    server = PeerServer(echo, security=security)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop()
+
+
+async def test_messages_go_both_ways_until_the_stream_ends() -> None:
+    async with listening() as address:
+        carrier = await GrpcDialer(SECURITY).dial(address)
+        await carrier.send(b"hello")
+        assert await carrier.receive() == b"hello"
+        with pytest.raises(LinkDown) as ended:
+            await carrier.receive()
+        assert ended.value.reason == "reset"
+        await carrier.close()
+        with pytest.raises(LinkDown) as closed:
+            await carrier.receive()
+        assert closed.value.reason == "closed"
+
+
+async def test_who_does_not_show_the_token_is_rejected() -> None:
+    async with listening() as address:
+        with pytest.raises(LinkDown) as caught:
+            await GrpcDialer(PeerSecurity(token="another-token-of-16")).dial(address)
+        assert caught.value.reason == "rejected"
+
+
+async def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
+    async with listening() as address:
+        pass
+    with pytest.raises(LinkDown) as caught:
+        await GrpcDialer(SECURITY).dial(address)
+    assert caught.value.reason == "refused"
+    with pytest.raises(BadInput):
+        await PeerServer(echo, security=PeerSecurity()).start("0.0.0.0", 0)

@@ -1,0 +1,143 @@
+"""The connector's tensor part alone: what was saved of blocks comes back into others bit for bit, on any device."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inference.kv.envelope import CHUNK_BYTES, tag_payload
+from inference.vllm import block_copier as copier_module
+from inference.vllm.block_copier import BlockCopier
+from inference.vllm.connector_metadata import BlockLoad, BlockSave, SnapshotSource
+from inference.vllm.worker_events import WorkerEventSender
+
+pytestmark = pytest.mark.vllm
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+NUM_BLOCKS = 96
+# name -> (shape, dtype): blocks first or second; one of three bytes a block, so that what follows it lies askew
+KINDS: dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]] = {
+    "bf16": {f"layer{n}": ((NUM_BLOCKS, 3, 32, 128), torch.bfloat16) for n in range(6)},
+    "keys and values apart": {f"layer{n}": ((2, NUM_BLOCKS, 32, 3, 64), torch.float32) for n in range(6)},
+    "mixed": {
+        "scales": ((NUM_BLOCKS, 3), torch.uint8),
+        "layer0": ((NUM_BLOCKS, 3, 32, 128), torch.float32),
+        "layer1": ((NUM_BLOCKS, 3, 32, 128), torch.bfloat16),
+    },
+}
+
+
+def caches(kind: str, device: str, seed: int) -> dict[str, Any]:
+    chance = torch.Generator().manual_seed(seed)
+    made = {}
+    for name, (shape, dtype) in KINDS[kind].items():
+        size = torch.empty(shape, dtype=dtype).view(torch.uint8).numel()
+        data = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=chance)
+        made[name] = data.view(dtype).view(shape).to(device)
+    return made
+
+
+def block(held: dict[str, Any], block_id: int) -> bytes:
+    """The bytes of a block as a file has them."""
+    parts = []
+    for tensor in held.values():
+        blocks = tensor if tensor.shape[0] == NUM_BLOCKS else tensor.movedim(1, 0)
+        parts.append(blocks[block_id].contiguous().cpu().view(torch.uint8).numpy().tobytes())
+    return b"".join(parts)
+
+
+Start = Callable[..., BlockCopier]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[BlockCopier] = []
+
+    def one(held: dict[str, Any], rank: int = 0, world: int = 1) -> BlockCopier:
+        copier = BlockCopier(WorkerEventSender(tmp_path), rank, world)
+        copier.register(held, NUM_BLOCKS)
+        made.append(copier)
+        return copier
+
+    yield one
+    for copier in made:
+        copier.close()
+
+
+def until_over(copier: BlockCopier) -> set[str]:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for over in copier.finished(patient=True):
+            if over:
+                return over
+    raise AssertionError("it never ended")
+
+
+def saved(copier: BlockCopier, path: Path, ids: list[int]) -> None:
+    copier.save(BlockSave("r", "r", str(path), 0, ids, close=True, held=True))
+    assert until_over(copier) == {"r"}
+
+
+def source_of(path: Path, num_blocks: int) -> SnapshotSource:
+    data = path.read_bytes()
+    return SnapshotSource(str(path), num_blocks, bytes(16), len(data), tag_payload(data, bytes(16)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("world", [1, 2])
+def test_blocks_come_back_bit_for_bit(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, kind: str, world: int
+) -> None:
+    monkeypatch.setattr(copier_module, "_STAGE_BYTES", 2_500_000)  # several portions, none of them of whole chunks
+    ids, path = [7, 3, *range(20, 60)], tmp_path / "payload"
+    before = [caches(kind, device, rank) for rank in range(world)]
+    for rank, held in enumerate(before):
+        saved(start(held, rank, world), path, ids)
+    wanted = b"".join(block(held, block_id) for block_id in ids for held in before)
+    assert path.read_bytes() == wanted and len(wanted) > 2 * CHUNK_BYTES
+    first, into = 5, [90, 2, *range(30, 65)]
+    after = [caches(kind, device, 10 + rank) for rank in range(world)]
+    for rank, held in enumerate(after):
+        untouched = block(held, 0)
+        copier = start(held, rank, world)
+        copier.load(BlockLoad("r", "r", source_of(path, len(ids)), first, into, 0))
+        assert until_over(copier) == {"r"} and copier.bad_blocks() == set()
+        for number, block_id in enumerate(into):
+            assert block(held, block_id) == block(before[rank], ids[first + number])
+        assert block(held, 0) == untouched
+
+
+def test_a_kernel_without_huge_pages_moves_them_all_the_same(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plain(mmap.mmap):
+        def madvise(self, *_: Any) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Plain)
+    held = caches("bf16", "cpu", 1)
+    saved(start(held), tmp_path / "payload", [3, 4])
+    assert (tmp_path / "payload").read_bytes() == block(held, 3) + block(held, 4)
+
+
+def test_a_payload_that_changed_marks_every_block_of_its_load(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    copier = start(caches("bf16", "cpu", 1))
+    saved(copier, path, list(range(40)))
+    source = source_of(path, 40)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    copier.load(BlockLoad("r", "r", source, 0, list(range(50, 90)), 0))
+    assert until_over(copier) == {"r"} and copier.bad_blocks() == set(range(50, 90))
+    path.write_bytes(data[:-1])
+    copier.load(BlockLoad("r", "r", source, 0, [50], 0))
+    assert until_over(copier) == {"r"} and copier.bad_blocks() == {50}

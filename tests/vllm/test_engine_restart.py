@@ -1,0 +1,95 @@
+"""vLLM's own processes die: turns are told to come back, vLLM is started again, and sessions are found on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from inference.vllm.async_llm import VllmCore
+from inference.vllm.engine import VllmEngine
+from inference.vllm.sampling import prefill_params
+from sessions.model.errors import EngineLost, Unavailable
+from tests.support.engines import ask, follow_up, key, open_stream, prompt_of, until
+from tests.support.vllm_world import VllmWorld, settled, vllm_options
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+
+
+async def killed(engine: VllmEngine) -> None:
+    assert engine._core._llm is not None
+    (process,) = engine._core._llm.engine_core.resources.engine_manager.processes
+    os.kill(process.pid, signal.SIGKILL)
+
+
+async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(world: VllmWorld) -> None:
+    options = vllm_options(world.folder, staging_folder=world.staging)
+    engine = VllmEngine(options, core=VllmCore(options))  # a core of its own, which nobody lends on
+    world._engines.append(engine)
+    await engine.start()
+    first = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
+    answer = await ask(engine, key("a"), first, max_tokens=40)
+    await ask(engine, key("z"), first, max_tokens=4)
+    await settled(engine)
+    stored = set((world.folder / "kv").iterdir())
+    stream = await open_stream(engine, key("b"), first)
+    await killed(engine)
+    with pytest.raises(EngineLost):
+        await stream.drain()
+    assert "started again" in (engine.stats().away or "")
+    waiting = asyncio.create_task(ask(engine, key("b"), first, max_tokens=4))  # that asks again, as its session does
+    await until(lambda: engine._offload is None)
+    await engine.release(key("z"))  # deleted while nothing stands between it and the disk
+    await engine._supervisor.restarted()
+    assert engine.place(key("z")).tier == "none" and len(stored & set((world.folder / "kv").iterdir())) == 1
+    assert engine.place(key("a")).tier == "disk"
+    assert len((await waiting).tokens) == 4 and engine.stats().away is None
+    later = await follow_up(engine, first, answer, "What became of them?")
+    again = await ask(engine, key("a"), later, max_tokens=8)
+    assert again.finish.cached_tokens == world.whole(len(first) + 39)
+    assert again.tokens == (await ask(engine, key("c"), later, max_tokens=8)).tokens
+    await killed(engine)  # with nobody there to hear it
+    await until(lambda: engine._supervisor.restarting)
+    await engine._supervisor.restarted()
+    assert len((await ask(engine, key("a"), later, max_tokens=8)).tokens) == 8
+
+
+async def test_an_engine_that_is_closed_while_vllm_starts_again_is_closed(world: VllmWorld) -> None:
+    engine = world.make()
+    world._engines.append(engine)
+    await engine.start()
+    engine._core.dead = True
+    engine._supervisor.mark_dead()
+    await engine.close()
+    with pytest.raises(Unavailable) as refused:
+        await ask(engine, key("a"), (1, 2, 3))
+    assert "closed" in refused.value.public_message
+
+
+class Dies:
+    """In place of vLLM's front half: says one word, and then that it is dead."""
+
+    async def generate(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        said = SimpleNamespace(token_ids=[7], text="a", finish_reason=None, stop_reason=None, logprobs=None)
+        yield SimpleNamespace(num_cached_tokens=0, outputs=[said])
+        raise EngineDeadError
+
+
+@pytest.mark.parametrize("begun_again", [False, True])
+async def test_whoever_hears_late_of_a_death_does_not_end_the_next_vllm(tmp_path: Path, begun_again: bool) -> None:
+    core = VllmCore(vllm_options(tmp_path))
+    core._llm = cast(Any, Dies())
+    run = core.run("r", [1, 2], "", prefill_params({}), 0)
+    await anext(run)
+    if begun_again:
+        core._llm = cast(Any, Dies())
+    with pytest.raises(EngineLost):
+        await anext(run)
+    assert core.dead is not begun_again

@@ -1,0 +1,64 @@
+"""Sampling on vLLM: formats, biases and log-probabilities as OpenAI's clients know them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sessions.model.errors import BadInput
+from sessions.model.types import Sampling, TextOptions
+from tests.support.engines import ask, key, prompt_of
+from tests.support.vllm_world import VllmWorld, start
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def formatted(schema: dict[str, Any]) -> Sampling:
+    return Sampling(temperature=0, text=TextOptions(format={"type": "json_schema", "name": "x", "schema": schema}))
+
+
+async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    answer = await ask(engine, key("a"), prompt, max_tokens=120, sampling=formatted(PERSON))
+    person = json.loads(answer.text)
+    assert isinstance(person["name"], str) and isinstance(person["age"], int)
+    never = {"not": {"type": "object"}}
+    for bad in ({"type": "bogus"}, never, {"anyOf": [{"type": "array", "items": never}]}, {"properties": {"x": never}}):
+        with pytest.raises(BadInput) as refused:
+            await ask(engine, key("a"), prompt, sampling=formatted(bad))
+        assert refused.value.code == "invalid_schema"
+    named = {"type": "object", "properties": {"not": {"const": {"if": 1}}}, "required": ["not"]}
+    answer = await ask(
+        engine, key("a"), prompt, max_tokens=60, sampling=formatted(named | {"additionalProperties": False})
+    )
+    assert json.loads(answer.text) == {"not": {"if": 1}}
+    with pytest.raises(BadInput) as refused:
+        await ask(engine, key("a"), prompt, sampling=formatted(PERSON), emitted=prompt[-1:])
+    assert refused.value.code == "recovery_incompatible"
+    assert engine.stats().running == 0
+
+
+async def test_biases_and_log_probabilities(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, "Tell me a long story about the sea.")
+    free = await ask(engine, key("a"), prompt, max_tokens=1)
+    banned = Sampling(temperature=0, logit_bias={str(free.tokens[0]): -100.0})
+    assert (await ask(engine, key("a"), prompt, max_tokens=1, sampling=banned)).tokens != free.tokens
+    for name in ("x", "-1", "99999999"):
+        with pytest.raises(BadInput):
+            await ask(engine, key("a"), prompt, sampling=Sampling(logit_bias={name: 1.0}))
+    wanted = Sampling(temperature=0, logprobs=True, top_logprobs=4)
+    answer = await ask(engine, key("a"), prompt, max_tokens=3, sampling=wanted)
+    entries = [entry for chunk in answer.chunks for entry in chunk.logprobs]
+    assert len(entries) == 3
+    assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4 for entry in entries)
