@@ -230,10 +230,10 @@ async def open_filters(settings: FilterSettings, measures: Metrics) -> AsyncIter
 
 @runtime_checkable
 class _VersionedFilters(Protocol):
-    announce: Callable[[Action, dict[str, Json]], Awaitable[None]] | None
-
     @property
     def versions(self) -> dict[str, str]: ...
+
+    def subscribe(self, listener: Callable[[Action, dict[str, Json]], Awaitable[None]]) -> None: ...
 
 
 async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[], UnixMs]) -> None:
@@ -250,4 +250,4 @@ async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[
 
     loaded = Audited(action="policy.loaded", at=now_ms(), detail={"versions": filters.versions})
     await audit.record(INSTALLATION, [loaded])
-    filters.announce = write
+    filters.subscribe(write)

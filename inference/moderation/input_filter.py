@@ -1,7 +1,7 @@
-"""The filter of a message before an engine sees it: the whole text at once, redacted in all places or refused.
+"""Filters a message before an engine sees it: the whole text at once, redacted in all places or refused.
 
-Short texts are scanned right here, long ones and all that classifiers must judge in the worker, off the event loop.
-A block fails closed and a flag open when a classifier errs or is late.
+Short texts are scanned right here; long ones, and all texts for classifiers, in a worker process, off the event loop.
+A block fails closed and a flag open when a classifier fails or is late.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
 
 
 class TextScan(Protocol):
-    """Has a text looked at off the event loop: what classifiers say of it (None where none is asked), and where the
-    policy hits, as (hit, start, end) each (None where `scan` does not ask)."""
+    """Judges a text off the event loop: the classifiers' scores (None where the policy has none), and the policy's hits
+    as (hit, start, end) each (None without `scan`)."""
 
     def __call__(
         self, text: str, *, scan: bool
@@ -33,7 +33,7 @@ class TextScan(Protocol):
 
 
 def scan_message(scanner: Scanner, text: str) -> list[Place]:
-    """Every hit in a whole text, with its place there."""
+    """Returns every hit in a whole text, with its place there."""
     normal = Normalizer()
     normal.feed(text)
     hits = scanner.find(normal.plain, fold_case(normal.plain))
@@ -41,35 +41,35 @@ def scan_message(scanner: Scanner, text: str) -> list[Place]:
 
 
 class PolicyInputFilter:
-    """One policy's; shared by all messages under it."""
+    """Filters messages by one policy; shared by all of them."""
 
     def __init__(
         self,
         policy: Policy,
         scanner: Scanner,
-        look: TextScan,
+        judge: TextScan,
         *,
         models: dict[str, str] | None = None,
     ) -> None:
         self._policy = policy
         self._scanner = scanner
         self._models = policy.input.models
-        self._look = look
+        self._judge = judge
         self._report = FindingReporter(policy, policy.input, models)
 
     async def check(self, principal: Principal, text: str) -> Verdict:
         if not text:
             return PASS
-        elsewhere = len(text) > INLINE_MAX
-        judging, finding = self._look(text, scan=elsewhere and not self._scanner.empty)
+        inline = len(text) <= INLINE_MAX
+        judging, scanning = self._judge(text, scan=not inline and not self._scanner.empty)
         findings: list[Finding] = []
         places: Sequence[Place] = ()
-        if not elsewhere and not self._scanner.empty:
+        if inline and not self._scanner.empty:
             places = scan_message(self._scanner, text)
-        elif finding is not None:
+        elif scanning is not None:
             try:
-                places = [(Hit(*hit), start, end) for hit, start, end in await finding]
-            except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be looked at is refused
+                places = [(Hit(*hit), start, end) for hit, start, end in await scanning]
+            except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be scanned is refused
                 findings += [
                     self._report.unjudged(name, rule.action, 0, len(text), text=text)
                     for name, rule in self._policy.input.rules.items()
@@ -78,39 +78,42 @@ class PolicyInputFilter:
         findings += [self._report.hit(hit, start, end, text=text, within=(start, end)) for hit, start, end in places]
         spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
         if judging is not None:
-            findings += await self._judged(judging, text, spans)
+            findings += await self._classified(judging, text, spans)
         return self._verdict(text, spans, findings)
 
-    async def _judged(
+    async def _classified(
         self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]
     ) -> list[Finding]:
-        found: list[Finding] = []
+        """The findings of classifiers; adds the names to redact to `spans`."""
+        findings: list[Finding] = []
         try:
             scores = await judging
-        except Exception:  # noqa: BLE001 - errors and lateness alike: the policy says what they mean
+        except Exception:  # noqa: BLE001 - failed or late: the policy decides
             return [
                 self._report.unjudged(name, self._rule(name).action, 0, len(text), text=text) for name in self._models
             ]
         for name in self._models:
             rule = self._rule(name)
             if isinstance(scores[name], Exception):
-                found.append(self._report.unjudged(name, rule.action, 0, len(text), text=text))
+                findings.append(self._report.unjudged(name, rule.action, 0, len(text), text=text))
             elif name == "entities":
                 for kind, start, end, score in scores[name]:
                     if kind in rule.kinds:
                         hit = Hit(start, end, "pii", kind, rule.action)
-                        found.append(self._report.named(hit, score, text=text))
+                        findings.append(self._report.named(hit, score, text=text))
                         if rule.action == "redact":
                             spans.append((start, end, mark_of(hit)))
             elif (scored := score_of(scores[name])) is not None and scored[0] >= rule.threshold:
-                found.append(self._report.scored(name, rule.action, scored[0], 0, len(text), kind=scored[1], text=text))
-        return found
+                findings.append(
+                    self._report.scored(name, rule.action, scored[0], 0, len(text), kind=scored[1], text=text)
+                )
+        return findings
 
-    def _rule(self, name: str):  # type: ignore[no-untyped-def]
+    def _rule(self, name: str) -> Any:
         return self._policy.input.pii if name == "entities" else getattr(self._policy.input, name)
 
     def _verdict(self, text: str, spans: list[tuple[int, int, str]], findings: list[Finding]) -> Verdict:
-        told = tuple(findings)
+        recorded = tuple(findings)
         blocks = [each for each in findings if each.action == "block"]
         unread = [each for each in findings if each.action == "redact" and each.category.endswith("/unjudged")]
         for each in (*blocks, *unread):
@@ -120,7 +123,7 @@ class PolicyInputFilter:
                 start=each.start,
                 end=each.end,
                 message=self._policy.input_message,
-                findings=told,
+                findings=recorded,
             )
         if spans:
             return Verdict(
@@ -129,13 +132,13 @@ class PolicyInputFilter:
                 start=0,
                 end=len(text),
                 replacement=redact_spans(text, spans),
-                findings=told,
+                findings=recorded,
             )
-        return Verdict(action="flag", findings=told) if told else PASS
+        return Verdict(action="flag", findings=recorded) if recorded else PASS
 
 
 def redact_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
-    """The text with marks in the places of spans; where spans overlap, the first one's."""
+    """Replaces each span with its mark; where spans overlap, the first one counts."""
     pieces, at = [], 0
     for start, end, mark in sorted(spans, key=lambda span: (span[0], -span[1])):
         if start >= at:

@@ -1,4 +1,4 @@
-"""Text as it is compared: what looks the same is the same, what cannot be seen is not there, positions lead back.
+"""Normalizes text for comparison: look-alikes become one, invisible characters go, and positions lead back.
 
 Code point by code point, so that it can go on wherever a stream was cut: compatibility forms (NFKD), marks and
 invisible characters dropped, letters of other scripts that look like Latin ones replaced by these (Unicode TR 39's
@@ -6,7 +6,7 @@ confusables, the part of them that is used to hide words), dashes made one, and 
 there is. Letters keep their case.
 
 In a tool call's raw text JSON's escapes stand for characters: they are read through, for whoever parses the call
-reads through them too. Does not know what is looked for.
+reads through them too. Does not know patterns or phrases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CONTROLS: Final = {"n": "\n", "r": "\n", "t": "\t", "b": "", "f": " "}
 
 
 class _Plain(dict[str, str]):
-    """Each code point's plain form, worked out once."""
+    """Each code point's plain form, computed once."""
 
     def __missing__(self, character: str) -> str:
         plain = self[character] = _plain(character)
@@ -59,23 +59,23 @@ def _plain(character: str) -> str:
 
 
 _PLAIN: Final = _Plain()
-_STRETCH: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTALL)
-_ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: ASCII that is seen, less the backtick
+_RUN: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTALL)
+_ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: printable ASCII, less the backtick
 
 
 class Normalizer:
-    """A text that grows: `plain` and, for each of its code points, the place in what was fed that it comes from."""
+    """Normalizes a growing text: `plain` and, for each of its code points, its place in the fed text."""
 
-    def __init__(self, *, escapes: bool = False, before: int = 0) -> None:
+    def __init__(self, *, escapes: bool = False) -> None:
         self.plain = ""
         self.places: list[int] = []
-        self.fed = before  # code points
+        self.fed = 0  # code points
         self._escapes = escapes
-        self._begun = ""  # of an escape
+        self._open_escape = ""  # one that is not whole yet
         self._spaced = False  # `plain` ended in a space before it was cut
 
     def feed(self, text: str) -> None:
-        text, self._begun = self._begun + text, ""
+        text, self._open_escape = self._open_escape + text, ""
         start = self.fed
         self.fed += len(text)
         if self._escapes and "\\" in text:
@@ -84,14 +84,14 @@ class Normalizer:
             self._add(text, start)
 
     def finish(self) -> None:
-        """Nothing comes any more: an escape that is not whole is text."""
-        text, self._begun = self._begun, ""
+        """Ends the text: an escape that is not whole is text."""
+        text, self._open_escape = self._open_escape, ""
         if text:
             start, self.fed = self.fed, self.fed + len(text)
             self._add(text, start)
 
     def cut(self, length: int) -> None:
-        """Forgets the first code points of `plain`."""
+        """Drops the first code points of `plain`."""
         self._spaced = self.plain[length - 1] == " " if length else self._spaced
         self.plain = self.plain[length:]
         del self.places[:length]
@@ -110,8 +110,8 @@ class Normalizer:
     def _feed_escaped(self, text: str, start: int) -> None:
         begun = _ESCAPE_BEGUN.search(text)
         if begun is not None and (len(text[: begun.start()]) - len(text[: begun.start()].rstrip("\\"))) % 2 == 0:
-            self._begun = begun[0]
-            self.fed -= len(self._begun)
+            self._open_escape = begun[0]
+            self.fed -= len(self._open_escape)
             text = text[: begun.start()]
         at = 0
         for found in _ESCAPE.finditer(text):
@@ -128,14 +128,14 @@ class Normalizer:
             return
         pieces: list[str] = []
         spaced = self._ends_in_space
-        for found in _STRETCH.finditer(text):
-            place, stretch = start + found.start(), found[0]
-            if len(stretch) > 1:  # plain as it is
-                pieces.append(stretch)
-                self.places.extend(range(place, place + len(stretch)))
+        for found in _RUN.finditer(text):
+            place, run = start + found.start(), found[0]
+            if len(run) > 1:  # plain as it is
+                pieces.append(run)
+                self.places.extend(range(place, place + len(run)))
                 spaced = False
                 continue
-            piece = _PLAIN[stretch]
+            piece = _PLAIN[run]
             if piece == " ":
                 if spaced:
                     continue
@@ -157,13 +157,13 @@ class Normalizer:
 
 
 def normalize_text(text: str) -> str:
-    """A whole text's plain form."""
+    """Returns a whole text's plain form."""
     if text.isascii() and _ALREADY.fullmatch(text):
         return text
     return _SPACES.sub(" ", "".join(map(_PLAIN.__getitem__, text)))
 
 
 def fold_case(plain: str) -> str:
-    """Plain text without case, of the same length."""
+    """Returns plain text without case, of the same length."""
     lower = plain.lower()
     return lower if len(lower) == len(plain) else fold(plain)

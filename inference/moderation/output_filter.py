@@ -1,8 +1,8 @@
-"""The filter of an answer while it is written (I8): the same for every text class, streamed or not.
+"""Filters an answer while it is written (I8): the same for every text class, streamed or not.
 
 `window`, the default: text goes on once nothing that is forbidden can begin in it any more, which for patterns is
 mostly a word later, and for classifiers when the passage that it stands in has been judged. `async`: text goes on at
-once; what turns out to be forbidden is taken back. (`strict` is `window` whose answer the turn keeps to itself until
+once; what proves to be forbidden is taken back. (`strict` is `window` whose answer the turn keeps to itself until
 it is over.) An answer that may call tools is never `async`: a call that was made cannot be taken back.
 
 A passage ends with a sentence, or after so many code points; a classifier sees the end of the one before as well. Its
@@ -28,14 +28,15 @@ from sessions.model.verdicts import PASS, Finding, Verdict
 RETRACTED: Final = "[withheld]"
 _SENTENCE: Final = re.compile(r"[.!?。！？]['\")\]]*\s|\n")
 
-Scores = dict[str, Any]  # a number from 0 to 1, with a kind or without; of "entities" the spans; or an exception
+Scores = dict[str, Any]  # by classifier: a number from 0 to 1, or (it, kind); of "entities" spans; an exception
 ClassifyText = Callable[[str, Sequence[str], float], "asyncio.Future[Scores]"]
 
 
 class PolicyOutputFilter:
-    """Phrases, patterns and encodings: judged at every token, without waiting."""
+    """Filters an answer by phrases, patterns and encodings, at every token, without waiting."""
 
-    def __init__(self, policy: Policy, scanner: Scanner, *, told: str = "", calls: bool = False) -> None:
+    def __init__(self, policy: Policy, scanner: Scanner, *, shown: str = "", calls: bool = False) -> None:
+        """`shown`, `calls`: as in `FilterSet.output_filters`."""
         self._policy = policy
         self._scanner = scanner
         self._report = FindingReporter(policy, policy.output)
@@ -43,20 +44,20 @@ class PolicyOutputFilter:
         self._normal = Normalizer(escapes=calls)
         self._before = ""
         self._fed = 0  # in this run
-        self._told = len(told) if self._late else 0
+        self._shown = len(shown) if self._late else 0
         if self._late:
-            self._normal.feed(told)
+            self._normal.feed(shown)
 
     def feed(self, text: str) -> tuple[int, Verdict]:
         self._fed += len(text)
         self._normal.feed(text)
-        return self._look(last=False)
+        return self._scan(last=False)
 
     def finish(self) -> tuple[int, Verdict]:
         self._normal.finish()
-        return self._look(last=True)
+        return self._scan(last=True)
 
-    def _look(self, *, last: bool) -> tuple[int, Verdict]:
+    def _scan(self, *, last: bool) -> tuple[int, Verdict]:
         normal = self._normal
         plain = normal.plain
         folded = fold_case(plain)
@@ -67,8 +68,8 @@ class PolicyOutputFilter:
                 if hit.start >= free:
                     break
                 start, end = normal.place(hit.start), normal.end(hit.end)
-                if hit.action == "flag" and end <= self._told:
-                    continue  # said when it was shown
+                if hit.action == "flag" and end <= self._shown:
+                    continue  # reported when it was shown
                 finding = self._report.hit(hit, start, end, text=plain, within=(hit.start, hit.end))
                 flags.append(finding)
                 if hit.action != "flag":
@@ -83,7 +84,7 @@ class PolicyOutputFilter:
 
     def _act(self, hit: Hit, start: int, end: int, findings: tuple[Finding, ...]) -> tuple[int, Verdict]:
         if self._late:
-            return self._fed, self._taken_back(hit.category, start, end, findings, ends=hit.action == "block")
+            return self._fed, self._retracted(hit.category, start, end, findings, ends=hit.action == "block")
         if hit.action == "redact":
             mark = mark_of(hit)
             return start, Verdict(
@@ -95,7 +96,7 @@ class PolicyOutputFilter:
         message = self._policy.output_message
         return Verdict(action="block", category=category, start=start, end=end, message=message, findings=findings)
 
-    def _taken_back(self, category: str, start: int, end: int, findings: tuple[Finding, ...], *, ends: bool) -> Verdict:
+    def _retracted(self, category: str, start: int, end: int, findings: tuple[Finding, ...], *, ends: bool) -> Verdict:
         return Verdict(
             action="retract",
             category=category,
@@ -116,30 +117,30 @@ class _Passage(NamedTuple):
 
 
 class JudgedOutputFilter(PolicyOutputFilter):
-    """That, and classifiers that judge passages elsewhere meanwhile.
+    """Filters an answer by patterns and by classifiers, which judge its passages elsewhere meanwhile.
 
-    What a pattern says counts once all that stands before it is judged; until then no more is let through.
+    A pattern's verdict counts once all that stands before it is judged; until then no more is let through.
     """
 
     def __init__(
         self,
         policy: Policy,
         scanner: Scanner,
-        ask: ClassifyText,
+        classify: ClassifyText,
         *,
         models: dict[str, str] | None = None,
-        told: str = "",
+        shown: str = "",
         calls: bool = False,
     ) -> None:
-        super().__init__(policy, scanner, told=told, calls=calls)
+        super().__init__(policy, scanner, shown=shown, calls=calls)
         self._report = FindingReporter(policy, policy.output, models)
-        self._classify = ask
+        self._classify = classify
         self._models = policy.output.models
-        self._text = told if self._late else ""  # of the open passage, behind the end of the one before
+        self._text = shown if self._late else ""  # of the open passage, behind the end of the one before
         self._overlap = 0  # code points of it that are of the one before
         self._passage_at = 0  # where the open passage begins
-        self._open: deque[_Passage] = deque()  # asked about and not told
-        self._waiting: tuple[int, Verdict] | None = None  # what patterns said, and what was let through by then
+        self._open: deque[_Passage] = deque()  # not judged yet
+        self._waiting: tuple[int, Verdict] | None = None  # the patterns' verdict, and what was let through by then
 
     def feed(self, text: str) -> tuple[int, Verdict]:
         if self._waiting is not None:
@@ -158,7 +159,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
             await asyncio.wait([passage.judgement for passage in self._open])
 
     def _passage_length(self) -> int | None:
-        """Of the open passage, if it can be closed."""
+        """The length of the open passage, if it can be closed."""
         found = _SENTENCE.search(self._text, self._overlap)
         if found is not None and found.end() - self._overlap <= self._policy.window:
             return found.end() - self._overlap
@@ -176,24 +177,24 @@ class JudgedOutputFilter(PolicyOutputFilter):
         self._text = self._text[begin:]
         self._overlap = cut - begin
 
-    def _judged(self, said: tuple[int, Verdict] | None = None) -> tuple[int, Verdict]:
-        """What classifiers and patterns have said by now, whichever comes first in the text."""
-        allowed, verdict = said or (0, PASS)
+    def _judged(self, scanned: tuple[int, Verdict] | None = None) -> tuple[int, Verdict]:
+        """The verdict of classifiers and patterns by now, whichever comes first in the text."""
+        allowed, verdict = scanned or (0, PASS)
         findings = list(verdict.findings)
         if verdict.action in ("block", "redact", "retract"):
             self._waiting = (allowed, msgspec.structs.replace(verdict, findings=()))
-            self._close_passage((self._fed + self._told if self._late else verdict.start) - self._passage_at)
+            self._close_passage((self._fed + self._shown if self._late else verdict.start) - self._passage_at)
         while self._open and self._open[0].judgement.done():
             passage = self._open.popleft()
             acting = self._judge(passage, findings)
             if acting is None:
                 continue
             category, action = acting
-            told = tuple(findings)
+            recorded = tuple(findings)
             if self._late:
                 ends = action == "block"
-                return self._fed, self._taken_back(category, passage.start, passage.end, told, ends=ends)
-            return passage.start, self._blocked(category, passage.start, passage.end, told)
+                return self._fed, self._retracted(category, passage.start, passage.end, recorded, ends=ends)
+            return passage.start, self._blocked(category, passage.start, passage.end, recorded)
         waits = self._open[0].start if self._open else self._passage_at
         flagged = Verdict(action="flag", findings=tuple(findings)) if findings else PASS
         if self._waiting is not None:
@@ -204,7 +205,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         return (allowed if self._late else min(allowed, waits)), flagged
 
     def _judge(self, passage: _Passage, findings: list[Finding]) -> tuple[str, str] | None:
-        """The category and action that a passage's judgement comes to; adds what was found."""
+        """The category and action of a passage's judgement, None where nothing acts; adds its findings."""
         judgement, start, end = passage.judgement, passage.start, passage.end
         failed = judgement.cancelled() or judgement.exception() is not None
         for name in self._models:
@@ -224,12 +225,12 @@ class JudgedOutputFilter(PolicyOutputFilter):
 
 
 def score_of(value: Any) -> tuple[float, str] | None:
-    """(score, kind) of what a classifier said; None: this one said nothing, whatever the others did."""
+    """(score, kind) of a classifier's result; None: this one failed, whatever the others did."""
     if isinstance(value, Exception):
         return None
     return (value[0], value[1]) if isinstance(value, tuple) else (value, "")
 
 
 def mark_of(hit: Hit) -> str:
-    """What stands in the place of what was redacted."""
+    """The text that replaces what was redacted."""
     return f"[{hit.kind.removeprefix('encoded ')}]" if hit.category == "pii" else RETRACTED

@@ -1,8 +1,8 @@
-"""What personal data and secrets look like: patterns with their checks, over plain text (`normal`).
+"""Regular expressions for personal data and secrets, each with its check, over plain text (`normalize`).
 
-Each pattern says how far it reaches, because an answer is shown while it is written (`stream`).
+Each pattern says how far it reaches, because an answer is shown while it is written (`output_filter`).
 A pattern that begins with a set of letters, what may stand before them behind it, is searched for several times faster
-than one that begins with a look back. Two reaches:
+than one that begins with a look-behind. Two reaches:
 
 * "word": a match lies inside one run of printable ASCII without a space, and takes at most `WORD_MAX` of it;
 * "number": it may run on over single spaces between groups that hold digits or are short and in capitals, and takes
@@ -151,7 +151,7 @@ SECRETS: Final[tuple[Pattern, ...]] = (
     ),
 )
 
-# What every match of a kind holds, looked for first: one of these texts, or this pattern (it begins with what is rare).
+# Searched for first, in every match of a kind: one of these texts, or this pattern (it begins with what is rare).
 HINTS: Final[dict[str, tuple[str, ...] | re.Pattern[str]]] = {
     "email": ("@",),
     "ip_address": re.compile(r"\.\d{1,3}\.\d{1,3}\.|:[0-9a-fA-F]{1,4}:"),
@@ -167,8 +167,8 @@ HINTS: Final[dict[str, tuple[str, ...] | re.Pattern[str]]] = {
     "url_password": ("://",),
     "assigned": re.compile(r"[=:](?<=[YTNDytnd\"'].)"),  # the last letters of its names, or a quote
 }
-NUMBERS: Final = re.compile(r"\d(?:[ ().\-/]{0,3}\d){7,}")  # what every match of these kinds holds, all of its digits
-AROUND_NUMBER: Final = 4  # code points beside it that a match may begin with, or look at
+NUMBERS: Final = re.compile(r"\d(?:[ ().\-/]{0,3}\d){7,}")  # in every match of these kinds, all of its digits
+AROUND_NUMBER: Final = 4  # code points beside it that belong to a match, or are checked by one
 NUMBERED: Final = frozenset({"credit_card", "us_ssn", "phone"})
 
 # A private key is long and has lines: its first line is enough, and where it ends cannot be known while it is written.

@@ -1,8 +1,8 @@
-"""Policies: what a tenant wants filtered, how strictly, and what is done about it.
+"""Reads and checks moderation policies: what a tenant filters, how strictly, and what is done about it.
 
-A TOML or JSON file holds named policies and says which tenant has which; `default` is for all others. It is checked as
+A TOML or JSON file holds named policies and which tenant has which; `default` is for all others. It is checked as
 a whole before any of it holds: unknown names, actions that a mode cannot carry out, kinds that do not exist are
-refused with their place. A policy's `version` is the hash of what it says, in every verdict and audit row.
+refused with their place. A policy's `version` is the hash of its content, in every verdict and audit row.
 
     [policies.default]
     mode = "window"                                  # strict | window | async
@@ -15,7 +15,7 @@ refused with their place. A policy's `version` is the hash of what it says, in e
     [tenants]
     acme = "careful"                                 # another name under `policies`
 
-Does not know how anything is found.
+Does not know how patterns and classifiers work.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Answer with one word: safe or unsafe."""
 
 
 class BadPolicy(BadInput):
-    """The file is no policy; the message says what is wrong, and where."""
+    """The policy file is invalid; the message says what is wrong, and where."""
 
     def __init__(self, why: str) -> None:
         super().__init__("bad_policy", why)
 
 
 class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`review`: whether a person is to look at what it finds; not said: at what is merely flagged."""
+    """`review`: whether a person reviews its findings; by default those that are merely flagged."""
 
     action: Action = "block"
     review: bool | None = None
@@ -80,13 +80,13 @@ class ScoreRule(PolicyRule, frozen=True, kw_only=True):
 
 
 class GuardRule(ScoreRule, frozen=True, kw_only=True):
-    """Asks the guard of this name in the file's `guards`."""
+    """Uses the guard of this name in the file's `guards`."""
 
     name: str = "default"
 
 
 class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model that says of a text whether it is safe (`inference.moderation.guard`). Either `url` or `model_path`."""
+    """A model that judges whether a text is safe (`inference.moderation.guard`). Either `url` or `model_path`."""
 
     url: str = ""  # an OpenAI-compatible base URL, http://host:8000/v1
     model_path: str = ""  # a GGUF
@@ -95,8 +95,8 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     template: Annotated[str, Meta(max_length=32_768)] = GUARD_TEMPLATE
     safe: Annotated[str, Meta(pattern=r"^[a-z]{1,32}$")] = "safe"
     unsafe: Annotated[str, Meta(pattern=r"^[a-z]{1,32}$")] = "unsafe"
-    kinds: Annotated[dict[str, str], Meta(max_length=64)] = {}  # what it says behind `unsafe`: S1 = "violence"
-    logprobs: bool = True  # ask the URL for probabilities
+    kinds: Annotated[dict[str, str], Meta(max_length=64)] = {}  # its words behind `unsafe`: S1 = "violence"
+    logprobs: bool = True  # request probabilities from the URL
     at_once: Annotated[int, Meta(ge=1, le=64)] = 4
     waiting: Annotated[int, Meta(ge=0, le=4096)] = 256
     context: Annotated[int, Meta(ge=256, le=131_072)] = 2048  # tokens for one text, of a GGUF
@@ -104,7 +104,7 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PolicySide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is looked for on the way in, or on the way out."""
+    """The rules for messages, or those for answers."""
 
     phrases: PhraseRule | None = None
     pii: KindsRule | None = None
@@ -119,7 +119,7 @@ class PolicySide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The classifiers that this side asks."""
+        """The classifiers that this side uses."""
         named = self.pii is not None and any(kind in NAMED for kind in self.pii.kinds)
         scored = [name for name in ("prompt_injection", "toxicity", "guard") if getattr(self, name) is not None]
         return (*scored, *(("entities",) if named else ()))
@@ -128,8 +128,8 @@ class PolicySide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mode: Literal["strict", "window", "async"] = "window"
     window: Annotated[int, Meta(ge=16, le=8192)] = 256  # code points that a classifier of answers sees at once, at most
-    overlap: Annotated[int, Meta(ge=0, le=2048)] = 96  # of the window before
-    review_text: bool = False  # reviewers get what was found, with a little around it, though no log has it
+    overlap: Annotated[int, Meta(ge=0, le=2048)] = 96  # code points of the window before
+    review_text: bool = False  # reviewers get the text of a finding, with a little around it; no log does
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] = 1_000  # for a classifier; then it is late
     input_message: Annotated[str, Meta(min_length=1, max_length=1000)] = (
         "This message was refused by this service's rules."
@@ -153,20 +153,20 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def guarded(self) -> frozenset[str]:
-        """The guards that some policy asks."""
+        """The guards that some policy uses."""
         sides = (side for policy in self.policies.values() for side in (policy.input, policy.output))
         return frozenset(side.guard.name for side in sides if side.guard is not None)
 
     @property
     def models(self) -> frozenset[str]:
-        """Every classifier that some policy asks."""
+        """Every classifier that some policy uses."""
         return frozenset(
             name for policy in self.policies.values() for name in (*policy.input.models, *policy.output.models)
         )
 
 
 def parse_policies(text: str, *, json: bool = False) -> Policies:
-    """The policies that a file's text holds. Raises BadPolicy."""
+    """Decodes and checks a file's text. Raises BadPolicy."""
     try:
         given: Any = msgspec.json.decode(text) if json else tomllib.loads(text)
         policies = msgspec.convert(given, Policies)
@@ -189,7 +189,7 @@ def parse_policies(text: str, *, json: bool = False) -> Policies:
 
 
 def read_policies(path: str) -> Policies:
-    """Raises BadPolicy, naming the file."""
+    """Reads a policy file. Raises BadPolicy, naming the file."""
     try:
         body = Path(path).read_bytes()
         if len(body) > FILE_BYTES_MAX:
@@ -214,7 +214,7 @@ def _check_side(policy: Policy, side: str, given: PolicySide, place: str) -> Non
     _check_kinds(given.pii, PII_KINDS, f"{place}.pii")
     _check_kinds(given.secrets, SECRET_KINDS, f"{place}.secrets")
     if side == "output" and "entities" in given.models:
-        raise BadPolicy(f"{place}.pii: {' and '.join(NAMED)} are looked for in messages only, not in answers")
+        raise BadPolicy(f"{place}.pii: {' and '.join(NAMED)} can be found in messages only, not in answers")
     if given.phrases is not None and not given.phrases.deny:
         raise BadPolicy(f"{place}.phrases: `deny` is empty")
 

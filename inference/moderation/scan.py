@@ -1,10 +1,10 @@
-"""Finds what one side of a policy forbids in plain text: phrases, personal data, secrets, and either of them encoded.
+"""Scans plain text for forbidden phrases, personal data and secrets, plain or encoded.
 
-`Scanner.find` looks at a stretch of plain text and names every hit; `Scanner.open` says how much of a stretch's end a
-hit may still begin in, so that an answer can be shown up to there while it is written. Between them stands a promise: a
-hit that begins before the open end is whole, and would be found in the same place with more text behind it.
+`Scanner.find` returns every hit in a piece of plain text; `Scanner.open` returns how much of its end a hit may still
+begin in, so that an answer can be shown up to there while it is written. Invariant: a hit that begins before the open
+end is whole, and would be found in the same place with more text behind it.
 
-Phrases are compared without case; their ROT13 is looked for as well. A word that is base64, hex or percent-encoded
+Phrases are compared without case; their ROT13 is searched for as well. A word that is base64, hex or percent-encoded
 text is read through. Pure. Does not know actions' consequences, models or streams.
 """
 
@@ -43,7 +43,7 @@ _HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:[0-9a-fA-F]{2}){8,}(?![0-9a-fA-F])
 
 
 class Hit(NamedTuple):
-    """[start, end) of the plain text that was looked at."""
+    """[start, end) of the plain text that was scanned."""
 
     start: int
     end: int
@@ -60,6 +60,8 @@ class _Literal(NamedTuple):
 
 
 class Scanner:
+    """Scans for what one side of a policy forbids."""
+
     def __init__(self, side: PolicySide) -> None:
         self._literals: dict[str, _Literal] = {}
         self._patterns: list[tuple[str, Action, Pattern]] = []
@@ -70,14 +72,14 @@ class Scanner:
             for phrase in rule.deny:
                 plain = fold_case(normalize_text(phrase).strip()) or fold_case(phrase)
                 self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
-                turned = codecs.encode(plain, "rot13")
+                rotated = codecs.encode(plain, "rot13")
                 if sum(each.isascii() and each.isalpha() for each in plain) >= ROT13_MIN:
-                    self._literals.setdefault(turned, _Literal("phrases", "rot13", rule.action, words=True))
+                    self._literals.setdefault(rotated, _Literal("phrases", "rot13", rule.action, words=True))
         for category, rule_of, patterns in (("pii", side.pii, PII), ("secrets", side.secrets, SECRETS)):
             if rule_of is None:
                 continue
-            wanted = [each for each in patterns if not rule_of.kinds or each.kind in rule_of.kinds]
-            self._patterns += [(category, rule_of.action, each) for each in wanted]
+            chosen = [each for each in patterns if not rule_of.kinds or each.kind in rule_of.kinds]
+            self._patterns += [(category, rule_of.action, each) for each in chosen]
         if side.secrets is not None and (not side.secrets.kinds or "private_key" in side.secrets.kinds):
             # It goes on for lines: to cut out its head alone would leave the rest.
             action: Action = "block" if side.secrets.action == "redact" else side.secrets.action
@@ -92,7 +94,7 @@ class Scanner:
         self.empty = not self._literals and not self._patterns
 
     def open(self, plain: str, folded: str) -> int:
-        """How many code points at the end may belong to a hit that is not whole."""
+        """Returns how many code points at the end may belong to a hit that is not whole."""
         held = held_back(folded, self._beginnings, self._reach) if self._literals else 0
         if not self._patterns and not self._literals:
             return held
@@ -109,8 +111,8 @@ class Scanner:
         return max(held, len(plain) - start)
 
     def find(self, plain: str, folded: str, *, before: str = "") -> list[Hit]:
-        """Every hit, by where it begins; of those that begin together a block comes first. `before` is the code point
-        before the text."""
+        """Returns every hit, by where it begins; of those that begin together a block comes first. `before` is the code
+        point before the text."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
         for word in _LONG.finditer(plain):
             inner = next((hit for text in possible_decodings(word[0]) for hit in self._inside(text)), None)
@@ -153,7 +155,7 @@ class Scanner:
 
 
 def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, int]]) -> Iterator[re.Match[str]]:
-    """All of a pattern's from `start` on; where it cannot have any it is not tried."""
+    """Yields a pattern's matches from `start` on; skips it where its hint is absent."""
     if pattern.kind in NUMBERED:
         for first, last in numbers:
             begin = max(start, first - AROUND_NUMBER)
@@ -168,7 +170,7 @@ def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, i
 
 
 def possible_decodings(word: str) -> Iterator[str]:
-    """The texts that a word may stand for: percent-encoded, base64 or hex of something that can be read."""
+    """Yields the readable texts that a word may encode: percent-encoding, base64, hex."""
     if word.count("%") >= 3 and (plain := unquote(word, errors="replace")) != word:
         yield plain
     for run in _BASE64.findall(word):
@@ -209,16 +211,16 @@ def _any_of(phrases: Iterable[str]) -> str:
         for character in phrase:
             node = node.setdefault(character, {})
         node[""] = {}
-    return _written(tree)
+    return _tree_pattern(tree)
 
 
-def _written(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
+def _tree_pattern(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
     """Follows single branches in a loop: a long phrase is no deep pattern."""
     run = ""
     while len(node) == 1 and "" not in node:
         ((character, node),) = node.items()
         run += re.escape(character)
-    branches = [re.escape(character) + _written(child) for character, child in node.items() if character]
+    branches = [re.escape(character) + _tree_pattern(child) for character, child in node.items() if character]
     if not branches:
         return run
     return f"{run}(?:{'|'.join(branches)}){'?' if '' in node else ''}"

@@ -1,8 +1,8 @@
-"""A text cut into what is judged by itself: its sentences, and neighbours laid together up to a length.
+"""Cuts texts into segments that are classified by themselves: sentences, and neighbours together up to a length.
 
 What is bad may be a few words, lost in the average of a long text, or how some sentences follow each other. The words
-of neighbours are those of their sentences one after another: a text is read once, a stretch is a range of its words.
-Pure; does not know what is judged.
+of neighbours are those of their sentences one after another: a text is read once, a segment is a range of its words.
+Pure; does not know the classifiers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from inference.moderation.word_hashing import codes_of, hashes_of, words_in
 
-STRETCH: Final = 240  # code points
+SEGMENT_CHARS: Final = 240  # code points
 _BREAK: Final = re.compile(r"(?<=[.!?\n])\s+")
 
 
@@ -23,7 +23,7 @@ Span = tuple[int, int]  # [start, end)
 
 
 def split_sentences(text: str) -> list[Span]:
-    """Where they are, at least one; a long one is cut."""
+    """Returns the spans of sentences, at least one; a long one is cut."""
     sentences: list[Span] = []
     start = 0
     for found in _BREAK.finditer(text):
@@ -34,18 +34,18 @@ def split_sentences(text: str) -> list[Span]:
 
 
 def _add(sentences: list[Span], start: int, end: int) -> None:
-    while end - start > STRETCH:
-        sentences.append((start, start + STRETCH))
-        start += STRETCH
+    while end - start > SEGMENT_CHARS:
+        sentences.append((start, start + SEGMENT_CHARS))
+        start += SEGMENT_CHARS
     sentences.append((start, end))
 
 
 def group_neighbours(sentences: Sequence[Span]) -> list[Span]:
-    """Which of them [first, behind the last) make a stretch together, a space between; none that is one alone."""
+    """Returns which sentences [first, behind the last) make a segment together, a space between; two at least."""
     together: list[Span] = []
     first = length = 0
     for index, (start, end) in enumerate(sentences):
-        if index and length + end - start < STRETCH:
+        if index and length + end - start < SEGMENT_CHARS:
             length += 1 + end - start
             continue
         together.append((first, index))
@@ -55,15 +55,15 @@ def group_neighbours(sentences: Sequence[Span]) -> list[Span]:
 
 
 class Segments(NamedTuple):
-    """All stretches of some texts: ranges of words, which are those of all texts, in order."""
+    """All segments of some texts: ranges of words, which are those of all texts, in order."""
 
     words: Any  # (words,) uint64: their hashes
-    first: Any  # (stretches,) int64
-    behind: Any  # (stretches,) int64: the end of the range
-    text: Any  # (stretches,) int64: which text it is of
+    first: Any  # (segments,) int64
+    behind: Any  # (segments,) int64: the end of the range
+    text: Any  # (segments,) int64: which text it is of
 
     def worst(self, scores: Any) -> list[float]:
-        """Each text's highest score, of (stretches,) scores."""
+        """Returns each text's highest score, of (segments,) scores."""
         highest = np.zeros(int(self.text.max(initial=-1)) + 1)
         np.maximum.at(highest, self.text, scores)
         found: list[float] = highest.tolist()
@@ -71,10 +71,11 @@ class Segments(NamedTuple):
 
 
 def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segments:
-    """`inside` says what words are made of (`letters`); those of fewer code points than `shortest` are left out."""
+    """Cuts texts into segments. `inside` has the characters of words (`word_characters`); words of fewer code points
+    than `shortest` are left out."""
     begins: list[int] = []  # of each sentence, in all texts laid together
     ends: list[int] = []
-    alone: list[int] = []  # the text of each sentence
+    owners: list[int] = []  # the text of each sentence, then of each group
     together: list[tuple[int, int, int]] = []
     at = 0
     for number, text in enumerate(texts):
@@ -83,7 +84,7 @@ def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segmen
         together += [(count + first, count + behind - 1, number) for first, behind in group_neighbours(sentences)]
         begins += [at + start for start, _ in sentences]
         ends += [at + end for _, end in sentences]
-        alone += [number] * len(sentences)
+        owners += [number] * len(sentences)
         at += len(text)
     codes = codes_of("".join(texts))
     borders = np.array(begins, dtype=np.int64)
@@ -97,8 +98,8 @@ def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segmen
         firsts, lasts, numbers = np.array(together, dtype=np.int64).T
         first = np.concatenate((first, first[firsts]))
         behind = np.concatenate((behind, behind[lasts]))
-        alone += numbers.tolist()
-    return Segments(hashes_of(codes, word_begins, word_ends), first, behind, np.array(alone, dtype=np.int64))
+        owners += numbers.tolist()
+    return Segments(hashes_of(codes, word_begins, word_ends), first, behind, np.array(owners, dtype=np.int64))
 
 
 def expand_ranges(first: Any, behind: Any) -> tuple[Any, Any]:

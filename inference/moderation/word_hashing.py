@@ -1,4 +1,4 @@
-"""The words of texts as numbers: where they are and a hash of each, of all at once, in arrays.
+"""Finds and hashes the words of texts, all at once, in arrays.
 
 A word's hash is the sum of (c + 1) * BASE^i over its code points c at i, modulo 2^64 (Karp and Rabin, 1987), so that
 running sums over a whole text, made once, give each word's as a difference; then its bits are mixed (the end of
@@ -22,20 +22,20 @@ _KEPT: Final = 131_072  # powers that are kept; longer texts make theirs
 
 @cache
 def word_characters(also: str = "") -> Any:
-    """Whether each code point is part of a word: (0x110000,) bool. Letters and digits are, and what is in `also`."""
+    """Returns (0x110000,) bool: whether each code point is part of a word, as letters, digits and `also` are."""
     table = np.fromiter((chr(point).isalnum() for point in range(_CODE_POINTS)), dtype=np.bool_, count=_CODE_POINTS)
     table[[ord(each) for each in also]] = True
     return table
 
 
 def codes_of(text: str) -> Any:
-    """(n,) uint32, its code points; a lone surrogate is one too."""
+    """Returns (n,) uint32, its code points; a lone surrogate is one too."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
 def words_in(codes: Any, inside: Any, borders: Any) -> tuple[Any, Any]:
-    """Begins and ends (n,) of the longest runs of `inside` among (m,) codes; none crosses one of `borders`, places in
-    the codes."""
+    """Returns the begins and ends (n,) of the longest runs of `inside` among (m,) codes; none crosses one of
+    `borders`, places in the codes."""
     within = inside[codes]
     begins, lasts = within.copy(), within.copy()
     begins[1:] &= ~within[:-1]
@@ -48,7 +48,7 @@ def words_in(codes: Any, inside: Any, borders: Any) -> tuple[Any, Any]:
 
 
 def hashes_of(codes: Any, begins: Any, ends: Any) -> Any:
-    """(n,) uint64 of the words at [begins, ends) of (m,) codes."""
+    """Returns the hashes (n,) uint64 of the words at [begins, ends) of (m,) codes."""
     powers, inverses = _powers_to(len(codes))
     sums = np.zeros(len(codes) + 1, dtype=np.uint64)
     np.cumsum((codes.astype(np.uint64) + np.uint64(1)) * powers[: len(codes)], out=sums[1:])
@@ -56,13 +56,13 @@ def hashes_of(codes: Any, begins: Any, ends: Any) -> Any:
 
 
 def hashes_of_each(words: Sequence[str]) -> Any:
-    """(n,) uint64 of words one by one."""
+    """Returns the hashes (n,) uint64 of single words."""
     ends = np.cumsum([len(word) for word in words], dtype=np.int64)
     return hashes_of(codes_of("".join(words)), np.concatenate(([0], ends[:-1])), ends)
 
 
 def bigram_hashes(hashes: Any, by: Any) -> Any:
-    """(n,) uint64: of each with what follows it."""
+    """Returns (n,) uint64: the hash of each word with the next."""
     return _mixed(hashes * np.uint64(BASE) + by)
 
 

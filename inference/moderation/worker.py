@@ -1,9 +1,9 @@
-"""The moderation worker: a process of its own, so that models and long texts cost the event loop nothing.
+"""Runs classifiers and scans long texts in a process of its own, so that they cost the event loop nothing.
 
-    python -m inference.moderation.worker            # speaks `wire` on its standard streams; ends with its server
+    python -m inference.moderation.worker     # speaks `worker_frames` on its standard streams; ends with its server
 
-One request at a time; what it is asked while it works waits in the pipe, and the server puts waiting texts into one
-batch. A failure inside a request is its answer. It reads no settings and keeps no text.
+One request at a time; the next ones wait in the pipe, and the server puts waiting texts into one batch. A failure
+inside a request is its answer. It reads no settings and keeps no text.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ VERSIONS_MAX = 64
 
 
 class ModerationWorker:
+    """Answers requests with the policies and models that were loaded."""
+
     def __init__(self) -> None:
         self._scanners: dict[str, Scanner] = {}
         self._models: dict[str, Any] = {}
@@ -45,9 +47,9 @@ class ModerationWorker:
                 case LoadRequest():
                     return WorkerReply(versions=self._load(request))
                 case JudgeRequest():
-                    scores = self._judged(request.items)
+                    scores = self._scores(request.items)
                     pairs = zip(scores, request.items, strict=True)
-                    return WorkerReply(seen=[JudgeResult(each, self._places(item)) for each, item in pairs])
+                    return WorkerReply(results=[JudgeResult(each, self._hits(item)) for each, item in pairs])
         except Exception as error:  # noqa: BLE001 - the server decides what a failure means
             return WorkerReply(error=_error_text(error))
 
@@ -65,30 +67,30 @@ class ModerationWorker:
                 if name not in self._models:
                     self._models[name] = classifiers.load_classifier(name)
         gc.collect()
-        gc.freeze()  # models live as long as the process and are not worth looking at again
+        gc.freeze()  # models live as long as the process and need no further collection
         return {name: model.version for name, model in self._models.items()}
 
-    def _judged(self, items: Sequence[JudgeItem]) -> Sequence[dict[str, Any] | str]:
-        """Each model sees all of its texts at once; where one errs, each goes by itself: the others have theirs."""
+    def _scores(self, items: Sequence[JudgeItem]) -> Sequence[dict[str, Any] | str]:
+        """Runs each model on all of its texts; where that fails, on each by itself, so that one fails alone."""
         results: list[dict[str, Any]] = [{} for _ in items]
         try:
             for name in {name for item in items for name in item.models}:
-                asked = [index for index, item in enumerate(items) if name in item.models]
-                scores = self._models[name].judge([items[index].text for index in asked])
-                for index, score in zip(asked, scores, strict=True):
+                indices = [index for index, item in enumerate(items) if name in item.models]
+                scores = self._models[name].judge([items[index].text for index in indices])
+                for index, score in zip(indices, scores, strict=True):
                     results[index][name] = score
-        except Exception as error:  # noqa: BLE001 - what patterns find is told all the same
-            return [_error_text(error)] if len(items) == 1 else [self._judged((item,))[0] for item in items]
+        except Exception as error:  # noqa: BLE001 - the patterns' hits are returned all the same
+            return [_error_text(error)] if len(items) == 1 else [self._scores((item,))[0] for item in items]
         return results
 
-    def _places(self, item: JudgeItem) -> list[Any] | str:
+    def _hits(self, item: JudgeItem) -> list[Any] | str:
         if not item.version:
             return []
         try:
-            found = scan_message(self._scanners[item.version], item.text)
-        except Exception as error:  # noqa: BLE001 - what models say is told all the same
+            hits = scan_message(self._scanners[item.version], item.text)
+        except Exception as error:  # noqa: BLE001 - the models' scores are returned all the same
             return _error_text(error)
-        return [(list(hit), start, end) for hit, start, end in found]
+        return [(list(hit), start, end) for hit, start, end in hits]
 
 
 def _error_text(error: Exception) -> str:

@@ -1,9 +1,9 @@
-"""The server's end of a moderation worker: micro-batches, deadlines, and a new worker when one dies.
+"""Runs a moderation worker process for the server: micro-batches, deadlines, and a new worker when one dies.
 
-What is asked while the worker works waits and goes out together as its next batch, so that a busy server's texts share
-one call of each model and an idle server's text waits for nothing. Bounded: more than `WAITING_MAX` texts and the next
-one fails at once. Every future ends: with its result, with `NotJudged` when the worker erred or died, or when it is
-late. A late answer is thrown away. A worker that keeps a batch for `HANG_S` is killed.
+Texts that come while the worker works go out together as its next batch, so that a busy server's texts share one call
+of each model and an idle server's text waits for nothing. Bounded: beyond `WAITING_MAX` texts the next one fails at
+once. Every future ends: with its result, or with `NotJudged` when the worker failed or died or it is late. A late
+answer is dropped. A worker that keeps a batch for `HANG_S` is killed.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ RESTART_S: Final = 0.5
 
 
 class NotJudged(Exception):
-    """No judgement came: the policy says what that means."""
+    """A text could not be judged: the policy decides what that means."""
 
 
 class _PendingItem(NamedTuple):
     item: JudgeItem
-    scores: asyncio.Future[dict[str, Any]] | None  # where models are asked
-    places: asyncio.Future[list[Any]] | None  # where a policy is looked for
+    scores: asyncio.Future[dict[str, Any]] | None  # where models judge it
+    hits: asyncio.Future[list[Any]] | None  # where a policy is scanned for
 
     @property
     def over(self) -> bool:
-        """Nobody waits any more."""
-        return all(each is None or each.done() for each in (self.scores, self.places))
+        """Whether nothing waits for it any more."""
+        return all(each is None or each.done() for each in (self.scores, self.hits))
 
     def fail(self, why: str) -> None:
-        for each in (self.scores, self.places):
+        for each in (self.scores, self.hits):
             _resolve(each, why)
 
 
@@ -67,7 +67,7 @@ class ModerationWorkerClient:
         self._log = log.bind(worker=name)
         self._loaded: LoadRequest | None = None
         self._waiting: deque[_PendingItem] = deque()
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._lock = asyncio.Lock()  # one request at a time
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -96,38 +96,38 @@ class ModerationWorkerClient:
         self._loaded = request
 
     def classify(self, text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[dict[str, Any]]:
-        """What each of the models says of a text."""
+        """Returns each model's result for a text."""
         scores = _due(timeout_s)
         self._submit(_PendingItem(JudgeItem(text, tuple(models), ""), scores, None))
         return scores
 
     def scan(self, text: str, version: str, timeout_s: float) -> asyncio.Future[list[Any]]:
-        """Where a policy's input side hits in a long text: (hit, start, end) each."""
-        places = _due(timeout_s)
-        self._submit(_PendingItem(JudgeItem(text, (), version), None, places))
-        return places
+        """Returns the hits of a policy's input side in a long text: (hit, start, end) each."""
+        hits = _due(timeout_s)
+        self._submit(_PendingItem(JudgeItem(text, (), version), None, hits))
+        return hits
 
-    def look(
+    def classify_and_scan(
         self, text: str, models: Sequence[str], version: str, timeout_s: float
     ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
-        """Both at one go: one wait for a processor instead of two."""
-        scores, places = _due(timeout_s), _due(timeout_s)
-        self._submit(_PendingItem(JudgeItem(text, tuple(models), version), scores, places))
-        return scores, places
+        """Does both at once: one wait for a processor instead of two."""
+        scores, hits = _due(timeout_s), _due(timeout_s)
+        self._submit(_PendingItem(JudgeItem(text, tuple(models), version), scores, hits))
+        return scores, hits
 
-    def _submit(self, asked: _PendingItem) -> None:
+    def _submit(self, item: _PendingItem) -> None:
         if len(self._waiting) >= WAITING_MAX or self._task is None or self._task.done():
-            asked.fail("too many texts wait")
+            item.fail("too many texts wait")
             return
-        self._waiting.append(asked)
-        self._bell.set()
+        self._waiting.append(item)
+        self._wakeup.set()
 
     async def _run(self) -> None:
         while True:
-            await self._bell.wait()
+            await self._wakeup.wait()
             batch = self._next_batch()
             if not batch:
-                self._bell.clear()
+                self._wakeup.clear()
                 continue
             try:
                 async with self._lock:
@@ -141,7 +141,7 @@ class ModerationWorkerClient:
                 raise
 
     def _next_batch(self) -> list[_PendingItem]:
-        """Texts for the models together; one for none by itself."""
+        """Takes waiting texts: those for models together, one for patterns alone by itself."""
         batch: list[_PendingItem] = []
         characters = 0
         while self._waiting and len(batch) < BATCH_TEXTS:
@@ -163,9 +163,9 @@ class ModerationWorkerClient:
             self._log.error("moderation_failed", error=reply.error)
             self._fail(batch, reply.error)
             return
-        for each, seen in zip(batch, reply.seen, strict=True):
-            self._resolve(each.scores, seen.scores)
-            self._resolve(each.places, seen.places)
+        for each, result in zip(batch, reply.results, strict=True):
+            self._resolve(each.scores, result.scores)
+            self._resolve(each.hits, result.hits)
 
     def _resolve(self, future: asyncio.Future[Any] | None, result: Any) -> None:
         if isinstance(result, str):
@@ -193,7 +193,7 @@ class ModerationWorkerClient:
         )
 
     async def _restart(self) -> None:
-        """A new worker with what the old one had loaded."""
+        """Starts a new worker, with all that the old one had loaded."""
         while True:
             await self._end()
             self.restarts += 1
@@ -217,13 +217,13 @@ class ModerationWorkerClient:
             await process.wait()
 
     @staticmethod
-    def _fail(asked: Sequence[_PendingItem] | deque[_PendingItem], why: str) -> None:
-        for each in asked:
+    def _fail(items: Sequence[_PendingItem] | deque[_PendingItem], why: str) -> None:
+        for each in items:
             each.fail(why)
 
 
 def _due(timeout_s: float) -> asyncio.Future[Any]:
-    """A future that is late after so long."""
+    """Returns a future that fails after so long."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     timer = loop.call_later(timeout_s, _resolve, future, "late")
@@ -232,7 +232,7 @@ def _due(timeout_s: float) -> asyncio.Future[Any]:
 
 
 def _resolve(future: asyncio.Future[Any] | None, result: Any) -> None:
-    """Text in place of a result is why there is none."""
+    """Ends a future; text in place of a result is why there is none."""
     if future is None or future.done():
         return
     if isinstance(result, str):

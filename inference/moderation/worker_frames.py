@@ -1,7 +1,7 @@
-"""What the server and its moderation worker say to each other: msgpack frames behind their lengths, over pipes.
+"""Frames between the server and its moderation worker: msgpack behind its length, over pipes.
 
 A worker answers every request once, in order; `error` in place of a result says why there is none. Only these two
-ends ever speak it, both of one version.
+ends ever use it, both of one version.
 """
 
 from __future__ import annotations
@@ -15,38 +15,37 @@ FRAME_BYTES_MAX: Final = 64 << 20
 
 
 class LoadRequest(msgspec.Struct, frozen=True, tag="load", array_like=True):
-    """Takes these policies (JSON) in beside those that are there, and loads these models."""
+    """Adds these policies (JSON) to those that are there, and loads these models."""
 
     policies: bytes
     models: tuple[str, ...]
 
 
 class JudgeItem(msgspec.Struct, frozen=True, array_like=True):
-    """A text, the models that are to judge it, and the version of the policy whose input side is to be looked for in
-    it ("": none)."""
+    """A text, the models that judge it, and the version of the policy whose input side is scanned for ("": none)."""
 
     text: str
     models: tuple[str, ...]
     version: str
 
 
-class JudgeRequest(msgspec.Struct, frozen=True, tag="look", array_like=True):
+class JudgeRequest(msgspec.Struct, frozen=True, tag="judge", array_like=True):
     items: tuple[JudgeItem, ...]
 
 
 class JudgeResult(msgspec.Struct, frozen=True, array_like=True):
-    """What became of an item. In place of what failed stands why."""
+    """The result of an item; text in place of a part that failed says why."""
 
     scores: dict[str, Any] | str  # by model
-    places: list[Any] | str  # (hit, start, end) each
+    hits: list[Any] | str  # (hit, start, end) each
 
 
 Request = LoadRequest | JudgeRequest
 
 
 class WorkerReply(msgspec.Struct, frozen=True, array_like=True):
-    versions: dict[str, str] = {}  # of the models, for Load
-    seen: list[JudgeResult] = []  # for Look, an item each
+    versions: dict[str, str] = {}  # of the models, for LoadRequest
+    results: list[JudgeResult] = []  # for JudgeRequest, by item
     error: str | None = None
 
 

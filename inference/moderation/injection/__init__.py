@@ -1,1 +1,1 @@
-"""The prompt injection model: a linear one of our own, its data, and how it is made (`train`)."""
+"""The prompt injection model: a linear one of our own (`model`), its data, and its training (`train`)."""

@@ -1,7 +1,7 @@
-"""A linear model over hashed words: what it sees of a text, and its score. No more than numpy is needed.
+"""Scores prompt injection with a linear model over hashed words. Needs no more than numpy.
 
-A text is the set of its words, pairs and triples of words, each hashed to one of `PLACES` places (`words`, whose hashes
-are the same everywhere); its vector has length 1. The weights are plain arrays, read without pickle.
+A text is the set of its words, pairs and triples of words, each hashed to one of `PLACES` places (`word_hashing`: the
+same everywhere); its vector has length 1. The weights are plain arrays, read without pickle.
 """
 
 from __future__ import annotations

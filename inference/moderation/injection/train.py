@@ -1,14 +1,14 @@
-"""Makes `model.npz` from `train.tsv`: python -m inference.moderation.injection.train
+"""Trains `model.npz` from `train.tsv`: python -m inference.moderation.injection.train
 
-Method. Texts in plain form (`normal`), lower case; words, pairs and triples of words, hashed into 2^15 places; logistic
-regression (L2, C = 4, balanced classes). The data were written for this project by hand: attacks of the published
-families (override, prompt leak, role play, authority, indirect, in five languages) and harmless messages that share
-their words. Both have short and odd ones, down to a single letter: a text is judged by its worst stretch, and a stretch
-can be as little as "b.". What it is judged on, `bench/filters_data/injection_test.tsv`, was written apart from it and
-has no part in training or in the choice of any parameter; the threshold 0.5 is not tuned.
+Method. Texts in plain form (`normalize`), lower case; words, pairs and triples of words, hashed into 2^15 places;
+logistic regression (L2, C = 4, balanced classes). The data were written for this project by hand: attacks of the
+published families (override, prompt leak, role play, authority, indirect, in five languages) and harmless messages that
+share their words. Both have short and odd ones, down to a single letter: a text is judged by its worst segment, and a
+segment can be as little as "b.". What it is judged on, `bench/filters_data/injection_test.tsv`, was written apart from
+it and has no part in training or in the choice of any parameter; the threshold 0.5 is not tuned.
 
 The weights are plain arrays that numpy reads without pickle. (`metatronnanoguard`, a package that ships a model for
-this, was looked at and left: its tokenizer is a pickle, which runs whatever is in it, and it needs PyTorch, 2 GB.)
+this, was tried and left: its tokenizer is a pickle, which runs whatever is in it, and it needs PyTorch, 2 GB.)
 """
 
 from __future__ import annotations

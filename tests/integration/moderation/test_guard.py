@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inference.moderation import BadPolicy, PolicyFilterSet
-from inference.moderation.guard import STRETCH, GuardClient, split_segments
+from inference.moderation.guard import SEGMENT_CHARS, GuardClient, split_segments
 from inference.moderation.policy import GuardConfig, parse_policies
 from inference.moderation.worker_client import NotJudged
 from inference.simulated import SimulatedOptions
@@ -87,8 +87,7 @@ class Scripted:
 async def asked(scripted: Scripted, **guard: Any) -> AsyncIterator[tuple[GuardClient, list[str]]]:
     outcomes: list[str] = []
     async with scripted.listening() as url:
-        client = GuardClient(GuardConfig(url=url, **guard), lambda how, seconds: outcomes.append(how))
-        await client.start()
+        client = await GuardClient.open(GuardConfig(url=url, **guard), lambda outcome, _: outcomes.append(outcome))
         try:
             yield client, outcomes
         finally:
@@ -140,8 +139,7 @@ async def test_one_that_is_away_or_slow_is_no_judgement() -> None:
         with pytest.raises(NotJudged, match="late"):
             await client.classify("text", 0.05)
         assert outcomes == ["late"]
-    away = GuardClient(GuardConfig(url="http://127.0.0.1:9/v1"))
-    await away.start()
+    away = await GuardClient.open(GuardConfig(url="http://127.0.0.1:9/v1"))
     with pytest.raises(NotJudged):
         await away.classify("text", 20)
     await away.close()
@@ -160,8 +158,8 @@ async def test_so_many_at_once_so_many_wait_and_no_more() -> None:
         assert scripted.most == 2 and outcomes.count("busy") == 2
 
 
-async def test_a_long_text_is_judged_in_stretches_as_its_worst() -> None:
-    text = "word " * (STRETCH // 2) + "bomb" + " word" * STRETCH
+async def test_a_long_text_is_judged_in_segments_as_its_worst() -> None:
+    text = "word " * (SEGMENT_CHARS // 2) + "bomb" + " word" * SEGMENT_CHARS
     assert "".join(piece[200 * (n > 0) :] for n, piece in enumerate(split_segments(text))) == text
     scripted = Scripted()
     async with asked(scripted) as (client, _):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import profanity_check
 import pytest
@@ -12,8 +10,6 @@ from inference.moderation import classifiers
 from inference.moderation.injection.model import FILE
 from inference.moderation.injection.train import DATA, read, train
 from inference.moderation.word_hashing import codes_of, hashes_of, hashes_of_each, word_characters
-from inference.moderation.worker import ModerationWorker
-from inference.moderation.worker_frames import JudgeItem, JudgeRequest
 
 
 def test_toxicity_says_what_its_package_says() -> None:
@@ -84,24 +80,6 @@ def test_names_are_found_with_their_places() -> None:
         ("person", "Maria Gonzalez"),
         ("location", "London"),
     }
-
-
-class Picky:
-    """A model that one text makes fail."""
-
-    version = "picky/1"
-
-    def judge(self, texts: Sequence[str]) -> list[float]:
-        if "poison" in texts:
-            raise ValueError("no")
-        return [0.5] * len(texts)
-
-
-def test_a_text_that_makes_a_model_fail_fails_alone() -> None:
-    worker = ModerationWorker()
-    worker._models["picky"] = Picky()
-    reply = worker.answer(JudgeRequest(tuple(JudgeItem(text, ("picky",), "") for text in ("a", "poison", "b"))))
-    assert [each.scores for each in reply.seen] == [{"picky": 0.5}, "ValueError: no", {"picky": 0.5}]
 
 
 def test_hashes_do_not_depend_on_how_long_the_text_around_them_is() -> None:

@@ -149,7 +149,7 @@ def test_redaction_replaces_the_span_and_goes_on_from_there() -> None:
 
 def test_async_shows_at_once_and_takes_back() -> None:
     retracting = policy(mode="async", action="retract")
-    filters = [PolicyOutputFilter(retracting, Scanner(retracting.output), told="Hello. ")]
+    filters = [PolicyOutputFilter(retracting, Scanner(retracting.output), shown="Hello. ")]
     shown, release = run(filters, list("Mail ana@example.org now"))
     assert shown.startswith("Mail ana@example.org ")
     assert release is not None and release.restart and release.retracted is not None

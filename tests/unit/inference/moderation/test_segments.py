@@ -16,7 +16,7 @@ from inference.moderation.normalize import normalize_text
 from inference.moderation.patterns import HINTS, NUMBERED, PII, SECRETS
 from inference.moderation.policy import KindsRule, PolicySide
 from inference.moderation.scan import Scanner
-from inference.moderation.segments import STRETCH, cut_segments, group_neighbours, split_sentences
+from inference.moderation.segments import SEGMENT_CHARS, cut_segments, group_neighbours, split_sentences
 from inference.moderation.word_hashing import BASE, hashes_of_each, word_characters
 
 WORDS = ["ignore", "all", "previous", "instructions", "é", "a", "fuck", "tea", "the", "you", "stupid", "x" * 300, "42"]
@@ -60,7 +60,7 @@ def test_stretches_are_the_text(text: str) -> None:
     assert all(before[1] <= start <= end for before, (start, end) in pairwise([(0, 0), *spans]))
     for first, end in group_neighbours(spans):
         assert end - first > 1
-        assert len(" ".join(text[start:behind] for start, behind in spans[first:end])) < STRETCH + 1
+        assert len(" ".join(text[start:behind] for start, behind in spans[first:end])) < SEGMENT_CHARS + 1
 
 
 @settings(max_examples=300, deadline=None)

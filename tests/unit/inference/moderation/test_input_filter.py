@@ -1,0 +1,107 @@
+"""A message's verdict: what patterns and classifiers come to together, and when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from inference.moderation.input_filter import INLINE_MAX, PolicyInputFilter, redact_spans, scan_message
+from inference.moderation.policy import KindsRule, PhraseRule, Policy, PolicySide, ScoreRule
+from inference.moderation.scan import Scanner
+from inference.moderation.worker_client import NotJudged
+from sessions.model.types import LOCAL_PRINCIPAL
+from sessions.model.verdicts import PASS, Verdict
+
+LONG = "x " * INLINE_MAX
+
+
+def side(toxicity: str = "flag", pii: str = "redact") -> PolicySide:
+    return PolicySide(
+        phrases=PhraseRule(deny=("nightjar",), action="flag"),
+        pii=KindsRule(kinds=("email", "person"), action=pii),  # type: ignore[arg-type]
+        toxicity=ScoreRule(action=toxicity),  # type: ignore[arg-type]
+    )
+
+
+class Worker:
+    """Has one result for every text: scores, or why there are none."""
+
+    def __init__(
+        self, scores: dict[str, Any] | Exception, hits: Exception | None = None, rules: PolicySide | None = None
+    ):
+        self.scores, self.hits = scores, hits
+        self.scanner = Scanner(rules or side())
+        self.scanned: list[str] = []
+
+    def __call__(self, text: str, *, scan: bool) -> tuple[asyncio.Future[Any] | None, asyncio.Future[Any] | None]:
+        if scan:
+            self.scanned.append(text)
+        return _future(self.scores), _future(self.hits or scan_message(self.scanner, text)) if scan else None
+
+
+def _future(result: Any) -> asyncio.Future[Any]:
+    future = asyncio.get_running_loop().create_future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
+async def check(text: str, worker: Worker, rules: PolicySide | None = None) -> Verdict:
+    policy = Policy(input=rules or side(), input_message="No.")
+    return await PolicyInputFilter(policy, Scanner(policy.input), worker).check(LOCAL_PRINCIPAL, text)
+
+
+def categories(verdict: Verdict) -> list[str]:
+    return [each.category for each in verdict.findings]
+
+
+FINE = {"toxicity": 0.1, "entities": []}
+
+
+async def test_a_harmless_message_passes_and_an_empty_one_is_not_judged() -> None:
+    assert await check("Good morning", Worker(FINE)) == PASS
+    assert await check("", Worker(RuntimeError("nobody is asked"))) == PASS
+
+
+async def test_names_and_patterns_are_redacted_together() -> None:
+    worker = Worker({"toxicity": 0.1, "entities": [("person", 0, 3, 0.9), ("location", 4, 6, 0.9)]})
+    verdict = await check("Ana is ana@mail.example now", worker)
+    assert (verdict.action, verdict.replacement) == ("redact", "[person] is [email] now")
+    assert categories(verdict) == ["pii/email", "pii/person"] and worker.scanned == []
+
+
+async def test_a_long_message_is_scanned_in_the_worker() -> None:
+    worker = Worker(FINE)
+    verdict = await check(LONG + "ana@mail.example", worker)
+    assert verdict.action == "redact" and verdict.replacement == LONG + "[email]" and len(worker.scanned) == 1
+
+
+@pytest.mark.parametrize(("action", "expected"), [("block", "block"), ("flag", "flag")])
+async def test_a_score_over_the_threshold_acts(action: str, expected: str) -> None:
+    rules = side(action)
+    verdict = await check("You fool", Worker({"toxicity": (0.9, "insult"), "entities": []}), rules)
+    assert verdict.action == expected and categories(verdict) == ["toxicity/insult"]
+    assert verdict.message == ("No." if expected == "block" else "")
+
+
+@pytest.mark.parametrize("failure", [NotJudged("late"), {"toxicity": NotJudged("late"), "entities": []}])
+@pytest.mark.parametrize(("action", "expected"), [("block", "block"), ("flag", "flag")])
+async def test_a_failed_classifier_blocks_or_flags(failure: Any, action: str, expected: str) -> None:
+    rules = side(action, pii="flag")
+    verdict = await check("Good morning", Worker(failure), rules)
+    assert verdict.action == expected and "toxicity/unjudged" in categories(verdict)
+
+
+async def test_what_cannot_be_scanned_is_refused_where_it_would_be_redacted() -> None:
+    verdict = await check(LONG, Worker(FINE, hits=NotJudged("the worker ended")))
+    assert (verdict.action, verdict.category) == ("block", "pii")
+    assert categories(verdict) == ["phrases/unjudged", "pii/unjudged"]
+
+
+def test_overlapping_spans_are_replaced_once() -> None:
+    spans = [(2, 5, "[b]"), (0, 4, "[a]"), (0, 2, "[short]"), (6, 7, "[c]")]
+    assert redact_spans("0123456789", spans) == "[a]5[c]789"

@@ -1,0 +1,73 @@
+"""Policy files: read as a whole, refused with the place of what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inference.moderation.policy import FILE_BYTES_MAX, BadPolicy, parse_policies, read_policies
+
+GOOD = """
+[guards.g]
+url = "http://guard.example/v1"
+[policies.default]
+[policies.careful]
+mode = "strict"
+[policies.careful.input]
+pii = { kinds = ["email", "person"], action = "redact" }
+guard = { name = "g" }
+[policies.careful.output]
+toxicity = { action = "flag" }
+[tenants]
+acme = "careful"
+"""
+
+
+def test_a_tenant_has_its_policy_and_all_others_the_default() -> None:
+    policies = parse_policies(GOOD)
+    careful = policies.of("acme")
+    assert careful.mode == "strict" and policies.of("other").mode == "window"
+    assert careful.input.models == ("guard", "entities") and list(careful.input.rules) == ["pii", "guard"]
+    assert policies.models == {"guard", "entities", "toxicity"} and policies.guarded == {"g"}
+
+
+def test_a_version_is_of_what_a_policy_says() -> None:
+    first, second = parse_policies(GOOD), parse_policies(GOOD.replace("flag", "block"))
+    assert first.of("acme").version == parse_policies(GOOD).of("acme").version != second.of("acme").version
+    assert first.of("other").version == second.of("other").version
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[policies.other]\n", "`default`"),
+        ("[policies.default]\nmodes = 'x'\n", "modes"),
+        ("[policies.default]\n[tenants]\na = 'b'\n", "tenants.a"),
+        ("[policies.default.input]\npii = { kinds = ['emails'] }\n", "policies.default.input.pii.kinds"),
+        ("[policies.default.output]\npii = { kinds = ['person'] }\n", "in messages only"),
+        ("[policies.default.input]\nphrases = { deny = [] }\n", "`deny` is empty"),
+        ("[policies.default.input]\ntoxicity = { action = 'redact' }\n", "names no span"),
+        ("[policies.default.output]\nsecrets = { action = 'retract' }\n", "mode `async`"),
+        ("[policies.default.input]\nguard = {}\n", "no guard named 'default'"),
+        ("[policies.default", "']'"),
+    ],
+)
+def test_a_malformed_policy_is_refused_with_its_place(text: str, why: str) -> None:
+    with pytest.raises(BadPolicy) as caught:
+        parse_policies(text)
+    assert why in caught.value.public_message
+
+
+def test_a_file_is_toml_or_json_and_named_where_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('{"policies": {"default": {"mode": "async"}}}')
+    assert read_policies(str(path)).of("any").mode == "async"
+    path.write_text("{")
+    with pytest.raises(BadPolicy, match=r"p\.json"):
+        read_policies(str(path))
+    with pytest.raises(BadPolicy, match=r"missing\.toml"):
+        read_policies(str(tmp_path / "missing.toml"))
+    path.write_bytes(b" " * (FILE_BYTES_MAX + 1))
+    with pytest.raises(BadPolicy, match="larger"):
+        read_policies(str(path))

@@ -1,0 +1,92 @@
+"""What is found in plain text, and how much of its end may still become a hit."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from inference.moderation.normalize import fold_case
+from inference.moderation.patterns import WORD_MAX
+from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
+from inference.moderation.scan import Scanner, possible_decodings
+
+SIDE = PolicySide(
+    phrases=PhraseRule(deny=("Project Nightjar", "ant"), allow=("project nightjar museum",), words=True),
+    pii=KindsRule(kinds=("email",), action="redact"),
+    secrets=KindsRule(action="redact"),
+)
+SCANNER = Scanner(SIDE)
+
+
+def find(text: str, scanner: Scanner = SCANNER, before: str = "") -> list[tuple[str, str]]:
+    """(what was hit, its kind) of each hit."""
+    return [(text[hit.start : hit.end], hit.kind) for hit in scanner.find(text, fold_case(text), before=before)]
+
+
+@pytest.mark.parametrize(
+    ("text", "hits"),
+    [
+        ("the PROJECT nightjar!", [("PROJECT nightjar", "phrase")]),
+        ("the project nightjar museum", []),
+        ("pregnant", []),  # a letter touches it
+        ("an ant", [("ant", "phrase")]),
+        ("cebwrpg avtugwne", [("cebwrpg avtugwne", "rot13")]),
+        ("nag", []),  # too short for ROT13 to be more than chance
+        ("mail a@b.example", [("a@b.example", "email")]),
+        ("call +49 30 90182012", []),  # a kind that the policy leaves out
+    ],
+)
+def test_phrases_and_kinds(text: str, hits: list[tuple[str, str]]) -> None:
+    assert find(text) == hits
+
+
+def test_the_code_point_before_counts() -> None:
+    assert find("ant") and not find("ant", before="w")
+
+
+@pytest.mark.parametrize("packed", [base64.b64encode(b"it is project nightjar").decode(), b"project nightjar".hex(),
+                                    "project%20%6eight%6aar"])  # fmt: skip
+def test_encoded_words_are_read_through(packed: str) -> None:
+    assert find(f"see {packed} now") == [(packed, "encoded phrase")]
+
+
+def test_what_is_no_text_is_no_decoding() -> None:
+    assert list(possible_decodings("a" * 17)) == []
+    assert list(possible_decodings("ff" * 10)) == []
+    assert list(possible_decodings("100%")) == []
+
+
+def test_a_private_key_is_blocked_where_secrets_are_redacted() -> None:
+    text = "-----BEGIN RSA PRIVATE KEY-----"
+    (hit,) = SCANNER.find(text, fold_case(text))
+    assert (hit.kind, hit.action) == ("private_key", "block")
+
+
+def test_hits_come_in_order_and_a_block_first() -> None:
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=("a@b",)), pii=KindsRule(action="redact")))
+    text = "a@b.example, c@d.example"
+    assert [(hit.start, hit.action) for hit in scanner.find(text, text)] == [
+        (0, "block"),
+        (0, "redact"),
+        (13, "redact"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [("a word. ", 0), ("the proj", 4), ("the project nig", 11), ("mail a@b.exa", 7), ("x" * 2_000, WORD_MAX)],
+)
+def test_the_end_that_may_become_a_hit_stays_open(text: str, held: int) -> None:
+    assert SCANNER.open(text, fold_case(text)) == held
+
+
+def test_a_number_may_go_on_behind_a_space() -> None:
+    scanner = Scanner(PolicySide(pii=KindsRule()))
+    assert scanner.open("card 4111 1111 ", "card 4111 1111 ") == len("4111 1111 ")
+
+
+def test_an_empty_side_finds_nothing_and_holds_nothing() -> None:
+    scanner = Scanner(PolicySide())
+    assert scanner.empty and scanner.find("project nightjar", "project nightjar") == []
+    assert scanner.open("project", "project") == 0

@@ -1,0 +1,77 @@
+"""The server's end of a worker process: batches, deadlines, and a new worker when one dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from inference.moderation import worker_client
+from inference.moderation.policy import parse_policies
+from inference.moderation.worker_client import ModerationWorkerClient, NotJudged
+
+POLICIES = parse_policies("[policies.default.input]\nphrases = { deny = ['nightjar'] }\n")
+VERSION = POLICIES.of("any").version
+
+
+@asynccontextmanager
+async def working(*models: str) -> AsyncIterator[ModerationWorkerClient]:
+    client = ModerationWorkerClient("test")
+    await client.start()
+    try:
+        await client.load(msgspec.json.encode(POLICIES), models)
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_texts_that_wait_share_a_batch_and_patterns_alone_go_one_by_one() -> None:
+    async with working("prompt_injection") as client:
+        scores = [client.classify(f"text {n}", ["prompt_injection"], 20) for n in range(5)]
+        both, hits = client.classify_and_scan("a nightjar", ["prompt_injection"], VERSION, 20)
+        assert all(set(each) == {"prompt_injection"} for each in await asyncio.gather(*scores, both))
+        assert (client.batches, client.texts) == (1, 6)
+        assert [(start, end) for _, start, end in await hits] == [(2, 10)]
+        await asyncio.gather(*(client.scan("a nightjar", VERSION, 20) for _ in range(3)))
+        assert (client.batches, client.texts) == (4, 9)
+
+
+async def test_a_worker_that_dies_is_replaced_with_all_that_it_had_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_client, "RESTART_S", 0.0)
+    async with working() as client:
+        assert client._process is not None
+        os.kill(client._process.pid, signal.SIGKILL)
+        with pytest.raises(NotJudged, match="ended"):
+            await client.scan("a nightjar", VERSION, 20)
+        assert len(await client.scan("a nightjar", VERSION, 20)) == 1 and client.restarts == 1
+
+
+async def test_a_text_that_is_late_fails_and_leaves_the_worker_alone() -> None:
+    async with working() as client:
+        with pytest.raises(NotJudged, match="late"):
+            await client.scan("a nightjar", VERSION, 0)
+        assert len(await client.scan("a nightjar", VERSION, 20)) == 1 and client.restarts == 0
+
+
+async def test_a_failure_in_the_worker_is_the_texts_own() -> None:
+    async with working() as client:
+        with pytest.raises(NotJudged, match="KeyError"):
+            await client.scan("a nightjar", "0" * 16, 20)
+        with pytest.raises(NotJudged, match="nothing"):
+            await client.load(msgspec.json.encode(POLICIES), ["nothing"])
+        assert len(await client.scan("a nightjar", VERSION, 20)) == 1
+
+
+async def test_too_many_texts_and_a_closed_worker_fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_client, "WAITING_MAX", 2)
+    async with working() as client:
+        waiting = [client.scan("x", VERSION, 20) for _ in range(3)]
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [isinstance(each, NotJudged) for each in results] == [False, False, True]
+    with pytest.raises(NotJudged):
+        await client.scan("x", VERSION, 20)
