@@ -82,7 +82,7 @@ from transport.ops.metric_sources import (
 )
 from transport.ops.metrics_server import MetricsServer
 from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
-from transport.ops.operator_link import drain, list_members, list_sessions
+from transport.ops.operator_requests import drain, list_members, list_sessions
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.peer import GrpcDialer, PeerServer

@@ -17,7 +17,7 @@ from bench.support import command_line, report
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device, device
 from tests.support.percentiles import percentile
-from transport.ops.operator_link import SessionQuery, list_sessions
+from transport.ops.operator_requests import SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
 IDLE_S = 4.0

@@ -28,7 +28,7 @@ RESORT_S = 5.0
 Hits = Callable[[int], None]
 
 
-class Request(msgspec.Struct):
+class TracedRequest(msgspec.Struct):
     timestamp: int
     input_length: int
     output_length: int
@@ -46,7 +46,7 @@ class Request(msgspec.Struct):
 class Lineage:
     """Which request goes on with which, from what came before it only."""
 
-    def __init__(self, requests: list[Request]) -> None:
+    def __init__(self, requests: list[TracedRequest]) -> None:
         self.kinds: list[SilenceKind] = []
         self.before: list[int | None] = []
         turns: list[int] = []
@@ -72,7 +72,7 @@ class Lineage:
                 owner[block] = number
 
 
-def fitted(requests: list[Request], lineage: Lineage, until: int) -> ReturnModel:
+def fitted(requests: list[TracedRequest], lineage: Lineage, until: int) -> ReturnModel:
     model = ReturnModel()
     silent: dict[int, None] = {}
     for number in range(until):
@@ -93,7 +93,7 @@ def prefix_hits(blocks: list[int], cached: object) -> int:
     return len(blocks)
 
 
-def infinite(requests: list[Request], half: int) -> int:
+def infinite(requests: list[TracedRequest], half: int) -> int:
     cached: set[int] = set()
     hits = 0
     for number, request in enumerate(requests):
@@ -102,7 +102,7 @@ def infinite(requests: list[Request], half: int) -> int:
     return hits
 
 
-def lru(requests: list[Request], half: int, capacity: int, *, whole: bool) -> int:
+def lru(requests: list[TracedRequest], half: int, capacity: int, *, whole: bool) -> int:
     cached: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for number, request in enumerate(requests):
@@ -117,7 +117,7 @@ def lru(requests: list[Request], half: int, capacity: int, *, whole: bool) -> in
 
 
 def expected_return(
-    requests: list[Request], lineage: Lineage, half: int, capacity: int, model: ReturnModel
+    requests: list[TracedRequest], lineage: Lineage, half: int, capacity: int, model: ReturnModel
 ) -> tuple[int, int]:
     """(hits in the second half, blocks held at most). Evicts from the ends of the sessions that rank lowest."""
     holder: dict[int, int] = {}  # block -> the request that used it last
@@ -152,7 +152,7 @@ def expected_return(
 
 def main(arguments: argparse.Namespace) -> None:
     with Path(arguments.trace).open("rb") as file:
-        requests = [msgspec.json.decode(line, type=Request) for line in file]
+        requests = [msgspec.json.decode(line, type=TracedRequest) for line in file]
     half = len(requests) // 2
     lineage = Lineage(requests)
     started = time.perf_counter()

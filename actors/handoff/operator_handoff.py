@@ -37,7 +37,7 @@ class OperatorHandoff:
             if chosen is None:
                 raise Conflict("session_stays", "There is no other replica that could take it.", retryable=True)
             return chosen
-        for member in self._planner.others():
+        for member in self._planner.other_members():
             if member.replica == to:
                 if not self._planner.can_take(member):
                     why = f"{to!r} cannot take it: it drains or serves another model."

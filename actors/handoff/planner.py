@@ -34,7 +34,7 @@ class HandoffPlanner:
     def view(self) -> View:
         return self.membership.view
 
-    def others(self) -> list[Member]:
+    def other_members(self) -> list[Member]:
         """The other replicas."""
         me = self.runtime.identity.replica
         return [member for member in self.view.members if member.replica != me]

@@ -71,7 +71,7 @@ class Rebalancer:
         """How many sessions are to go now, and to whom."""
         planner, me = self._planner, self._runtime.identity.replica
         bound = self._bounds.limits(planner.view, model=self._engine.info.model).get(me)
-        others = [member for member in planner.others() if planner.can_take(member) and member.weight > 0]
+        others = [member for member in planner.other_members() if planner.can_take(member) and member.weight > 0]
         load = self._load()
         if bound is None or not others or load <= max(bound, self._limits.load_min):
             return 0, None

@@ -43,7 +43,7 @@ from sessions.actor.actor import Actor
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.mailbox import ActorStopped
 from sessions.clock import Clock
-from sessions.machine.inputs_effects import Activated
+from sessions.machine.inputs_and_effects import Activated
 from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.authorization import deleted, demand, may_see, not_found

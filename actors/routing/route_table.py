@@ -21,7 +21,7 @@ import structlog
 from actors.cluster.placement import Placement
 from actors.hosting.ownership import last_replica
 from actors.peer.links import Links
-from actors.routing.limits import RouterLimits
+from actors.routing.router_limits import RouterLimits
 from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.types import ActivationId, ReplicaId, SessionKey

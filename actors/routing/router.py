@@ -23,8 +23,8 @@ from actors.cluster.placement import Placement
 from actors.hosting.ownership import Moved, session_moving_error
 from actors.hosting.task_scope import TaskScope
 from actors.peer.links import Connect, LinkDown, Links, unreachable
-from actors.routing.limits import RouterLimits
 from actors.routing.route_table import RouteTable, RouteUnavailable, retryable_elsewhere
+from actors.routing.router_limits import RouterLimits
 from actors.routing.subscriptions import Subscriptions
 from sessions.backoff import Backoff
 from sessions.model import commands as cm

@@ -27,8 +27,8 @@ import structlog
 from actors.hosting.ownership import Identity, Moved
 from actors.hosting.recovery_gate import READ
 from actors.peer.links import LinkDown, Links, PeerLink, identity
-from actors.routing.limits import RouterLimits
 from actors.routing.route_table import RouteTable
+from actors.routing.router_limits import RouterLimits
 from sessions.backoff import Backoff
 from sessions.model.errors import Gone, NotFound, SessileError, Unavailable
 from sessions.model.events import Record

@@ -38,7 +38,7 @@ from persistence.postgres.audit_rows import (
     too_much_contention,
 )
 from persistence.postgres.connection import PooledConnection, connection_settings, terminate
-from persistence.postgres.faults import FAILURES, NO_ANSWER, ONE_WRITE_IS_BAD, translate, unavailable
+from persistence.postgres.error_mapping import FAILURES, NO_ANSWER, ONE_WRITE_IS_BAD, translate, unavailable
 from persistence.postgres.incarnation import KnownPosition, settle_incarnation
 from persistence.postgres.schema import migrate
 from persistence.sql.script import Chain, Lock, LockChain, Query, Script

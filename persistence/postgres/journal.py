@@ -9,7 +9,7 @@ from persistence.codec import HeadBody, encode_head_body
 from persistence.postgres import statements as sql
 from persistence.postgres.connection import terminate
 from persistence.postgres.database import PostgresDatabase
-from persistence.postgres.faults import FAILURES, NO_ANSWER, translate
+from persistence.postgres.error_mapping import FAILURES, NO_ANSWER, translate
 from persistence.postgres.purge import purge_commands, purge_session
 from persistence.sql.log_pages import read_rest
 from persistence.validation import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, fenced, unknown_cursor

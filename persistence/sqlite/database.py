@@ -33,7 +33,7 @@ from persistence.group_commit import GroupCommit, GroupLimits, Write
 from persistence.sql.script import Chain, Query, Script
 from persistence.sqlite.audit_rows import chain, secret_of
 from persistence.sqlite.checkpoints import LAST_RESORT, Checkpointer, checkpoint, connector
-from persistence.sqlite.faults import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
+from persistence.sqlite.error_mapping import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
 from persistence.sqlite.library import CHECKPOINTS_BESIDE_COMMITS, sqlite3
 from persistence.sqlite.schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
 from persistence.sqlite.transaction import (

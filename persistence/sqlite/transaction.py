@@ -19,7 +19,7 @@ from persistence.codec import Codec
 from persistence.group_commit import Write
 from persistence.sqlite import statements as sql
 from persistence.sqlite.audit_rows import chain
-from persistence.sqlite.faults import CommitFailed, RollbackFailed, StoreOvertaken
+from persistence.sqlite.error_mapping import CommitFailed, RollbackFailed, StoreOvertaken
 from persistence.sqlite.library import sqlite3
 from persistence.validation import FENCES_PER_INCARNATION, FIRST_KEY, fenced, purged_row
 from persistence.write_batch import AppendWrite, GrantWrite, JobWrite

@@ -29,8 +29,8 @@ from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
 from sessions.actor.step_observer import observed_step, record_cases
-from sessions.machine import inputs_effects
-from sessions.machine.inputs_effects import Step
+from sessions.machine import inputs_and_effects
+from sessions.machine.inputs_and_effects import Step
 from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.errors import Fenced, Overloaded, Unavailable
@@ -74,7 +74,7 @@ class Actor:
         self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
-        self._engine_lane: deque[OutputAccumulator | inputs_effects.Input] = deque()
+        self._engine_lane: deque[OutputAccumulator | inputs_and_effects.Input] = deque()
         self._turns: dict[ResponseId, GenerationTask] = {}
         self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
@@ -120,7 +120,7 @@ class Actor:
     def user(self) -> str | None:
         return self._machine.state.user
 
-    def activate(self, cause: inputs_effects.Activated) -> None:
+    def activate(self, cause: inputs_and_effects.Activated) -> None:
         """The first input: goes on with what the log says is unfinished."""
         self.post(cause)
 
@@ -163,8 +163,8 @@ class Actor:
         """Goes on after a seal: open responses are generated further from where the log ends."""
         if self.phase is Phase.SEALED:
             self.phase = Phase.WARM
-            self.post(inputs_effects.ResponsesPaused())
-            self.post(inputs_effects.ResponsesResumed())
+            self.post(inputs_and_effects.ResponsesPaused())
+            self.post(inputs_and_effects.ResponsesResumed())
             self._settle()
 
     async def settled(self) -> None:
@@ -210,10 +210,10 @@ class Actor:
 
     def readers_left(self, *, cancel: bool) -> None:
         """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
-        self.post(inputs_effects.Orphaned() if cancel else inputs_effects.ResponsesPaused())
+        self.post(inputs_and_effects.Orphaned() if cancel else inputs_and_effects.ResponsesPaused())
 
     def readers_back(self) -> None:
-        self.post(inputs_effects.ResponsesResumed())
+        self.post(inputs_and_effects.ResponsesResumed())
 
     # -- from turns ------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Actor:
         self._engine_lane.append(output)
         self._wake()
 
-    def post(self, input: inputs_effects.Input) -> None:
+    def post(self, input: inputs_and_effects.Input) -> None:
         self._engine_lane.append(input)
         self._wake()
 
@@ -307,7 +307,7 @@ class Actor:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
-        input = inputs_effects.Command(principal, command, request.digest)
+        input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.continues_turn(command):
@@ -346,7 +346,7 @@ class Actor:
         Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
         is thrown away with the actor if it is refused."""
         effects = step.effects
-        if effects and all(isinstance(effect, inputs_effects.Start) for effect in effects):
+        if effects and all(isinstance(effect, inputs_and_effects.Start) for effect in effects):
             self._perform_all(effects)
             effects = []
         if step.durable:
@@ -368,26 +368,26 @@ class Actor:
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
-    def _perform_all(self, effects: list[inputs_effects.Effect]) -> None:
+    def _perform_all(self, effects: list[inputs_and_effects.Effect]) -> None:
         for effect in effects:
             self._perform(effect)
 
-    def _perform(self, effect: inputs_effects.Effect) -> None:
+    def _perform(self, effect: inputs_and_effects.Effect) -> None:
         match effect:
-            case inputs_effects.Start():
+            case inputs_and_effects.Start():
                 self._start(effect)
-            case inputs_effects.Stop():
+            case inputs_and_effects.Stop():
                 self._stop(effect.response_id)
-            case inputs_effects.ArmToolDeadline():
+            case inputs_and_effects.ArmToolDeadline():
                 due_s = (effect.since - self._world.now_ms()) / 1000 + self._world.limits.tool_deadline_s
                 self._deadlines[effect.response_id] = self._loop.call_later(
-                    max(due_s, 0.0), self.post, inputs_effects.ToolDeadline(effect.response_id)
+                    max(due_s, 0.0), self.post, inputs_and_effects.ToolDeadline(effect.response_id)
                 )
-            case inputs_effects.Erase():
+            case inputs_and_effects.Erase():
                 self._end(Phase.GONE)
                 self._world.spawn(self._erase())
 
-    def _start(self, start: inputs_effects.Start) -> None:
+    def _start(self, start: inputs_and_effects.Start) -> None:
         open_ = self._machine.state.open.get(start.response_id)
         if open_ is None or self.phase is not Phase.WARM:
             return

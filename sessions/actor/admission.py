@@ -37,7 +37,7 @@ import msgspec
 import structlog
 
 from sessions.limits import BrownoutStep, Forecast, Limits, LimitsNow, Target
-from sessions.machine.inputs_effects import Command
+from sessions.machine.inputs_and_effects import Command
 from sessions.machine.responses import response_id_of
 from sessions.model import commands as cm
 from sessions.model.errors import Overloaded

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from sessions.actor.actor_context import ActorContext
-from sessions.machine.inputs_effects import Command, Prepared
+from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError, TooLarge

@@ -22,7 +22,7 @@ import msgspec
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.snapshots import SnapshotPolicy
-from sessions.machine.inputs_effects import Step
+from sessions.machine.inputs_and_effects import Step
 from sessions.machine.state import State
 from sessions.model.commands import Ok
 from sessions.model.errors import Fenced, Overloaded, SessileError, TooLarge, Unavailable

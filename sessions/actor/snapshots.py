@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sessions.machine.inputs_effects import Step
+from sessions.machine.inputs_and_effects import Step
 from sessions.machine.state import State, pack_state
 from sessions.model.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.model.journal_types import Snapshot

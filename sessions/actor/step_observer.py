@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sessions.actor.actor_context import ActorContext
-from sessions.machine.inputs_effects import (
+from sessions.machine.inputs_and_effects import (
     Command,
     GenerationFailed,
     GenerationFinished,

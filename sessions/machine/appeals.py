@@ -7,7 +7,7 @@ made once: the log remembers it. Whether filters refuse its text was checked jus
 
 from __future__ import annotations
 
-from sessions.machine.inputs_effects import Command
+from sessions.machine.inputs_and_effects import Command
 from sessions.machine.responses import response_not_found
 from sessions.machine.state import State
 from sessions.machine.step_builder import StepBuilder

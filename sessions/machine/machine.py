@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from sessions.billing.prices import PriceBook
-from sessions.machine import appeals, message_commands, responses, session_commands, turn_command
-from sessions.machine.inputs_effects import (
+from sessions.machine import appeals, message_commands, responses, session_commands, turn_commands
+from sessions.machine.inputs_and_effects import (
     Activated,
     Command,
     Fitted,
@@ -143,7 +143,7 @@ class Machine:
 
     def continues_turn(self, command: cm.ActorCommand) -> bool:
         """Whether a command only goes on with a turn that was let in when it began."""
-        return turn_command.continues_turn(self.state, command)
+        return turn_commands.continues_turn(self.state, command)
 
     def _command(self, build: StepBuilder, input: Command) -> None:
         principal, command, out = input.principal, input.command, build.out
@@ -196,7 +196,7 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
         return session_commands.create_session(build, principal, command)
     if state.info is None and cm.session_settings_of(command) is not None:
         assert isinstance(command, cm.TurnCreate)
-        return turn_command.create_turn(build, input, command)
+        return turn_commands.create_turn(build, input, command)
     if state.info is None or not may_see(principal, state.key, state.user):
         raise not_found(state.key)
     if state.deleted:
@@ -213,7 +213,7 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
         case cm.ResponseCreate():
             return message_commands.create_response(build, input, command)
         case cm.TurnCreate():
-            return turn_command.create_turn(build, input, command)
+            return turn_commands.create_turn(build, input, command)
         case cm.ResponseCancel():
             return message_commands.cancel_response(build, command)
         case cm.ToolOutput():

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from sessions.machine import item_tree
-from sessions.machine.inputs_effects import Command, Prepared
+from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.machine.item_tree import busy_conflict
 from sessions.machine.responses import (
     NewResponse,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessions.machine import event_writer, item_tree
-from sessions.machine.inputs_effects import (
+from sessions.machine.inputs_and_effects import (
     Activated,
     ArmToolDeadline,
     GenerationFailed,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from sessions.machine.inputs_effects import Erase
+from sessions.machine.inputs_and_effects import Erase
 from sessions.machine.item_tree import busy_conflict
 from sessions.machine.responses import end_incomplete, end_queued, response_not_found
 from sessions.machine.step_builder import StepBuilder

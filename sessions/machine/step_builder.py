@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from sessions.billing.prices import PriceBook
-from sessions.machine.inputs_effects import Prepared, Step
+from sessions.machine.inputs_and_effects import Prepared, Step
 from sessions.machine.state import State, apply
 from sessions.model import events as ev
 from sessions.model.types import Item, ResponseId, UnixMs, Usage

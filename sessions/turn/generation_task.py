@@ -13,7 +13,7 @@ import asyncio
 
 import structlog
 
-from sessions.machine.inputs_effects import Fitted, GenerationFailed, GenerationFinished, GenerationStopped
+from sessions.machine.inputs_and_effects import Fitted, GenerationFailed, GenerationFinished, GenerationStopped
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Internal, SessileError
 from sessions.model.types import Usage

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from sessions.machine import item_tree
-from sessions.machine.inputs_effects import Prepared
+from sessions.machine.inputs_and_effects import Prepared
 from sessions.machine.state import Open, State, cut_of
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput

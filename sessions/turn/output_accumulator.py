@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from sessions.machine import event_writer
-from sessions.machine.inputs_effects import Input, Output
+from sessions.machine.inputs_and_effects import Input, Output
 from sessions.machine.state import Open
 from sessions.model.types import Json, Message, ResponseId
 from sessions.model.verdicts import Finding, Verdict

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sessions.machine.inputs_effects import Step
+from sessions.machine.inputs_and_effects import Step
 from sessions.metrics import Metrics
 from sessions.model.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.model.types import ResponseId, TenantId

@@ -26,7 +26,7 @@ from actors.directory.valkey import ValkeyDirectory
 from persistence import open_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.wire_client import WireClient, connected, text_of
-from transport.ops.operator_link import SessionPage, SessionQuery, list_sessions
+from transport.ops.operator_requests import SessionPage, SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
 ROOT = Path(__file__).resolve().parents[2]

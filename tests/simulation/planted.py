@@ -30,7 +30,7 @@ import transport.reading.log_reader
 import transport.reading.reader_set
 from actors.routing.router import Router
 from sessions.actor.actor import Actor, Phase
-from sessions.machine.inputs_effects import Activated
+from sessions.machine.inputs_and_effects import Activated
 from sessions.model.journal_types import Append, Head
 from sessions.model.request import request_of
 from sessions.model.types import SessionKey

@@ -15,7 +15,7 @@ from actors.hosting.runtime import RuntimeLimits
 from actors.maintenance.sweeps import SweepLimits
 from actors.peer.links import LinkLimits
 from actors.replica import ReplicaLimits
-from actors.routing.limits import RouterLimits, SubscriptionLimits
+from actors.routing.router_limits import RouterLimits, SubscriptionLimits
 from inference.simulated import SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model.types import CommandId

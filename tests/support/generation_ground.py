@@ -6,7 +6,7 @@ from array import array
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from sessions.machine.inputs_effects import Input, Output
+from sessions.machine.inputs_and_effects import Input, Output
 from sessions.machine.state import Open
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.types import ResponseId, Tokens, Tool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inference.simulated import SimulatedTokenizer
 from sessions.actor.input_pipeline import InputPreparation
-from sessions.machine import event_writer, inputs_effects, item_tree
+from sessions.machine import event_writer, inputs_and_effects, item_tree
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.generation import EngineInfo
@@ -68,7 +68,7 @@ class Desk(Ground):
         digest = cm.command_digest(command)
         preparation = InputPreparation(LOCAL_PRINCIPAL, self.ledger, KeywordFilterSet(), 10_000, Histogram(()))
         ready, prepared = await preparation.one(command)
-        answer = self.input(inputs_effects.Command(LOCAL_PRINCIPAL, ready, digest, prepared)).answer
+        answer = self.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, ready, digest, prepared)).answer
         assert isinstance(answer, cm.Ok), answer
         return answer
 
@@ -82,7 +82,7 @@ class Desk(Ground):
         tokens = await SimulatedTokenizer().text(text)
         piece = event_writer.Text(text + tail)
         number = self.running[response_id]
-        self.input(inputs_effects.Output(response_id, number, (piece,), pack_tokens(tokens), tail))
+        self.input(inputs_and_effects.Output(response_id, number, (piece,), pack_tokens(tokens), tail))
 
     async def calls(self, response_id: ResponseId, *arguments: str) -> list[str]:
         for each in arguments:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sessions.machine import event_writer, inputs_effects
+from sessions.machine import event_writer, inputs_and_effects
 from sessions.machine.machine import Machine
 from sessions.machine.state import State, pack_state, replay, unpack_state
 from sessions.model import commands as cm
@@ -103,18 +103,18 @@ class Ground:
         snapshot_at: int | None = None,
         cause: Literal["restart", "failover", "handoff"] = "failover",
         fingerprint: str | None = None,
-    ) -> inputs_effects.Step:
+    ) -> inputs_and_effects.Step:
         """Whatever was in memory is lost; another activation begins from the log, perhaps with another tokenizer."""
         self.fingerprint = fingerprint or self.fingerprint
         self.machine = self._machine(snapshot_at)
         self.running.clear()
         self.armed.clear()
         self.paused = False
-        return self.input(inputs_effects.Activated("replica-2", cause))
+        return self.input(inputs_and_effects.Activated("replica-2", cause))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def input(self, input: inputs_effects.Input, *, durable: bool = True) -> inputs_effects.Step:
+    def input(self, input: inputs_and_effects.Input, *, durable: bool = True) -> inputs_and_effects.Step:
         self.now += 10
         step = self.machine.step(input, UnixMs(self.now))
         if durable:
@@ -123,7 +123,7 @@ class Ground:
                 self._perform(effect)
         return step
 
-    def _append(self, step: inputs_effects.Step) -> None:
+    def _append(self, step: inputs_and_effects.Step) -> None:
         assert [record.offset for record in step.records] == list(
             range(len(self.records) + 1, len(self.records) + 1 + len(step.records))
         )
@@ -136,15 +136,15 @@ class Ground:
         packed = msgspec.msgpack.encode(step.records)
         assert msgspec.msgpack.decode(packed, type=list[ev.Record]) == step.records
 
-    def _perform(self, effect: inputs_effects.Effect) -> None:
+    def _perform(self, effect: inputs_and_effects.Effect) -> None:
         match effect:
-            case inputs_effects.Start():
+            case inputs_and_effects.Start():
                 self.running[effect.response_id] = effect.generation
-            case inputs_effects.Stop():
+            case inputs_and_effects.Stop():
                 self.running.pop(effect.response_id, None)
-            case inputs_effects.ArmToolDeadline():
+            case inputs_and_effects.ArmToolDeadline():
                 self.armed.add(effect.response_id)
-            case inputs_effects.Erase():
+            case inputs_and_effects.Erase():
                 self.erased = True
                 self.running.clear()
 
@@ -157,8 +157,8 @@ class Ground:
     def do(self, command: cm.ActorCommand, principal: Principal = LOCAL_PRINCIPAL, *, durable: bool = True) -> Outcome:
         prepared = None
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
-            prepared = inputs_effects.Prepared(b"\x01\0\0\0", self.fingerprint)
-        input = inputs_effects.Command(principal, command, cm.command_digest(command), prepared)
+            prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.fingerprint)
+        input = inputs_and_effects.Command(principal, command, cm.command_digest(command), prepared)
         input = msgspec.structs.replace(input, model=self.model, service=self.service)
         step = self.input(input, durable=durable)
         assert step.answer is not None, "a command was not answered"
@@ -187,12 +187,12 @@ class Ground:
 
     # -- what engines do -----------------------------------------------------------------------------------------
 
-    def write(self, response_id: ResponseId, *pieces: event_writer.Piece, tail: str = "") -> inputs_effects.Step:
+    def write(self, response_id: ResponseId, *pieces: event_writer.Piece, tail: str = "") -> inputs_and_effects.Step:
         return self.input(
-            inputs_effects.Output(response_id, self.running[response_id], pieces, b"\x02\0\0\0" * len(pieces), tail)
+            inputs_and_effects.Output(response_id, self.running[response_id], pieces, b"\x02\0\0\0" * len(pieces), tail)
         )
 
-    def text(self, response_id: ResponseId, text: str = "well", *, tail: str = "") -> inputs_effects.Step:
+    def text(self, response_id: ResponseId, text: str = "well", *, tail: str = "") -> inputs_and_effects.Step:
         return self.write(response_id, event_writer.Text(text), tail=tail)
 
     def finish(
@@ -201,10 +201,10 @@ class Ground:
         reason: Literal["stop", "max_output_tokens", "content_filter"] = "stop",
         *,
         refusal: str | None = None,
-    ) -> inputs_effects.Step:
+    ) -> inputs_and_effects.Step:
         generation = self.running.pop(response_id)
         return self.input(
-            inputs_effects.GenerationFinished(response_id, generation, reason, Usage(3, 2), refusal=refusal)
+            inputs_and_effects.GenerationFinished(response_id, generation, reason, Usage(3, 2), refusal=refusal)
         )
 
     def answer(self, response_id: ResponseId, text: str = "well") -> None:

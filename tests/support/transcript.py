@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from msgspec import UNSET
 
-from sessions.machine import event_writer, inputs_effects
+from sessions.machine import event_writer, inputs_and_effects
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import SessileError, Unavailable
@@ -148,8 +148,8 @@ class Player:
         self._sent.setdefault(command.id, command)
         prepared = None
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
-            prepared = inputs_effects.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
-        input = inputs_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared)
+            prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
+        input = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared)
         step = self.ground.input(input)
         if isinstance(step.answer, cm.Ok):
             if step.answer.item_id is not None:
@@ -173,7 +173,7 @@ class Player:
         response_id = self.names.full(response)
         number = int(run) if run else self.ground.running[response_id]  # type: ignore[index]
         return self._told(
-            self.ground.input(inputs_effects.Output(response_id, number, pieces, b"\x02\0\0\0", tail))  # type: ignore[arg-type]
+            self.ground.input(inputs_and_effects.Output(response_id, number, pieces, b"\x02\0\0\0", tail))  # type: ignore[arg-type]
         )
 
     def do_finish(self, response: str, reason: Any = "stop", refusal: str | None = None) -> list[str]:
@@ -183,24 +183,25 @@ class Player:
         response_id = self.names.full(response)
         number = self.ground.running.pop(response_id)  # type: ignore[call-overload]
         error = Unavailable(code, "The engine is gone.")
-        return self._told(self.ground.input(inputs_effects.GenerationFailed(response_id, number, error, Usage(3, 0))))  # type: ignore[arg-type]
+        failed = inputs_and_effects.GenerationFailed(response_id, number, error, Usage(3, 0))  # type: ignore[arg-type]
+        return self._told(self.ground.input(failed))
 
     def do_fitted(self, response: str, *, dropped: str, cut: str) -> list[str]:
         response_id = self.names.full(response)
         number = self.ground.running[response_id]  # type: ignore[index]
-        fitted = inputs_effects.Fitted(response_id, number, int(dropped), self.names.full(cut))  # type: ignore[arg-type]
+        fitted = inputs_and_effects.Fitted(response_id, number, int(dropped), self.names.full(cut))  # type: ignore[arg-type]
         return self._told(self.ground.input(fitted))
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def do_deadline(self, response: str) -> list[str]:
-        return self._told(self.ground.input(inputs_effects.ToolDeadline(self.names.full(response))))  # type: ignore[arg-type]
+        return self._told(self.ground.input(inputs_and_effects.ToolDeadline(self.names.full(response))))  # type: ignore[arg-type]
 
     def do_crash(self, *, snapshot: str = "0", cause: Any = "failover", tokenizer: str | None = None) -> list[str]:
         return self._told(self.ground.activate(snapshot_at=int(snapshot), cause=cause, fingerprint=tokenizer))
 
     def do_orphaned(self) -> list[str]:
-        return self._told(self.ground.input(inputs_effects.Orphaned()))
+        return self._told(self.ground.input(inputs_and_effects.Orphaned()))
 
     def do_queue(self) -> list[str]:
         """Who waits for whom."""
@@ -208,7 +209,7 @@ class Player:
 
     # -- as text ---------------------------------------------------------------------------------------------------
 
-    def _told(self, step: inputs_effects.Step) -> list[str]:
+    def _told(self, step: inputs_and_effects.Step) -> list[str]:
         return [
             *(f"{record.offset:3} {self.event(record)}" for record in step.records),
             *([f"head open={_yes(step.head.open)}{_head(step.head)}"] if step.head is not None else []),
@@ -226,15 +227,15 @@ class Player:
             parts += [f"response={self.names.short(answer.response_id)}"] if answer.response_id else []
             yield " ".join([*parts, f"offset={answer.offset}", *(["noop"] if answer.noop else [])])
 
-    def effect(self, effect: inputs_effects.Effect) -> str:
+    def effect(self, effect: inputs_and_effects.Effect) -> str:
         match effect:
-            case inputs_effects.Start():
+            case inputs_and_effects.Start():
                 return f"=> start {self.names.short(effect.response_id)} run {effect.generation}"
-            case inputs_effects.Stop():
+            case inputs_and_effects.Stop():
                 return f"=> stop {self.names.short(effect.response_id)}"
-            case inputs_effects.ArmToolDeadline():
+            case inputs_and_effects.ArmToolDeadline():
                 return f"=> arm the tool deadline of {self.names.short(effect.response_id)}"
-            case inputs_effects.Erase():
+            case inputs_and_effects.Erase():
                 return "=> erase"
             case _:
                 assert_never(effect)

@@ -17,8 +17,8 @@ from sessions.governance.audit_verify import parse_anchor, verify
 from sessions.model.audit import INSTALLATION, PAGE_MAX, AuditLog, public
 from sessions.model.types import TenantId
 from transport.cli.api_client import JsonObject, base_of, call
-from transport.cli.options import Json, ServerUrl, text
 from transport.cli.settings import BadSetting
+from transport.cli.shared_flags import Json, ServerUrl, text
 
 AuditTenant = Annotated[str | None, text("TENANT", "whose log; nothing ('') is the installation's own")]
 

@@ -9,9 +9,9 @@ import msgspec
 from actors.maintenance.introspection import PAGE_MAX, STATES
 from actors.peer.frames import ResidentSession
 from sessions.ports import View
-from transport.cli.options import Json, Tenant, table, text
 from transport.cli.settings import BadSetting
-from transport.ops.operator_link import SessionPage, SessionQuery
+from transport.cli.shared_flags import Json, Tenant, table, text
+from transport.ops.operator_requests import SessionPage, SessionQuery
 
 TITLES: Final = ("SESSION", "OWNER", "FENCE", "STATE", "KV", "OPEN TURN", "TOP", "READERS", "WHY HERE")
 

@@ -15,8 +15,8 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from transport.cli import audit, keys, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
-from transport.cli.options import Json, Tenant
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
+from transport.cli.shared_flags import Json, Tenant
 
 PROGRAM: Final = "./sessile"
 

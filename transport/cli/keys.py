@@ -19,8 +19,8 @@ from sessions.model.errors import NotFound
 from sessions.model.types import SCOPES, Authority, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
 from transport.cli.api_client import JsonObject, base_of, call
-from transport.cli.options import Json, ServerUrl, Tenant, table, text
 from transport.cli.settings import BadSetting
+from transport.cli.shared_flags import Json, ServerUrl, Tenant, table, text
 
 UNIT_S: Final = {"m": 60, "h": 3600, "d": 86_400}
 

@@ -23,8 +23,8 @@ from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
 from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call, open_response
-from transport.cli.options import Json, ServerUrl, text
 from transport.cli.settings import BadSetting
+from transport.cli.shared_flags import Json, ServerUrl, text
 
 POLL_S: Final = 0.5
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from sessions.model.errors import NotFound
 from sessions.model.types import Item, ItemId, Json
-from transport.openai import render
+from transport.openai import responses_render
 
 
 class ItemPageQuery(BaseModel):
@@ -52,7 +52,7 @@ def item_page(items: Sequence[Item], page: ItemPageQuery) -> dict[str, Json]:
         if not places:
             raise NotFound("item_not_found", f"There is no item {page.after!r} here.", param="after")
         ordered = ordered[places[0] + 1 :]
-    data: list[dict[str, Any]] = [render.item(item) for item in ordered[: page.limit]]
+    data: list[dict[str, Any]] = [responses_render.item(item) for item in ordered[: page.limit]]
     return {
         "object": "list",
         "data": data,

@@ -13,7 +13,7 @@ from sessions.model.types import ResponseId
 from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat, bad_event_id
-from transport.openai import render
+from transport.openai import responses_render
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import check
 
@@ -105,9 +105,11 @@ class ResponseReader:
                     seen = starting_after is not None and event.sequence_number <= starting_after
                     seen = seen or (skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset)
                     if not seen:
-                        shown = render.event(event)
+                        shown = responses_render.event(event)
                         if isinstance(event, ev.ResponseInProgress) and body is not None:
-                            shown["response"] = render.response(msgspec.structs.replace(body, status="in_progress"))
+                            shown["response"] = responses_render.response(
+                                msgspec.structs.replace(body, status="in_progress")
+                            )
                         event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
                         yield sse.data(_encode(shown), event=shown["type"], id=event_id)
                     if isinstance(event, TERMINAL):

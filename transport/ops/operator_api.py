@@ -20,7 +20,7 @@ from actors.peer.links import LinkDown, unreachable
 from sessions.model.errors import Conflict, SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import Engine, Member, View
-from transport.ops.operator_link import (
+from transport.ops.operator_requests import (
     SessionPage,
     SessionQuery,
     find_member,

@@ -16,8 +16,8 @@ from actors.peer import frames as pf
 from actors.peer.client import Connector
 from actors.peer.links import LinkDown, LinkLimits
 from actors.peer.wire import Wire
-from actors.routing.limits import RouterLimits
 from actors.routing.router import Router
+from actors.routing.router_limits import RouterLimits
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable

@@ -27,8 +27,8 @@ from actors.peer.links import LinkLimits
 from actors.peer.memory import MemoryNetwork
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
-from actors.routing.limits import RouterLimits
 from actors.routing.router import Router
+from actors.routing.router_limits import RouterLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal

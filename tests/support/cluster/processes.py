@@ -17,8 +17,8 @@ from pathlib import Path
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory.valkey import ValkeyDirectory
 from actors.peer.client import Connector
-from actors.routing.limits import RouterLimits
 from actors.routing.router import Router
+from actors.routing.router_limits import RouterLimits
 from persistence import open_store
 from sessions.ports import Journal
 from tests.support.cluster.node import SECURITY

@@ -21,8 +21,8 @@ from actors.hosting.services import Inference, Stores
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
-from actors.routing.limits import RouterLimits
 from actors.routing.router import Router
+from actors.routing.router_limits import RouterLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.memory.store import MemoryStore
 from sessions.clock import Clock

@@ -18,7 +18,7 @@ from sessions.model.types import CommandId, Json, Principal, SessionId, SessionK
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import read_retry_headers
 from transport.http.strict_json import StrictRoute
-from transport.openai import render, request_models
+from transport.openai import request_models, responses_render
 from transport.openai.conversations import ItemPageParams, ItemPageQuery, branch_items, item_page
 from transport.openai.parse_request import input_units
 from transport.openai.response_models import Conversation, ConversationDeleted, ItemList, ItemObject, answers
@@ -135,7 +135,7 @@ async def item(request: Request, conversation: str, item_id: str) -> Response:
     state = await state_of(request, principal_of(request, "read"), conversation)
     for each in state["items"]:
         if each.id == item_id:
-            return JSONResponse(render.item(each))
+            return JSONResponse(responses_render.item(each))
     raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
 
 

@@ -23,7 +23,7 @@ from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS
 from transport.ops.operator_api import OperatorApi, resident_shown
-from transport.ops.operator_link import SessionQuery
+from transport.ops.operator_requests import SessionQuery
 
 Name = Annotated[str, Path(max_length=256)]
 Filter = Annotated[str, Query(max_length=256)]

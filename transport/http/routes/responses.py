@@ -22,7 +22,7 @@ from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
-from transport.openai import render
+from transport.openai import responses_render
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.log_cursor import LogCursor
 from transport.openai.model_catalog import ModelCard, card
@@ -113,7 +113,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     with cursor:
         work = answer.begun() if body.background else answer.body(ended=True)
         whole = await sse.cancel_on_disconnect(request, work, left)
-    return JSONResponse(render.response(whole), headers=named)
+    return JSONResponse(responses_render.response(whole), headers=named)
 
 
 async def stored_turn(
@@ -146,7 +146,7 @@ async def stored_turn(
         items=tuple(item for unit in input_units(body.input) for item in unit.items),
         after_response=after,
         metadata=dict(body.metadata or {}),
-        request=render.requested(
+        request=responses_render.requested(
             sampling,
             tools,
             instructions=body.instructions,
@@ -178,7 +178,7 @@ async def retrieve(
         ids = EventId if headers.event_ids else None
         return sse.EventStreamResponse(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
     with answer.cursor:
-        return JSONResponse(render.response(await answer.body()))
+        return JSONResponse(responses_render.response(await answer.body()))
 
 
 @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
@@ -198,7 +198,7 @@ async def cancel(request: Request, response_id: str) -> Response:
             )
             await gateway_of(request).execute(principal, command)
             body = await answer.body(ended=True)
-        return JSONResponse(render.response(body))
+        return JSONResponse(responses_render.response(body))
 
 
 @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
@@ -259,7 +259,7 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard) -> TurnInput:
         units=input_units(body.input),
         sampling=sampling,
         metadata=dict(body.metadata or {}),
-        request=render.requested(
+        request=responses_render.requested(
             sampling, tools, instructions=body.instructions, store=False, truncation=body.truncation, user=body.user
         ),
     )

@@ -14,7 +14,7 @@ async def test_a_session_goes_to_another_replica_that_takes_sessions() -> None:
         key = await made.gateways["g1"].create("one")
         planner = planner_of(made, made.owner(key))
         target = other(made, made.owner(key))
-        assert [each.replica for each in planner.others()] == [target.name]
+        assert [each.replica for each in planner.other_members()] == [target.name]
         chosen = planner.choose_target(key)
         assert chosen is not None and chosen.replica == target.name and planner.can_take(chosen)
         assert await planner.try_hand_off(key, chosen) and made.owner(key) == target.name
@@ -32,4 +32,4 @@ async def test_a_replica_that_drains_or_is_alone_has_no_target() -> None:
         assert planner.choose_target(key) is None and not planner.can_take(member(target))
         await target.end()
         await advance(8.0)
-        assert planner.others() == [] and planner.choose_target(key) is None
+        assert planner.other_members() == [] and planner.choose_target(key) is None

@@ -15,7 +15,7 @@ from inference.simulated import decode
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.limits import Limits
-from sessions.machine.inputs_effects import Command
+from sessions.machine.inputs_and_effects import Command
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, NotFound, Overloaded, SessileError

@@ -11,7 +11,7 @@ import pytest
 from persistence.codec import PlainCodec
 from persistence.group_commit import Write
 from persistence.sql.migrations import read_migrations
-from persistence.sqlite.faults import StoreOvertaken
+from persistence.sqlite.error_mapping import StoreOvertaken
 from persistence.sqlite.library import sqlite3
 from persistence.sqlite.schema import MIGRATIONS
 from persistence.sqlite.transaction import (

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from sessions.actor.admission import CALM, PATIENCE, RETRY_MAX_MS, STRETCH_S, TRIAL, Admission, Brownout, admitted
 from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target, TenantLimits
-from sessions.machine.inputs_effects import Command, Prepared
+from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Overloaded
 from sessions.model.generation import EngineInfo

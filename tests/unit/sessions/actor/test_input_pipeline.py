@@ -11,7 +11,7 @@ import pytest
 
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.input_pipeline import prepare_input
-from sessions.machine.inputs_effects import Command
+from sessions.machine.inputs_and_effects import Command
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, InputText, Principal

@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from sessions.actor.step_observer import observed_step, record_cases
-from sessions.machine import event_writer, inputs_effects
+from sessions.machine import event_writer, inputs_and_effects
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
@@ -27,12 +27,12 @@ class Observed:
         self.ground.create()
         self.metrics = Metrics()
 
-    def step(self, input: inputs_effects.Input) -> inputs_effects.Step:
+    def step(self, input: inputs_and_effects.Input) -> inputs_and_effects.Step:
         world: Any = SimpleNamespace(metrics=self.metrics)
         return observed_step(input, self.ground.machine, world, structlog.get_logger(), UnixMs(2_000_000))
 
-    def command(self, command: cm.ActorCommand, **more: Any) -> inputs_effects.Step:
-        return self.step(inputs_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), **more))
+    def command(self, command: cm.ActorCommand, **more: Any) -> inputs_and_effects.Step:
+        return self.step(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), **more))
 
     def message(self) -> cm.MessageCreate:
         return cm.MessageCreate(id=self.ground.name(), session=SESSION, content="gun")
@@ -69,7 +69,7 @@ def test_a_retraction_and_its_finding_are_audited_as_the_servers(observed: Obser
     response_id = ground.say().response_id
     assert response_id is not None
     verdict = Verdict(action="retract", start=0, end=1, category="c")
-    output = inputs_effects.Output(
+    output = inputs_and_effects.Output(
         response_id, ground.running[response_id], (event_writer.Text("gun"),), b"", "", (FLAG,), verdict
     )
     step = observed.step(output)
@@ -82,7 +82,7 @@ def test_a_deletion_is_audited_and_a_plain_delta_is_not(observed: Observed) -> N
     response_id = observed.ground.say().response_id
     assert response_id is not None
     generation = observed.ground.running[response_id]
-    plain = inputs_effects.Output(response_id, generation, (event_writer.Text("hi"),), b"")
+    plain = inputs_and_effects.Output(response_id, generation, (event_writer.Text("hi"),), b"")
     assert observed.step(plain).audit == []
     step = observed.command(cm.SessionDelete(id=observed.ground.name(), session=SESSION))
     assert [row.action for row in step.audit] == ["session.deleted"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sessions.machine import inputs_effects
+from sessions.machine import inputs_and_effects
 from sessions.machine.appeals import decision_notice
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, SessileError
@@ -24,8 +24,8 @@ def ground() -> Ground:
     return made
 
 
-def step(ground: Ground, command: cm.ActorCommand, **more: object) -> inputs_effects.Step:
-    input = inputs_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), **more)  # type: ignore[arg-type]
+def step(ground: Ground, command: cm.ActorCommand, **more: object) -> inputs_and_effects.Step:
+    input = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), **more)  # type: ignore[arg-type]
     return ground.input(input)
 
 
@@ -33,7 +33,7 @@ def withheld_answer(ground: Ground) -> ResponseId:
     response_id = ground.say().response_id
     assert response_id is not None
     generation, usage = ground.running.pop(response_id), Usage(1, 1)
-    ended = inputs_effects.GenerationFinished(response_id, generation, "content_filter", usage, findings=(BLOCKED,))
+    ended = inputs_and_effects.GenerationFinished(response_id, generation, "content_filter", usage, findings=(BLOCKED,))
     ground.input(ended)
     return response_id
 

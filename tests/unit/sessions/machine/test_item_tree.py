@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from inference.simulated import SimulatedTokenizer
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.input_pipeline import prepare_input
-from sessions.machine import inputs_effects, item_tree
+from sessions.machine import inputs_and_effects, item_tree
 from sessions.machine.state import pack_state, unpack_state
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
@@ -40,7 +40,7 @@ class Fork(Desk):
         plan = await self.ledger.plan(self.state.open[response_id])
         if plan.cut is not None:
             self.overfull.add(self.state.open[response_id].body.parent_id)
-            self.input(inputs_effects.Fitted(response_id, self.running[response_id], plan.dropped, plan.cut))
+            self.input(inputs_and_effects.Fitted(response_id, self.running[response_id], plan.dropped, plan.cut))
         return plan
 
     async def say_and_fit(self, text: str = TEXT, **more: object) -> PromptPlan:
@@ -76,7 +76,7 @@ class Fork(Desk):
         """As an OpenAI door tells it."""
         command = cm.TurnCreate(id=self.name(), session=SESSION, items=items, parent_id=parent)
         world: Any = SimpleNamespace(filters=KeywordFilterSet(), limits=ActorLimits(), metrics=Metrics())
-        given = inputs_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
+        given = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
         answer = self.input(await prepare_input(given, ledger=self.ledger, world=world)).answer
         assert isinstance(answer, cm.Ok) and answer.response_id is not None, answer
         return answer.response_id

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import UNSET
 
-from sessions.machine import event_writer, inputs_effects
+from sessions.machine import event_writer, inputs_and_effects
 from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, Principal, ResponseId, Usage
@@ -183,7 +183,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(data=st.data(), word=words, tail=st.sampled_from(["", "…"]))
     def say(self, data: st.DataObject, word: str, tail: str) -> None:
         response_id, number = self.some_run(data)
-        self.ground.input(inputs_effects.Output(response_id, number, (event_writer.Text(word),), b"\x02\0\0\0", tail))
+        self.ground.input(
+            inputs_and_effects.Output(response_id, number, (event_writer.Text(word),), b"\x02\0\0\0", tail)
+        )
 
     @rule(data=st.data(), calls=st.integers(1, 3), end=st.booleans())
     def call(self, data: st.DataObject, calls: int, end: bool) -> None:
@@ -191,7 +193,7 @@ class AnyHistory(RuleBasedStateMachine):
         pieces: list[event_writer.Piece] = []
         for index in range(calls):
             pieces += [event_writer.CallBegin(f"f{index}"), event_writer.CallArguments('{"x":1}')]
-        self.ground.input(inputs_effects.Output(response_id, number, tuple(pieces), b"\x03\0\0\0"))
+        self.ground.input(inputs_and_effects.Output(response_id, number, tuple(pieces), b"\x03\0\0\0"))
         if end and self.ground.running.get(response_id) == number:
             self.ground.finish(response_id)
 
@@ -202,28 +204,32 @@ class AnyHistory(RuleBasedStateMachine):
             del self.ground.running[response_id]
         if how == "break":
             self.ground.input(
-                inputs_effects.GenerationFailed(response_id, number, Unavailable("engine_gone", "gone"), Usage(1, 0))
+                inputs_and_effects.GenerationFailed(
+                    response_id, number, Unavailable("engine_gone", "gone"), Usage(1, 0)
+                )
             )
         else:
             refusal = "no more" if how == "content_filter" else None
-            self.ground.input(inputs_effects.GenerationFinished(response_id, number, how, Usage(1, 1), refusal=refusal))
+            self.ground.input(
+                inputs_and_effects.GenerationFinished(response_id, number, how, Usage(1, 1), refusal=refusal)
+            )
 
     @rule(data=st.data(), what=st.sampled_from(["fitted", "deadline", "orphaned", "paused"]))
     def time_or_readers(self, data: st.DataObject, what: str) -> None:
         ground = self.ground
         match what:
             case "fitted":
-                ground.input(inputs_effects.Fitted(*self.some_run(data), 1, self.some_item(data)))
+                ground.input(inputs_and_effects.Fitted(*self.some_run(data), 1, self.some_item(data)))
             case "deadline":
                 known = [*ground.state.awaiting, *ground.state.answers, ResponseId("resp_none")]
-                ground.input(inputs_effects.ToolDeadline(data.draw(st.sampled_from(known))))
+                ground.input(inputs_and_effects.ToolDeadline(data.draw(st.sampled_from(known))))
             case "orphaned":
-                ground.input(inputs_effects.Orphaned())
+                ground.input(inputs_and_effects.Orphaned())
             case _:
                 ground.paused = True
-                ground.input(inputs_effects.ResponsesPaused())
+                ground.input(inputs_and_effects.ResponsesPaused())
                 assert not ground.running
-                ground.input(inputs_effects.ResponsesResumed())
+                ground.input(inputs_and_effects.ResponsesResumed())
                 ground.paused = False
 
     @rule(data=st.data(), cause=st.sampled_from(["restart", "failover", "handoff"]))
@@ -249,9 +255,9 @@ class AnyHistory(RuleBasedStateMachine):
                 if response_id in ground.running:
                     ground.finish(response_id)
             for response_id in list(ground.state.awaiting):
-                ground.input(inputs_effects.ToolDeadline(response_id))
+                ground.input(inputs_and_effects.ToolDeadline(response_id))
         for response_id in list(ground.state.awaiting):
-            ground.input(inputs_effects.ToolDeadline(response_id))
+            ground.input(inputs_and_effects.ToolDeadline(response_id))
         while ground.running:
             ground.finish(next(iter(ground.running)))
         ground.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sessions.machine.inputs_effects import GenerationFailed, GenerationFinished, GenerationStopped, Output
+from sessions.machine.inputs_and_effects import GenerationFailed, GenerationFinished, GenerationStopped, Output
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded
 from sessions.model.types import Tool

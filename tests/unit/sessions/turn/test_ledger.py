@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from inference.simulated import SimulatedTokenizer, decode
-from sessions.machine import inputs_effects
+from sessions.machine import inputs_and_effects
 from sessions.machine.state import apply, client_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -226,7 +226,7 @@ async def test_the_whole_of_a_branch_begins_at_its_cut() -> None:
         response = await desk.ask(text)
         plan = await desk.ledger.plan(desk.state.open[response])
         if plan.cut is not None:
-            desk.input(inputs_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
+            desk.input(inputs_and_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
         await desk.says(response, "one two three")
         desk.finish(response)
         whole = list(await desk.ledger.whole(desk.state.newest))
@@ -245,7 +245,7 @@ async def test_a_cut_is_journaled_once_and_kept_over_turns_and_failures() -> Non
         cuts.append(plan.cut)
         dropped.append(plan.dropped)
         if plan.cut is not None:
-            desk.input(inputs_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
+            desk.input(inputs_and_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
         desk.reload()
         again = await desk.ledger.plan(desk.state.open[response])
         assert (list(again.prompt), again.cut, again.dropped) == (list(plan.prompt), None, plan.dropped)

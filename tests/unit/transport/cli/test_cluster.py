@@ -11,7 +11,7 @@ from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
 from transport.cli.cluster import ListSessions, format_members, format_sessions, sessions_as_json
 from transport.cli.settings import BadSetting
-from transport.ops.operator_link import SessionPage, SessionQuery
+from transport.ops.operator_requests import SessionPage, SessionQuery
 
 ONE = ResidentSession(
     key=SessionKey(TenantId("acme"), SessionId("one")),

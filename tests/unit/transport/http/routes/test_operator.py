@@ -13,7 +13,7 @@ from tests.support.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.operator import slo_summary
-from transport.ops.operator_link import SessionPage, SessionQuery
+from transport.ops.operator_requests import SessionPage, SessionQuery
 
 KEYS = {
     key_digest(role): Principal(tenant=TenantId("ops"), key_id=role, role=role, scopes=SCOPES)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from sessions.model import events as ev
 from sessions.model.types import CallId, FunctionCallOutput, ItemId, Refusal, Sampling, Tool, UnixMs
 from tests.support.transport import begun, delta, message
-from transport.openai import render
+from transport.openai import responses_render
 
 
 def created() -> ev.ResponseCreated:
@@ -17,25 +17,28 @@ def created() -> ev.ResponseCreated:
 
 
 def test_only_what_is_not_the_default_is_journaled_and_all_of_it_is_shown() -> None:
-    asked = render.requested(Sampling(temperature=0.5, top_p=1.0), [Tool(name="f")], user=None)
+    asked = responses_render.requested(Sampling(temperature=0.5, top_p=1.0), [Tool(name="f")], user=None)
     assert asked["temperature"] == 0.5 and asked["tools"][0]["parameters"] == {} and "top_p" not in asked
-    shown = render.response(replace(created().response, request=asked))
+    shown = responses_render.response(replace(created().response, request=asked))
     assert (shown["temperature"], shown["top_p"], shown["store"], shown["created_at"]) == (0.5, 1.0, True, 0.001)
 
 
 def test_a_cancelled_response_is_cancelled_and_not_incomplete() -> None:
     body = replace(created().response, status="incomplete", incomplete_details={"reason": "cancelled"})
-    assert render.response(body)["status"] == "cancelled" and render.response(body)["incomplete_details"] is None
+    assert (
+        responses_render.response(body)["status"] == "cancelled"
+        and responses_render.response(body)["incomplete_details"] is None
+    )
 
 
 def test_usage_has_the_field_that_clients_expect() -> None:
     usage = {"input_tokens": 1, "input_tokens_details": {"cached_tokens": 1}}
-    details = render.response(replace(created().response, usage=usage))["usage"]["input_tokens_details"]
+    details = responses_render.response(replace(created().response, usage=usage))["usage"]["input_tokens_details"]
     assert details == {"cache_write_tokens": 0, "cached_tokens": 1}
 
 
 def test_items_and_parts() -> None:
-    assert render.item(message("hi"))["content"][0]["annotations"] == []
+    assert responses_render.item(message("hi"))["content"][0]["annotations"] == []
     output = FunctionCallOutput(
         id=ItemId("o"),
         parent_id=None,
@@ -43,13 +46,13 @@ def test_items_and_parts() -> None:
         output="2",
         created_at=UnixMs(1),
     )
-    assert render.item(output)["type"] == "function_call_output"
-    assert render.part(Refusal(refusal="no")) == {"type": "refusal", "refusal": "no"}
+    assert responses_render.item(output)["type"] == "function_call_output"
+    assert responses_render.part(Refusal(refusal="no")) == {"type": "refusal", "refusal": "no"}
 
 
 def test_events_carry_what_openai_has_in_them() -> None:
-    assert render.event(delta("x", 3))["logprobs"] == []
-    assert render.event(created())["response"]["object"] == "response"
+    assert responses_render.event(delta("x", 3))["logprobs"] == []
+    assert responses_render.event(created())["response"]["object"] == "response"
     added = begun()[1]
     assert isinstance(added, ev.OutputItemAdded)
-    assert render.event(added)["item"]["content"] == []
+    assert responses_render.event(added)["item"]["content"] == []

@@ -9,7 +9,7 @@ from actors.peer.links import LinkDown
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
-from transport.ops.operator_link import SessionQuery, find_member, merge_pages, parse_session_key
+from transport.ops.operator_requests import SessionQuery, find_member, merge_pages, parse_session_key
 
 
 def resident(session: str, replica: str) -> ResidentSession:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transport.cli.options import table
+from transport.cli.shared_flags import table
 
 
 def test_columns_stand_under_each_other_without_trailing_blanks() -> None:

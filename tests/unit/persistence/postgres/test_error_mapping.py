@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from persistence.postgres.faults import FAILURES, translate, unavailable
+from persistence.postgres.error_mapping import FAILURES, translate, unavailable
 from sessions.model.errors import OutcomeUnknown, Unavailable
 
 
