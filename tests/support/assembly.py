@@ -71,6 +71,13 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
+def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
+    """As `app.py` makes them of a file of limits."""
+    return RuntimeLimits(
+        actor=ActorLimits(share=share_function(limited), admission=admission_of(limited, engine, measures))
+    )
+
+
 @asynccontextmanager
 async def assembled(
     *,
@@ -109,12 +116,7 @@ async def assembled(
                 directory=directory,
                 inference=Inference(simulated, KeywordFilterSet()),
                 clock=Clock(now_ms, new_id),
-                limits=runtime_limits
-                or RuntimeLimits(
-                    actor=ActorLimits(
-                        share=share_function(limited), admission=admission_of(limited, simulated, measures or Metrics())
-                    )
-                ),
+                limits=runtime_limits or _runtime_limits(limited, simulated, measures),
                 accounting=Accounting(measures, prices, settlement_listener(limited)),
             ) as runtime,
         ):
@@ -125,8 +127,7 @@ async def assembled(
                 access, ring = admit(journal)
             register_engine_metrics(measures, simulated)
             register_runtime_metrics(measures, runtime)
-            stores = Stores(stored, directory, MemoryKeyStore())
-            eraser = Eraser(runtime, stores, simulated, Clock(now_ms, new_id))
+            eraser = Eraser(runtime, Stores(stored, directory, MemoryKeyStore()), simulated, Clock(now_ms, new_id))
             services = GatewayServices(
                 models=lambda: (card_of(simulated.info, created=0),),
                 keys=ring,

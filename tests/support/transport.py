@@ -42,7 +42,7 @@ from transport.gateway import Gateway
 from transport.http.app import make_app
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.flow_control import Window
-from transport.protocol.frames import JSON, Encoding
+from transport.protocol.frames import JSON, Encoding, ResumePoint
 from transport.reading.feeds import Feeds
 from transport.reading.log_reader import LogReader
 from transport.reading.reader_set import ReaderSet
@@ -398,3 +398,7 @@ def ok(command: ActorCommand, offset: int | None = None) -> Ok:
 
 def as_json(message_: msgspec.Struct) -> Any:
     return msgspec.json.decode(msgspec.json.encode(message_))
+
+
+def point(offset: int | None = None, epoch: str | None = None) -> ResumePoint:
+    return ResumePoint(session=SessionId("s"), offset=offset, epoch=None if epoch is None else Epoch(epoch))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
-from structlog.testing import capture_logs
 
 from actors.hosting.runtime import RuntimeLimits
-from inference.simulated import SimulatedEngine, SimulatedOptions, decode
+from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
-from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.journal_types import UsageRow
-from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
-from sessions.ports import FilterSet
-from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.output_text import Redactor
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs
 from tests.support.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
@@ -442,119 +436,6 @@ async def test_too_large_a_message_is_refused_and_nothing_is_written() -> None:
         assert place.head().top == 1
 
 
-# -- what filters do -----------------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_a_forbidden_message_touches_neither_log_nor_engine() -> None:
-    async with Place() as place:
-        replica = await place.replica(filters=KeywordFilterSet(input_phrases=["river"]))
-        await replica.create()
-        refused = await outcome(replica.say("where is the RIVER"))
-        assert isinstance(refused, BadInput) and refused.code == "content_filter"
-        assert place.head().top == 1 and replica.engine.stats().counters["prefilled_tokens"] == 0
-
-
-@virtual
-async def test_a_forbidden_phrase_never_reaches_the_log() -> None:
-    """The phrase is taken from the middle of what the engine would say."""
-    async with Place(SimulatedOptions(answer_tokens_mean=80)) as place:
-        replica = await place.replica("r0")
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say("where is the river")
-        await reader.ended(answer.response_id)
-        whole = reader.text(answer.response_id)
-        await replica.delete()
-    phrase = whole[len(whole) // 2 :][:9]
-    async with Place(SimulatedOptions(answer_tokens_mean=80)) as place:
-        replica = await place.replica("r0", filters=KeywordFilterSet(output_phrases=[phrase]))
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say("where is the river")
-        ended = await reader.ended(answer.response_id)
-        assert ended.response.incomplete_details == {"reason": "content_filter"}
-        assert reader.text(answer.response_id) == whole[: whole.lower().index(phrase.lower())]
-        state = place.state()
-        ledger = state.answers[answer.response_id]  # type: ignore[index]
-        tokens = len(ledger.tokens) // 4
-        follow_up = await replica.say("go on")
-        await reader.delta(follow_up.response_id)
-        assert tokens > 0
-        assert not any(phrase.lower() in str(record).lower() for record in place.records())
-
-
-class Redacting:
-    """A policy that replaces a phrase in every answer."""
-
-    def __init__(self, phrase: str, replacement: str) -> None:
-        self._phrase, self._replacement = phrase, replacement
-
-    def input_filters(self, principal: Principal) -> tuple[()]:
-        return ()
-
-    def holds_whole(self, principal: Principal) -> bool:
-        return False
-
-    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> tuple[Redactor]:
-        return (Redactor(self._phrase, self._replacement),)
-
-
-class Watched(SimulatedEngine):
-    """Notes how much room each run leaves in the window."""
-
-    def __init__(self, options: SimulatedOptions) -> None:
-        super().__init__(options)
-        self.rooms: list[int] = []
-
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
-        self.rooms.append(self.info.context_window - len(request.prompt) - request.max_tokens)
-        async for part in super().generate(request):
-            yield part
-
-
-SMALL = SimulatedOptions(answer_tokens_mean=0, context_window=160)
-
-
-async def answer_under(filters: FilterSet, engine: SimulatedEngine) -> ev.Terminal:
-    """The end of an answer under a policy; its ledger stands for its text."""
-    async with Place(SMALL) as place:
-        replica = await place.replica(filters=filters, engine=engine)
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say("where is the river")
-        ended = await reader.ended(answer.response_id)
-        ledger = place.state().answers[answer.response_id]  # type: ignore[index]
-        assert decode(unpack_tokens(ledger.tokens)) + ledger.tail == reader.text(answer.response_id)
-        return ended
-
-
-def text_in(ended: ev.Terminal) -> str:
-    return ended.response.output[0].text  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("replacement", ["[x]", "…and a great deal more than there was before it…"])
-@virtual
-async def test_a_redacted_answer_goes_on_from_its_replacement(replacement: str) -> None:
-    untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
-    phrase, engine = untouched[40:45], Watched(SMALL)
-    text = text_in(await answer_under(Redacting(phrase, replacement), engine))
-    at = untouched.index(phrase)
-    assert text.startswith(untouched[:at] + replacement)
-    assert phrase not in text and len(text) > at + len(replacement)
-    assert len(engine.rooms) > 1 and min(engine.rooms) >= 0, "no run is asked for more than the window has room for"
-
-
-@virtual
-async def test_a_model_that_insists_on_what_is_redacted_is_ended() -> None:
-    """Nothing in its place: the same model says the same again, and not for ever."""
-    untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
-    phrase = untouched[40:45]
-    ended = await answer_under(Redacting(phrase, ""), SimulatedEngine(SMALL))
-    assert ended.response.incomplete_details == {"reason": "content_filter"}
-    assert text_in(ended) == untouched[: untouched.index(phrase)]
-
-
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
@@ -753,80 +634,3 @@ async def undisturbed(limits: RuntimeLimits) -> str:
         answer = await replica.say(max_output_tokens=400)
         await reader.ended(answer.response_id)
         return reader.text(answer.response_id)
-
-
-# -- failures of the engine ------------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_an_engine_that_dies_fails_the_response_and_not_the_session() -> None:
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say()
-        await reader.delta(answer.response_id, 2)
-        replica.engine.crash(Unavailable("engine_unavailable", "The engine died."))
-        ended = await reader.ended(answer.response_id)
-        assert isinstance(ended, ev.ResponseFailed) and ended.response.error is not None
-        assert ended.response.error["code"] == "engine_unavailable"
-        assert ended.response.output[0].text == reader.text(answer.response_id)  # type: ignore[union-attr]
-        await replica.engine.start()
-        again = await replica.say("again", max_output_tokens=3)
-        assert isinstance(await reader.ended(again.response_id), ev.ResponseIncomplete)
-
-
-@virtual
-async def test_a_bug_in_the_engine_is_the_responses_failure() -> None:
-    class Broken(SimulatedEngine):
-        def draw(self, stream: object) -> int | None:
-            raise ZeroDivisionError
-
-        async def generate(self, request: GenerationRequest):  # type: ignore[no-untyped-def]
-            raise ZeroDivisionError
-            yield
-
-    async with Place() as place:
-        replica = await place.replica(engine=Broken(place.options))
-        reader = place.read(replica)
-        await replica.create()
-        with capture_logs() as logs:
-            answer = await replica.say()
-            ended = await reader.ended(answer.response_id)
-        assert ended.response.error is not None and ended.response.error["code"] == "engine_failed"
-        assert [each["event"] for each in logs if each["log_level"] == "error"] == ["engine_failed"], (
-            "and is told to us"
-        )
-
-
-@virtual
-async def test_a_bug_in_the_tokenizer_refuses_the_message_and_spares_the_session() -> None:
-    """Every accepted command gets an answer, and what runs beside it goes on."""
-
-    class Picky(SimulatedEngine):
-        pass
-
-    async with Place(SimulatedOptions(answer_tokens_mean=60)) as place:
-        engine = Picky(place.options)
-        replica = await place.replica(engine=engine)
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say("one")
-        await reader.delta(answer.response_id)
-
-        async def broken(message: object) -> tuple[int, ...]:
-            raise ZeroDivisionError
-
-        engine.tokenizer.message = broken  # type: ignore[method-assign]
-        refused = await outcome(replica.say("two", queue=True))
-        assert isinstance(refused, SessileError) and refused.status == 500
-        assert isinstance(await reader.ended(answer.response_id), ev.ResponseCompleted)
-
-
-@virtual
-async def test_what_a_store_cannot_hold_is_refused_with_its_own_error() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        refused = await outcome(replica.create(model="a\0b"))
-        assert isinstance(refused, BadInput) and refused.code == "invalid_text"
-        assert (await replica.create()).offset == 1
