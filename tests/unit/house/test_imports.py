@@ -90,7 +90,7 @@ def test_an_import_of_a_test_or_of_a_bench_is_seen() -> None:
     ]
     assert len(foreign_imports(planted, BENCH)) == 2
     assert len(foreign_imports(planted, TEST_MODULE)) == len(foreign_imports(planted, BENCH_MAY_NOT)) == 1
-    helper = [Module("bench/a.py", "from tests.support import kv\nfrom tests.support.kv import key\n")]
+    helper = [Module("bench/a.py", "from tests.support import kv\nfrom tests.support.engines.kv import key\n")]
     assert foreign_imports(helper, BENCH_MAY_NOT) == foreign_imports(helper, TEST_MODULE) == []
 
 

@@ -20,8 +20,8 @@ from sessions.model.journal_types import UsageRow
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs, unpack_tokens
 from sessions.ports import FilterSet
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
 from tests.support.output_text import Redactor
-from tests.support.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
