@@ -113,7 +113,7 @@ pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k hou
 
 fuzz: setup-dev ## 10,000 requests made up from the OpenAPI document: make fuzz ARGS="--seed 2"
 	$(STAGE)
-	@$(PY) -m bench.openai_fuzz $(ARGS)
+	@$(PY) -m bench.openai.fuzz $(ARGS)
 
 TYPESCRIPT := clients/typescript
 NODE_MODULES := $(TYPESCRIPT)/node_modules/.package-lock.json

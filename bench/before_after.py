@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bench.support import lower_bound, report
-from tests.support.server_process import ROOT
+from tests.support.doors.server_process import ROOT
 
 
 class Figure(NamedTuple):

@@ -25,7 +25,7 @@ from actors.directory.valkey import ValkeyDirectory
 from bench.support import Option, command_line, lower_bound, report
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.directories import running
+from tests.support.cluster.directories import running
 from tests.support.percentiles import percentile
 
 BARE: Final = "redis.call('HGET', KEYS[1], ARGV[1]) redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) return 1"

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.openai_overhead import ours
 from bench.pairs import compared
 from bench.support import command_line, report
-from tests.support.server_process import ServerProcess
+from tests.support.doors.server_process import ServerProcess
 
 POLICY = """
 [policies.default]

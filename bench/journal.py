@@ -45,7 +45,7 @@ from sessions.model.types import (
 )
 from sessions.ports import Journal
 from tests.support.percentiles import percentile
-from tests.support.postgres_server import PostgresServer
+from tests.support.stores.postgres_server import PostgresServer
 from transport.ops.process_tuning import tune_process
 
 EVENTS_PER_TURN = 64

@@ -20,7 +20,7 @@ from bench.overhead_ws import ANSWER, APART_S, theirs
 from bench.pairs import compared, speed
 from bench.peer import LlamaServerProcess
 from bench.support import command_line, report
-from tests.support.server_process import ServerProcess
+from tests.support.doors.server_process import ServerProcess
 
 
 async def ours(port: int, model: str, questions: list[str]) -> tuple[float, list[float]]:

@@ -18,8 +18,8 @@ from functools import partial
 from bench.pairs import compared, speed
 from bench.peer import LlamaServerProcess
 from bench.support import command_line, report
-from tests.support.server_process import ServerProcess
-from tests.support.wire_client import WireClient, connected
+from tests.support.doors.server_process import ServerProcess
+from tests.support.doors.wire_client import WireClient, connected
 
 ANSWER = 64
 APART_S = 0.1  # between the streams' beginnings: at once, the first step's room would decide the median

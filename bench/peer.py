@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bench.support import command_line
-from tests.support.server_process import ROOT
+from tests.support.doors.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

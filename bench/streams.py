@@ -28,8 +28,8 @@ import psutil
 
 from bench.device import Device, DeviceFrame, Happened
 from bench.support import command_line, report
+from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.percentiles import percentile
-from tests.support.server_process import ROOT, ServerProcess
 
 PARTS = ("sessions", "actors", "persistence", "transport", "inference", "uvicorn", "websockets", "asyncio", "aiosqlite")
 

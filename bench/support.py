@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import structlog
 
-from tests.support.server_process import ROOT
+from tests.support.doors.server_process import ROOT
 
 
 class Option(NamedTuple):

@@ -15,8 +15,8 @@ import asyncio
 import psutil
 
 from bench.support import command_line, filler, report
-from tests.support.server_process import ServerProcess
-from tests.support.wire_client import WireClient, connected
+from tests.support.doors.server_process import ServerProcess
+from tests.support.doors.wire_client import WireClient, connected
 
 
 async def grow(wire: WireClient, session: str, tokens: int) -> None:

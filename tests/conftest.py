@@ -52,6 +52,6 @@ def chromium_path() -> Path:
 def vllm_cores() -> Iterator[None]:
     """vLLM's processes outlive the engines that used them; they end with the tests."""
     yield
-    world = sys.modules.get("tests.support.vllm_world")
+    world = sys.modules.get("tests.support.engines.vllm_world")
     if world is not None:
         world.VllmWorld.cores.close()

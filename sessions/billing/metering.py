@@ -2,7 +2,7 @@
 terminal event (`sessions.machine.responses` makes it); here are the queries over the rows.
 
 `UsageStore` is a port beside `Journal`, on the same store: every driver of `persistence` implements it, and
-`tests/contract/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`.
+`tests/contract/store/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`.
 
 Sums of money are whole picos (`sessions.billing.prices`): a sum of sums is the sum of the rows, whatever the paging.
 """

@@ -1,5 +1,5 @@
 """A server whose usage goes to Kafka, and whose broker is not there, dies, and is another one: turns go on, and every
-row arrives. The broker is librdkafka's mock cluster (`tests.support.kafka_broker`), not Apache Kafka.
+row arrives. The broker is librdkafka's mock cluster (`tests.support.stores.kafka_broker`), not Apache Kafka.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from tests.support.chaos.proxy import Proxy
-from tests.support.directories import free_port
-from tests.support.kafka_broker import KafkaBroker, KafkaConsumer
-from tests.support.server_process import ServerProcess
+from tests.support.cluster.directories import free_port
+from tests.support.doors.server_process import ServerProcess
+from tests.support.stores.kafka_broker import KafkaBroker, KafkaConsumer
 
 PATIENCE_S = 60.0
 

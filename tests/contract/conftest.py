@@ -13,10 +13,10 @@ import pytest
 
 from sessions.ports import Journal
 from sessions.store import Store
-from tests.support.journals import KINDS, Bed, a_bed
+from tests.support.stores.journals import KINDS, Bed, a_bed
 
 if TYPE_CHECKING:
-    from tests.support.directories import Server
+    from tests.support.cluster.directories import Server
 
 
 @pytest.fixture(params=KINDS)
@@ -39,7 +39,7 @@ def journal(store: Store) -> Journal:
 
 @pytest.fixture(scope="module")
 def one_valkey() -> Iterator[list[Server]]:
-    from tests.support.directories import running
+    from tests.support.cluster.directories import running
 
     with running() as server:
         yield [server]
@@ -47,7 +47,7 @@ def one_valkey() -> Iterator[list[Server]]:
 
 @pytest.fixture(scope="module")
 def many_valkeys() -> Iterator[list[Server]]:
-    from tests.support.directories import running_cluster
+    from tests.support.cluster.directories import running_cluster
 
     with running_cluster() as servers:
         yield servers

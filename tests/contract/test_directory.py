@@ -11,7 +11,7 @@ from actors.directory import LEASE_TTL_S, PARTITIONS, Leases, partition_of
 from sessions.model.errors import Conflict, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.directories import World, world_of
+from tests.support.cluster.directories import World, world_of
 
 EVERYWHERE = frozenset(range(PARTITIONS))
 

@@ -26,7 +26,15 @@ from sessions.model.errors import BadInput, OutcomeUnknown, SessileError, Unavai
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
 from tests.support.chaos.proxy import Flow, Proxy
-from tests.support.directories import Sentinel, Server, cluster_url, free_port, running, running_cluster, started
+from tests.support.cluster.directories import (
+    Sentinel,
+    Server,
+    cluster_url,
+    free_port,
+    running,
+    running_cluster,
+    started,
+)
 
 pytestmark = pytest.mark.cluster
 

@@ -14,7 +14,7 @@ from sessions.model.errors import BadInput, Overloaded, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Sampling, SessionKey, Tokens, Tool
 from sessions.ports import ChatMessage, Engine
-from tests.support.engines import (
+from tests.support.engines.engines import (
     GREEDY,
     SLOTS,
     WINDOW,
@@ -51,7 +51,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case "llama":
             made = LlamaWorld(tmp_path, request.getfixturevalue("model_path"))
         case _:
-            from tests.support.vllm_world import VllmWorld
+            from tests.support.engines.vllm_world import VllmWorld
 
             made = VllmWorld(tmp_path)
     yield made

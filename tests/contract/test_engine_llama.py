@@ -18,7 +18,7 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk, KVPlace
 from sessions.model.types import OPENINGS, Sampling, SessionKey, TextOptions
 from sessions.ports import ChatMessage
-from tests.support.engines import (
+from tests.support.engines.engines import (
     SLOTS,
     WINDOW,
     AlwaysRestores,

@@ -20,7 +20,7 @@ from sessions.model.types import Json, Sampling, Tool, pack_tokens
 from sessions.ports import ChatMessage, Engine
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools
-from tests.support.engines import Answer, LlamaWorld, World, ask, key
+from tests.support.engines.engines import Answer, LlamaWorld, World, ask, key
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 WORLDS = [
@@ -52,7 +52,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "llama":
         made: World = LlamaWorld(tmp_path, request.getfixturevalue("model_path"), chat_template="chatml")
     else:
-        from tests.support.vllm_world import VllmWorld
+        from tests.support.engines.vllm_world import VllmWorld
 
         made = VllmWorld(tmp_path, chat_template="chatml")
     yield made

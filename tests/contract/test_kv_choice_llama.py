@@ -9,7 +9,7 @@ import pytest
 
 from inference.kv.disk import ProgressReader
 from inference.llama import LlamaEngine, LlamaOptions
-from tests.support.engines import SLOTS, WINDOW, ask, follow_up, key, prompt_of
+from tests.support.engines.engines import SLOTS, WINDOW, ask, follow_up, key, prompt_of
 
 pytestmark = pytest.mark.model
 

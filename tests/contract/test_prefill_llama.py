@@ -13,7 +13,7 @@ import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.server import piece_tokens
-from tests.support.engines import AlwaysRestores, ask, key, prompt_of, request, until
+from tests.support.engines.engines import AlwaysRestores, ask, key, prompt_of, request, until
 
 pytestmark = pytest.mark.model
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.transcript import replayed
+from tests.support.machine.transcript import replayed
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "machine").glob("*.txt"))
 

@@ -24,8 +24,8 @@ from sessions.governance.audit_verify import verify
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.audit import Audited
 from sessions.model.types import UnixMs
-from tests.support.assembly import wall_ms
-from tests.support.journals import ACME, NOW, key
+from tests.support.doors.assembly import wall_ms
+from tests.support.stores.journals import ACME, NOW, key
 from transport.auth.api_key_cache import ApiKeyCache
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,8 +151,8 @@ import asyncio, sys
 from pathlib import Path
 from sessions.model.audit import Audited
 import msgspec
-from tests.support.journals import NOW, an_append, grant, key
-from tests.support.stores import opened
+from tests.support.stores.journals import NOW, an_append, grant, key
+from tests.support.stores.stores import opened
 
 async def one(journal, name):
     found = await journal.head(key(name))

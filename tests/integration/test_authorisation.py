@@ -1,4 +1,4 @@
-"""The authorisation matrix, every cell of it; `bench.authorisation` makes up ten thousand attempts more."""
+"""The authorisation matrix, every cell of it; `bench.governance.authorisation` makes up ten thousand attempts more."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from websockets.exceptions import InvalidStatus
 from actors.directory.valkey import ValkeyDirectory
 from persistence import open_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
-from tests.support.wire_client import WireClient, connected, text_of
+from tests.support.doors.wire_client import WireClient, connected, text_of
 from transport.ops.operator_requests import SessionPage, SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 

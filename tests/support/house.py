@@ -1,15 +1,13 @@
 """Reads the source tree for the house rules of tests/unit/house: names, imports, shapes, and which test belongs where.
 
-Every check takes sources or trees as arguments, so that a test can plant a violation. What a rule still finds in the
-tree while it is being mended stands in tests/unit/house/known.json; `python -m tests.support.house` takes out of that
-list what is clean by now.
+Every check takes sources or trees as arguments, so that a test can plant a violation. `python -m tests.support.house`
+says what each rule finds in the tree.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +16,6 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("sessions", "actors", "inference", "persistence", "transport")
-KNOWN: Final = ROOT / "tests" / "unit" / "house" / "known.json"
 
 RULED_OUT: Final = frozenset(
     {"told", "tell", "asked", "ask", "wanted", "said", "found", "meant", "gone", "others", "somebody"}
@@ -284,12 +281,7 @@ def without_unit_test(tree: Iterable[Module], tests: Iterable[str]) -> list[str]
     return sorted(missing)
 
 
-# -- what is still to be mended ---------------------------------------------------------------------------------------
-
-
-def known(rule: str) -> list[str]:
-    listed: dict[str, list[str]] = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
-    return listed.get(rule, [])
+# -- the tree as it is ------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -310,17 +302,6 @@ def everything() -> Mapping[str, list[str]]:
     }
 
 
-def main() -> None:
-    """Takes out of the list of known offenders what is clean; never adds to it."""
-    now = everything()
-    listed: dict[str, Any] = json.loads(KNOWN.read_text())
-    left = {rule: sorted(set(names) & set(now[rule])) for rule, names in listed.items()}
-    left = {rule: names for rule, names in left.items() if names}
-    KNOWN.write_text(json.dumps(left, indent=1) + "\n")
-    for rule, names in now.items():
-        new = sorted(set(names) - set(left.get(rule, ())))
-        print(f"{rule}: {len(left.get(rule, ()))} known, {len(new)} not listed", *new, sep="\n  ")
-
-
 if __name__ == "__main__":
-    main()
+    for rule, names in everything().items():
+        print(f"{rule}: {len(names)}", *names, sep="\n  ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.support.vllm_world import VllmWorld
+    from tests.support.engines.vllm_world import VllmWorld
 
 if importlib.util.find_spec("vllm") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -18,7 +18,7 @@ if importlib.util.find_spec("vllm") is None:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[VllmWorld]:
-    from tests.support.vllm_world import VllmWorld
+    from tests.support.engines.vllm_world import VllmWorld
 
     made = VllmWorld(tmp_path)
     yield made

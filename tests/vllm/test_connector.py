@@ -27,7 +27,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.connector_metadata import BlockLoad, BlockSave, SessileConnectorMetadata
-from tests.support.vllm_world import BLOCK_TOKENS, vllm_options
+from tests.support.engines.vllm_world import BLOCK_TOKENS, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 

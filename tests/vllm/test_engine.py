@@ -15,8 +15,8 @@ from inference.vllm.engine import VllmEngine
 from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk
 from sessions.model.types import OPENINGS, Sampling
-from tests.support.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
-from tests.support.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, offload_of, settled, start
+from tests.support.engines.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
+from tests.support.engines.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, offload_of, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 

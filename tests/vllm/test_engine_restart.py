@@ -17,8 +17,8 @@ from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
 from inference.vllm.sampling import prefill_params
 from sessions.model.errors import EngineLost, Unavailable
-from tests.support.engines import ask, follow_up, key, open_stream, prompt_of, until
-from tests.support.vllm_world import VllmWorld, settled, vllm_options
+from tests.support.engines.engines import ask, follow_up, key, open_stream, prompt_of, until
+from tests.support.engines.vllm_world import VllmWorld, settled, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 

@@ -9,8 +9,8 @@ import pytest
 
 from sessions.model.errors import BadInput
 from sessions.model.types import Sampling, TextOptions
-from tests.support.engines import ask, key, prompt_of
-from tests.support.vllm_world import VllmWorld, start
+from tests.support.engines.engines import ask, key, prompt_of
+from tests.support.engines.vllm_world import VllmWorld, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 

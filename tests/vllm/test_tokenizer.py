@@ -14,8 +14,8 @@ from inference.vllm.tokenizer import VllmTokenizer
 from sessions.model.types import Sampling
 from sessions.ports import ChatMessage
 from sessions.turn.tool_call_parser import CLOSE, OPEN
-from tests.support.engines import ask, key, prompt_of
-from tests.support.vllm_world import MODEL, VllmWorld, start
+from tests.support.engines.engines import ask, key, prompt_of
+from tests.support.engines.vllm_world import MODEL, VllmWorld, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 

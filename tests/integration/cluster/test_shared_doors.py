@@ -17,10 +17,10 @@ from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal
+from tests.support.cluster.directories import Server as Valkey
+from tests.support.cluster.directories import running
 from tests.support.cluster.real import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
-from tests.support.directories import Server as Valkey
-from tests.support.directories import running
-from tests.support.websocket_wire import shake_hands, wire
+from tests.support.doors.websocket_wire import shake_hands, wire
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets
 from transport.gateway import Gateway, GatewayServices

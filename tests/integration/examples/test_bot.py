@@ -13,7 +13,7 @@ from sessile_client import Bot, Client, FileInbox, InvalidRequest, Limits, Memor
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import SessionId, SessionKey, TenantId
-from tests.support.openai_server import Serving, serving
+from tests.support.doors.openai_server import Serving, serving
 
 QUICK = Limits(backoff_first_s=0.01, backoff_max_s=0.05)
 WEATHER: dict[str, Any] = {

@@ -27,8 +27,8 @@ from starlette.routing import Route
 
 from inference.simulated import SimulatedOptions
 from tests.support.chaos.proxy import Flow, Proxy
+from tests.support.doors.openai_server import Serving, serving
 from tests.support.node import CLIENT, WITH_NODE, node_modules
-from tests.support.openai_server import Serving, serving
 from transport.grpc_api.server import GrpcServer
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from inference.simulated import SimulatedOptions
-from tests.support.grpc_door import Door, opened
+from tests.support.doors.grpc_door import Door, opened
 
 
 @pytest.fixture

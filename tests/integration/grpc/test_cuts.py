@@ -9,7 +9,7 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from tests.support.chaos.proxy import Flow, Proxy
-from tests.support.grpc_door import ENDS, Door, Talk, events, opened, text
+from tests.support.doors.grpc_door import ENDS, Door, Talk, events, opened, text
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 

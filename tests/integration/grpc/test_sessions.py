@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from sessions.model.errors import BadInput
 from sessions.model.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
-from tests.support.grpc_door import ENDS, Door, error_of, events, has, opened, text
+from tests.support.doors.grpc_door import ENDS, Door, error_of, events, has, opened, text
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer

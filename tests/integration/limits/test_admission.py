@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from inference.simulated import SimulatedOptions
-from tests.support.assembly import assembled
-from tests.support.websocket_wire import wire
+from tests.support.doors.assembly import assembled
+from tests.support.doors.websocket_wire import wire
 
 TARGETS = "[targets.default]\nttft_ms = 500\n"
 SLOW = SimulatedOptions(step_base_s=0.005, slots=1, answer_tokens_mean=0)  # an answer below takes a fifth of a second

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from sessions.model.types import Principal, TenantId
-from tests.support.assembly import Assembly, assembled
-from tests.support.grpc_door import error_of
-from tests.support.websocket_wire import shake_hands, wire
+from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.grpc_door import error_of
+from tests.support.doors.websocket_wire import shake_hands, wire
 from transport.auth.authenticator import key_digest
 from transport.cli.config_files import limits_file
 from transport.cli.settings import BadSetting

@@ -15,8 +15,8 @@ import pytest
 from inference.simulated import SimulatedOptions
 from sessions.actor.admission import Admission
 from sessions.billing.prices import PriceBook, read_prices
-from tests.support.assembly import Assembly, assembled
-from tests.support.websocket_wire import wire
+from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.websocket_wire import wire
 
 LIMITS = "brownout = [{ smaller_model = true }]\n[targets.default]\nttft_ms = 100\n"
 PRICES = (

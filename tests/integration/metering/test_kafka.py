@@ -1,5 +1,5 @@
-"""Usage rows on Kafka: a broker as a process (librdkafka's mock cluster, `tests.support.kafka_broker`: the protocol
-is real, Apache Kafka it is not), a consumer, and brokers that are away, silent, dead or without the topic.
+"""Usage rows on Kafka: a broker as a process (librdkafka's mock cluster, `tests.support.stores.kafka_broker`: the
+protocol is real, Apache Kafka it is not), a consumer, and brokers that are away, silent, dead or without the topic.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sessions.billing.metering import entry_public
 from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from sessions.model.types import UnixMs
-from tests.support.directories import Server as Valkey
-from tests.support.directories import free_port
-from tests.support.journals import NOW, billed, key
-from tests.support.kafka_broker import KafkaBroker, KafkaConsumer
+from tests.support.cluster.directories import Server as Valkey
+from tests.support.cluster.directories import free_port
+from tests.support.stores.journals import NOW, billed, key
+from tests.support.stores.kafka_broker import KafkaBroker, KafkaConsumer
 
 NAMES = [f"r{number}" for number in range(9)]
 PATIENCE_S = 60.0

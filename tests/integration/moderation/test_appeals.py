@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 from sessile_client import Client, Conflict, ServerError
 
-from tests.support.grpc_door import error_of, events
-from tests.support.review_door import SECRET, running
+from tests.support.doors.grpc_door import error_of, events
+from tests.support.doors.review_door import SECRET, running
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub

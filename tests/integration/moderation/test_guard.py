@@ -20,7 +20,7 @@ from inference.simulated import SimulatedOptions
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, TenantId
 from sessions.ports import LateFilter
-from tests.support.openai_server import SIMULATED, serving
+from tests.support.doors.openai_server import SIMULATED, serving
 
 ANA = Principal(tenant=TenantId("acme"), key_id="k")
 Answer = bytes | None  # None: no answer ever

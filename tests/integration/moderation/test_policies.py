@@ -21,7 +21,7 @@ from sessions.model import events as ev
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.model.verdicts import Verdict
-from tests.support.openai_server import SIMULATED, ScriptedEngine, Serving, serving
+from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 
 POLICY = """
 [policies.default]

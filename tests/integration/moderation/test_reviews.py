@@ -20,8 +20,8 @@ from sessions.model import events as ev
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.reviews import ReviewId
 from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
-from tests.support.openai_server import SIMULATED, ScriptedEngine
-from tests.support.review_door import SECRET, Door, running
+from tests.support.doors.openai_server import SIMULATED, ScriptedEngine
+from tests.support.doors.review_door import SECRET, Door, running
 
 
 class Telling(ScriptedEngine):

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from inference.simulated import SimulatedOptions
-from tests.support.openai_server import Serving, serving
+from tests.support.doors.openai_server import Serving, serving
 
 
 @pytest.fixture

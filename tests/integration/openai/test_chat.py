@@ -12,7 +12,7 @@ import pytest
 
 from inference.simulated.vocabulary import decode
 from sessions.model.events import ItemCreated, ResponseCreated, ResponseIncomplete
-from tests.support.openai_server import SIMULATED, Serving
+from tests.support.doors.openai_server import SIMULATED, Serving
 from transport.openai.history import GIVEN_MAX
 
 HELLO: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "say something"}]

@@ -11,7 +11,7 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
-from tests.support.openai_server import SIMULATED, Serving, another_door, serving
+from tests.support.doors.openai_server import SIMULATED, Serving, another_door, serving
 from transport.auth.authenticator import key_digest
 
 CHAT: dict[str, Any] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.doors.server_process import ServerProcess
 from tests.support.rounds.openai_fuzz import FAST, fuzzed
-from tests.support.server_process import ServerProcess
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import pytest
 from sessions.model import commands as cm
 from sessions.model.events import Record, ResponseBody, ResponseCreated
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
-from tests.support.openai_server import SIMULATED, Serving
-from tests.support.websocket_wire import wire
+from tests.support.doors.openai_server import SIMULATED, Serving
+from tests.support.doors.websocket_wire import wire
 from transport.openai.responses import TERMINAL
 
 T = TypeVar("T")

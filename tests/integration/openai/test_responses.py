@@ -14,7 +14,7 @@ from inference.simulated.vocabulary import decode
 from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import Unauthorized
 from sessions.model.types import Principal, TenantId
-from tests.support.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from transport.auth.authenticator import key_digest
 
 WEATHER: Any = {

@@ -10,7 +10,7 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from persistence.memory.database import MemoryDatabase
-from tests.support.openai_server import SIMULATED, another_door, serving
+from tests.support.doors.openai_server import SIMULATED, another_door, serving
 from tests.support.rounds.openai_retries import retried
 
 OPENING: list[Any] = [{"role": "user", "content": "hello"}]

@@ -19,8 +19,8 @@ import openai
 import pytest
 import pytest_asyncio
 
+from tests.support.doors.openai_targets import BLOCK, ELSEWHERE, ROOT, Target, target
 from tests.support.node import WITH_NODE, node_modules
-from tests.support.openai_targets import BLOCK, ELSEWHERE, ROOT, Target, target
 
 HERE = Path(__file__).parent
 LONG = 400

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.support.openai_server import SIMULATED, Serving
+from tests.support.doors.openai_server import SIMULATED, Serving
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.openai_server import SIMULATED, Serving
+from tests.support.doors.openai_server import SIMULATED, Serving
 
 WEATHER: Any = {
     "type": "function",

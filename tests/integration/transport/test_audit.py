@@ -16,7 +16,7 @@ from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import SCOPES, SessionId, SessionKey, TenantId, UnixMs
 from sessions.model.verdicts import Finding
-from tests.support.assembly import Assembly, assembled, wall_ms
+from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inference.simulated import SimulatedOptions
-from tests.support.assembly import assembled
+from tests.support.doors.assembly import assembled
 from transport.http.server import ServerLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.assembly import Assembly, assembled
+from tests.support.doors.assembly import Assembly, assembled
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\b(?:sessile|process)_[a-z0-9_]+")

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 
 from sessions.model.errors import BadInput
-from tests.support.assembly import assembled
+from tests.support.doors.assembly import assembled
 from transport.cli.security import tls_of
 from transport.cli.settings import BadSetting, Settings
 from transport.grpc_api import sessile_pb2 as pb

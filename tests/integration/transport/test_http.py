@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from inference.simulated import SimulatedEngine
 from sessions.model.errors import BadInput, EngineLost, Unavailable
 from sessions.model.types import Principal, TenantId
-from tests.support.assembly import Assembly, assembled
-from tests.support.websocket_wire import wire
+from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.http import http_connection
 from transport.http.server import Server

@@ -14,7 +14,7 @@ from inference.kv.tenant_quota import KvHoldings
 from inference.simulated import SimulatedEngine
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.ports import Engine
-from tests.support.assembly import Assembly, assembled
+from tests.support.doors.assembly import Assembly, assembled
 from transport.auth.authenticator import key_digest
 from transport.ops.operator_api import LocalOperatorApi, held_kv
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from sessions.model.types import Principal, TenantId
-from tests.support.assembly import Assembly, assembled
+from tests.support.doors.assembly import Assembly, assembled
 from transport.auth.authenticator import key_digest
 
 ACME = TenantId("acme")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sessions.model.types import Principal, TenantId
-from tests.support.assembly import assembled, wall_ms
+from tests.support.doors.assembly import assembled, wall_ms
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.origins import OriginPolicy
 

@@ -13,7 +13,7 @@ from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import BadInput
 from sessions.model.types import ResponseId, TenantId
 from sessions.tracing import trace_ids
-from tests.support.assembly import Assembly, assembled
+from tests.support.doors.assembly import Assembly, assembled
 from transport.ops.otlp import OtelTracer, otlp
 
 SLOW = SimulatedOptions(step_base_s=0.02, answer_tokens_mean=100_000)

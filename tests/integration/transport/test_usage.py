@@ -9,7 +9,7 @@ import pytest
 
 from sessions.billing.prices import PriceBook, read_prices
 from sessions.model.types import Principal, TenantId
-from tests.support.assembly import Assembly, assembled
+from tests.support.doors.assembly import Assembly, assembled
 from transport.auth.authenticator import key_digest
 
 PRICES = 'currency = "USD"\n[[prices]]\nmodel = "*"\ninput = 1\ncached = 0.5\noutput = 2'

@@ -12,8 +12,8 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import Principal, TenantId
-from tests.support.assembly import Assembly, assembled
-from tests.support.websocket_wire import Closed, Wire, shake_hands, wire
+from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.websocket_wire import Closed, Wire, shake_hands, wire
 from transport.auth.authenticator import key_digest
 from transport.gateway import GatewayLimits
 from transport.http.server import ServerLimits

@@ -36,7 +36,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Finding
-from tests.support.assembly import Assembly, assembled, wall_ms
+from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
 from transport.auth.authenticator import Authenticator, key_digest

@@ -24,9 +24,9 @@ from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.chaos.device import Device
 from tests.support.chaos.proxy import Proxy
 from tests.support.chaos.verdict import judge, log_of
-from tests.support.directories import Server as Valkey
-from tests.support.directories import free_port
-from tests.support.postgres_server import PostgresServer
+from tests.support.cluster.directories import Server as Valkey
+from tests.support.cluster.directories import free_port
+from tests.support.stores.postgres_server import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 PATIENCE_S: Final = 60.0

@@ -21,7 +21,7 @@ from sessions.model.events import Record
 from sessions.model.types import SessionKey
 from sessions.ports import Journal
 from tests.support.chaos.device import Device, Frame, Sent
-from tests.support.wire_client import TERMINAL
+from tests.support.doors.wire_client import TERMINAL
 from transport.protocol.frames import event_frame
 
 Json = dict[str, Any]

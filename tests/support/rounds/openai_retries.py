@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from inference.simulated import SimulatedOptions
-from tests.support.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.openai_server import SIMULATED, Serving, serving
 
 ATTEMPTS_MAX: Final = 5
 AT_ONCE: Final = 8

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 
 from inference.simulated import SimulatedOptions
-from tests.support.openai_server import SIMULATED, serving
+from tests.support.doors.openai_server import SIMULATED, serving
 
 OPTIONS = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4)
 USERS = ("ann", "bob")

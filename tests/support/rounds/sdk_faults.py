@@ -23,11 +23,11 @@ from sessile_client import Client, Event, Limits, Lost, Session, sync
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import SessionId, SessionKey, TenantId
-from tests.support.assembly import Assembly, assembled
 from tests.support.chaos.proxy import Flow, Proxy
+from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.server_process import ServerProcess
+from tests.support.doors.wire_client import connected
 from tests.support.percentiles import percentile
-from tests.support.server_process import ServerProcess
-from tests.support.wire_client import connected
 from transport.http.server import ServerLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.cut_model import CutError, cut, kept_layers
 from inference.llama.gguf import read_model
-from tests.support.gguf_files import METADATA, gguf
+from tests.support.engines.gguf_files import METADATA, gguf
 
 LAYERS = 5
 TENSORS = {

@@ -49,7 +49,7 @@ def known_options() -> frozenset[str]:
     known = set(OPTION.findall(help_of()))
     for command in COMMANDS:
         known |= set(OPTION.findall(help_of(*command.split())))
-    for program in [*(ROOT / "bench").glob("*.py"), *(ROOT / "deploy").glob("*.py")]:
+    for program in [*(ROOT / "bench").rglob("*.py"), *(ROOT / "deploy").glob("*.py")]:
         known |= script_options(program)
     return frozenset(known)
 

@@ -22,7 +22,6 @@ from tests.support.house import (
     everything,
     foreign_imports,
     import_graph,
-    known,
     modules,
 )
 
@@ -64,7 +63,7 @@ def test_import_linter_knows_every_package() -> None:
 
 
 def test_nothing_imports_in_a_circle() -> None:
-    assert everything()["import circles"] == known("import circles")
+    assert everything()["import circles"] == []
 
 
 def test_a_circle_is_seen_under_type_checking_and_inside_functions() -> None:
@@ -90,7 +89,7 @@ def test_an_import_of_a_test_or_of_a_bench_is_seen() -> None:
     ]
     assert len(foreign_imports(planted, BENCH)) == 2
     assert len(foreign_imports(planted, TEST_MODULE)) == len(foreign_imports(planted, BENCH_MAY_NOT)) == 1
-    helper = [Module("bench/a.py", "from tests.support import kv\nfrom tests.support.kv import key\n")]
+    helper = [Module("bench/a.py", "from tests.support import kv\nfrom tests.support.engines.kv import key\n")]
     assert foreign_imports(helper, BENCH_MAY_NOT) == foreign_imports(helper, TEST_MODULE) == []
 
 

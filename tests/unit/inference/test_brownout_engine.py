@@ -13,7 +13,7 @@ from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.limits import Share
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId
-from tests.support.engines import collect, key, prompt_of, request
+from tests.support.engines.engines import collect, key, prompt_of, request
 from tests.support.virtual_time import virtual
 
 LARGE = SimulatedOptions(model="large", context_window=1024, kv_tokens_max=8192)

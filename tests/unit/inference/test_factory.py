@@ -12,7 +12,7 @@ from inference.brownout_engine import BrownoutEngine
 from inference.llama import LlamaEngine
 from inference.simulated import SimulatedEngine
 from sessions.model.errors import BadInput
-from tests.support.gguf_files import METADATA, TENSORS, gguf
+from tests.support.engines.gguf_files import METADATA, TENSORS, gguf
 from transport.cli.settings import Settings
 
 

@@ -9,7 +9,7 @@ import pytest
 from inference.sampling import output_schema, token_biases
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Sampling, TextOptions
-from tests.support.engines import key, request
+from tests.support.engines.engines import key, request
 
 SCHEMA = {"type": "array"}
 

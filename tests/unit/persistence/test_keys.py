@@ -11,8 +11,8 @@ from persistence.keys import PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import KEY_BYTES, MasterKey
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Unavailable
-from tests.support.journals import postgres
-from tests.support.stores import key
+from tests.support.stores.journals import postgres
+from tests.support.stores.stores import key
 
 MASTER = MasterKey(bytes(range(KEY_BYTES)))
 

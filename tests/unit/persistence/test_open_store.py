@@ -13,7 +13,7 @@ from persistence.memory.store import MemoryStore
 from persistence.postgres.store import PostgresStore
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable
-from tests.support.journals import a_log
+from tests.support.stores.journals import a_log
 
 
 @pytest.mark.parametrize(

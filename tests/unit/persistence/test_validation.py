@@ -20,7 +20,7 @@ from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.journal_types import Append
 from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import UnixMs
-from tests.support.journals import ACME, NOW, a_command, a_usage, delta, key, patch
+from tests.support.stores.journals import ACME, NOW, a_command, a_usage, delta, key, patch
 
 CASE = Case(
     id=ReviewId("a"),

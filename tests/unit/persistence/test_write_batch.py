@@ -11,8 +11,8 @@ from sessions.model.audit import Sealer
 from sessions.model.errors import BadInput, Internal, TooLarge
 from sessions.model.journal_types import Append, Snapshot
 from sessions.model.types import Epoch
-from tests.support.audit_tables import a_row
-from tests.support.journals import NOW, a_command, a_usage, delta, key, patch
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import NOW, a_command, a_usage, delta, key, patch
 
 CODEC = PlainCodec()
 

@@ -9,7 +9,7 @@ import pytest
 from sessions.model.commands import ActorCommand, Ok, SessionUpdate
 from sessions.model.errors import Conflict, Forbidden, Limited, Overloaded, Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Principal, ResponseId, SessionId
-from tests.support.transport import FakeSessions, begun, created, gateway_over, memory_sessions
+from tests.support.doors.transport import FakeSessions, begun, created, gateway_over, memory_sessions
 from transport.gateway import Gateway, GatewayLimits, GatewayServices
 
 UPDATE = SessionUpdate(id=CommandId("c"), session=SessionId("s"), title="t")

@@ -15,7 +15,7 @@ from actors.directory.rules import DirectoryState
 from sessions.model.errors import Conflict, OutcomeUnknown, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.faulty_directory import Weather
+from tests.support.cluster.faulty_directory import Weather
 from tests.support.virtual_time import advance, settled, virtual
 
 AWAY = Unavailable("directory_unavailable", "away")

@@ -12,7 +12,7 @@ from actors.directory.rules import DirectoryState
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.faulty_directory import Weather
+from tests.support.cluster.faulty_directory import Weather
 from tests.support.virtual_time import advance, virtual
 
 KEY = SessionKey(TenantId("t"), SessionId("s"))

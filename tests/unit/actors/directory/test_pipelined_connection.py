@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import BusyLoadingError, ReadOnlyError, ResponseError
 
 from actors.directory.pipelined_connection import CONNECT_ATTEMPTS, NotSent, PipelinedConnection, ReplyLost
-from tests.support.redis_connection import FakeConnection
+from tests.support.cluster.redis_connection import FakeConnection
 from tests.support.virtual_time import advance, outcome, virtual
 
 

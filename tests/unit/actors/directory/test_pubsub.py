@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.directory.pipelined_connection import NotSent
 from actors.directory.pubsub import PAUSE_S, PubSubListener
-from tests.support.redis_connection import FakeConnection
+from tests.support.cluster.redis_connection import FakeConnection
 from tests.support.virtual_time import advance, outcome, virtual
 
 

@@ -10,7 +10,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainErr
 
 from actors.directory.pipelined_connection import NotSent, ReplyLost
 from actors.directory.topology import HOPS_MAX, ClusterServers
-from tests.support.redis_connection import FakeConnection
+from tests.support.cluster.redis_connection import FakeConnection
 from tests.support.virtual_time import outcome, virtual
 
 ELSEWHERE = "1 127.0.0.1:2"

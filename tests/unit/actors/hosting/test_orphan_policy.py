@@ -10,8 +10,8 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Overloaded
 from sessions.model.types import ResponseId, SessionId
-from tests.support.replicas import KEY, Place, Replica, text_of
-from tests.support.sweeps import sweeps_of
+from tests.support.cluster.replicas import KEY, Place, Replica, text_of
+from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
 
 ENDLESS = SimulatedOptions(answer_tokens_mean=0)

@@ -15,7 +15,7 @@ from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs
-from tests.support.replicas import KEY, SESSION, Place, text_of
+from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")

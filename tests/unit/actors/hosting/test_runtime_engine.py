@@ -8,7 +8,7 @@ from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.generation import GenerationRequest
-from tests.support.replicas import Place
+from tests.support.cluster.replicas import Place
 from tests.support.virtual_time import outcome, virtual
 
 

@@ -29,8 +29,8 @@ from sessions.model.types import (
     unpack_tokens,
 )
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
-from tests.support.sweeps import sweeps_of
+from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
+from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
 
 QUESTION = "where is the river"

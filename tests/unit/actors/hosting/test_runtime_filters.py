@@ -13,8 +13,8 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import Principal, unpack_tokens
 from sessions.ports import FilterSet
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.cluster.replicas import Place
 from tests.support.output_text import Redactor
-from tests.support.replicas import Place
 from tests.support.virtual_time import outcome, virtual
 
 

@@ -11,8 +11,8 @@ from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Gone, NotFound, SessileError
 from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId
+from tests.support.cluster.replicas import KEY, SESSION, Place
 from tests.support.garbage import no_cycles
-from tests.support.replicas import KEY, SESSION, Place
 from tests.support.virtual_time import virtual
 
 

@@ -18,8 +18,8 @@ from sessions.model.types import (
     SessionKey,
     TenantId,
 )
-from tests.support.replicas import KEY, Fault, Place, Replica
-from tests.support.sweeps import sweeps_of
+from tests.support.cluster.replicas import KEY, Fault, Place, Replica
+from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=60)

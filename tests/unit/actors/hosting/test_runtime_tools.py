@@ -22,7 +22,7 @@ from sessions.model.errors import BadInput, Conflict, NotFound, Overloaded, Sess
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import FunctionCall, ResponseId, SessionKey, unpack_tokens
 from sessions.ports import Engine
-from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
 

@@ -21,7 +21,7 @@ from sessions.model import commands as cm
 from sessions.model.audit import Audited, public
 from sessions.model.errors import Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId
-from tests.support.replicas import Place, Replica
+from tests.support.cluster.replicas import Place, Replica
 from tests.support.virtual_time import virtual
 
 LOCAL = TenantId("local")

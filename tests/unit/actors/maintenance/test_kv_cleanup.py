@@ -8,7 +8,7 @@ from actors.maintenance.kv_cleanup import PAGE, KVCleanup
 from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
 from sessions.model.types import SessionId, SessionKey, TenantId
-from tests.support.replicas import KEY, Place, Replica
+from tests.support.cluster.replicas import KEY, Place, Replica
 from tests.support.virtual_time import virtual
 
 

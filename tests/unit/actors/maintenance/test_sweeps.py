@@ -9,8 +9,8 @@ import errno
 import pytest
 
 from sessions.model.errors import Unavailable
-from tests.support.replicas import Place
-from tests.support.sweeps import sweeps_of
+from tests.support.cluster.replicas import Place
+from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, virtual
 
 

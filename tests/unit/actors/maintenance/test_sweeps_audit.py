@@ -12,8 +12,8 @@ from sessions.governance.audit_verify import verify
 from sessions.governance.retention import Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, Audited
 from sessions.model.types import TenantId
-from tests.support.replicas import Place
-from tests.support.sweeps import sweeps_of
+from tests.support.cluster.replicas import Place
+from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, virtual
 
 ACME, BETA, GAMMA = TenantId("acme"), TenantId("beta"), TenantId("gamma")

@@ -14,8 +14,8 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
-from tests.support.replicas import KEY, Place
-from tests.support.sweeps import sweeps_of
+from tests.support.cluster.replicas import KEY, Place
+from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, settled, until, virtual
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=60)

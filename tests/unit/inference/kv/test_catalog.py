@@ -9,7 +9,7 @@ from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from sessions.model.types import OPENINGS, SessionKey, TenantId
-from tests.support.kv import IDENTITY, key, make_tiers
+from tests.support.engines.kv import IDENTITY, key, make_tiers
 
 SIZE = 1_000
 

@@ -13,7 +13,7 @@ from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
 from sessions.model.types import SessionKey
 from sessions.ports import DataKey
-from tests.support.kv import key
+from tests.support.engines.kv import key
 
 
 def head_of(key_id: str) -> StoredHead:

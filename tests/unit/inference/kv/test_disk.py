@@ -17,7 +17,7 @@ from inference.kv.disk import DiskEntry, DiskTier
 from inference.kv.envelope import KvIdentity, SnapshotRefused
 from inference.kv.index import SAMPLE
 from sessions.model.errors import BadInput
-from tests.support.kv import IDENTITY, key, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, key, snapshot, write_payload
 
 SIZE = 50_000
 

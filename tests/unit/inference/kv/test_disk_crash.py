@@ -15,7 +15,7 @@ from inference.kv.disk import DiskTier
 from inference.kv.staging import StagingFolder
 from persistence.keys import SqliteKeyStore
 from persistence.master_key import read_master_key
-from tests.support.kv import IDENTITY, key, snapshot
+from tests.support.engines.kv import IDENTITY, key, snapshot
 
 SIZE = 300_000
 BOUND = 12 * (SIZE + 2000)
@@ -28,7 +28,7 @@ from inference.kv.disk import DiskTier
 from inference.kv.staging import StagingFolder
 from persistence.keys import SqliteKeyStore
 from persistence.master_key import read_master_key
-from tests.support.kv import IDENTITY, key, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, key, snapshot, write_payload
 
 async def main(folder, first):
     keys = SqliteKeyStore(folder / "keys.db", read_master_key(folder / "master.key", make=True))

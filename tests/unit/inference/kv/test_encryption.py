@@ -17,7 +17,7 @@ from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
 from sessions.model.types import SessionKey
 from sessions.ports import DataKey
-from tests.support.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
 
 SIZE = 2 * CHUNK_BYTES + 12_345
 KEY = DataKey("k1", bytes(range(32)))

@@ -28,7 +28,7 @@ from inference.kv.envelope import (
 )
 from inference.tokens import as_tokens
 from sessions.model.types import SessionKey, pack_tokens
-from tests.support.kv import IDENTITY, file_of, key, payload_of, snapshot
+from tests.support.engines.kv import IDENTITY, file_of, key, payload_of, snapshot
 
 SIZE = 2 * CHUNK_BYTES + 12_345
 

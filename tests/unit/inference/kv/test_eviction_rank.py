@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker, SilenceKind, silence_kind
-from tests.support.kv import key
+from tests.support.engines.kv import key
 
 FIRST = silence_kind(0, 500, None)
 LATER = silence_kind(5, 500, 60.0)

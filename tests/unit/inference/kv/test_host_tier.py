@@ -13,7 +13,7 @@ from inference.kv.eviction_rank import ReturnTracker
 from inference.kv.host_tier import HostSnapshot, HostTier
 from inference.kv.snapshot_worth import SnapshotWorth
 from inference.tokens import as_tokens
-from tests.support.kv import key
+from tests.support.engines.kv import key
 
 SIZE = 1_000
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inference.kv.index import SAMPLE, SnapshotIndex, lowest_ranked
 from sessions.model.types import SessionKey, TenantId
-from tests.support.kv import key
+from tests.support.engines.kv import key
 
 
 class Thing:

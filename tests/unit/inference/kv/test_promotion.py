@@ -19,7 +19,7 @@ from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import SessionKey
-from tests.support.kv import IDENTITY, key, make_tiers, payload_of
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of
 
 SIZE = 40_000
 

@@ -17,8 +17,8 @@ from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from inference.vllm.offload import KvOffload
 from persistence.keys import MemoryKeyStore
-from tests.support.directories import Server
-from tests.support.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
+from tests.support.cluster.directories import Server
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
 
 pytestmark = pytest.mark.cluster
 SIZE = 50_000

@@ -13,7 +13,7 @@ from inference.kv.envelope import KvIdentity, SnapshotManifest
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from sessions.model.types import SessionKey, TenantId
-from tests.support.kv import IDENTITY, key, make_tiers, payload_of
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of
 
 SIZE = 40_000
 SMALL, LARGE = TenantId("small"), TenantId("large")

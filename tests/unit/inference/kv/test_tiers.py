@@ -21,7 +21,7 @@ from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
 from sessions.model.types import OPENINGS, SessionKey
 from sessions.ports import DataKey
-from tests.support.kv import IDENTITY, key, make_tiers, payload_of
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of
 
 SIZE = 40_000
 HOST = 4 * SIZE

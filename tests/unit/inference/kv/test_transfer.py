@@ -10,7 +10,7 @@ import pytest
 from inference.kv import transfer
 from inference.kv.envelope import CHUNK_BYTES, SnapshotRefused
 from sessions.model.types import SessionKey
-from tests.support.kv import IDENTITY, key, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, key, snapshot, write_payload
 
 SIZE = 2 * CHUNK_BYTES + 77
 

@@ -17,7 +17,7 @@ from inference.tokens import as_tokens
 from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Tokens
-from tests.support.llama_server import answering, chunked, event, serving
+from tests.support.engines.llama_server import answering, chunked, event, serving
 
 
 async def no_encode(text: str) -> Tokens:

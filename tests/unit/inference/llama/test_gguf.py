@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inference.llama.gguf import read_model
 from inference.llama.slot_kv import bytes_per_token
 from sessions.model.errors import BadInput
-from tests.support.gguf_files import METADATA, TENSORS, gguf
+from tests.support.engines.gguf_files import METADATA, TENSORS, gguf
 
 GOOD = gguf(METADATA, TENSORS)
 

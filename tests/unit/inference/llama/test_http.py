@@ -8,8 +8,8 @@ import pytest
 
 from inference.llama.http import _Exchange
 from sessions.model.errors import Unavailable
+from tests.support.engines.llama_server import answering, chunked, event, serving
 from tests.support.garbage import no_cycles
-from tests.support.llama_server import answering, chunked, event, serving
 
 # -- short answers -------------------------------------------------------------------------------------
 

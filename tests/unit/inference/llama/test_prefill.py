@@ -19,7 +19,7 @@ from inference.llama.slots import SlotTable
 from inference.tokens import as_tokens
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.generation import Chunk, Finish
-from tests.support.kv import key, make_tiers
+from tests.support.engines.kv import key, make_tiers
 
 PROMPT = as_tokens(range(100))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inference.llama.sampling import completion_parameters, public_logprobs
 from sessions.model.types import Sampling, TextOptions
-from tests.support.engines import key, request
+from tests.support.engines.engines import key, request
 
 
 def test_what_is_left_out_keeps_the_servers_defaults() -> None:

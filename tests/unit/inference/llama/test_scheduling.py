@@ -13,7 +13,7 @@ from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.slots import SlotTable
 from inference.tokens import as_tokens
 from sessions.model.errors import Overloaded, Unavailable
-from tests.support.kv import key
+from tests.support.engines.kv import key
 
 
 async def turns() -> None:

@@ -15,9 +15,9 @@ from inference.llama.slot_kv import SlotKv, bytes_per_token, read_tokens
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import as_tokens
-from tests.support.engines import AlwaysRestores
-from tests.support.gguf_files import METADATA
-from tests.support.kv import key, make_tiers
+from tests.support.engines.engines import AlwaysRestores
+from tests.support.engines.gguf_files import METADATA
+from tests.support.engines.kv import key, make_tiers
 
 MAGIC = 0x67677371
 PROMPT = as_tokens(range(100))

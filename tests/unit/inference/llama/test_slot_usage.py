@@ -9,7 +9,7 @@ from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import SlotTable
 from inference.tokens import as_tokens
 from sessions.model.types import TenantId
-from tests.support.kv import key, make_tiers
+from tests.support.engines.kv import key, make_tiers
 
 SMALL, LARGE = TenantId("small"), TenantId("large")
 

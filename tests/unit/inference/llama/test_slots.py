@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import as_tokens, common_prefix
-from tests.support.kv import key
+from tests.support.engines.kv import key
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 TOKENS = st.lists(st.integers(0, 2), max_size=6)

@@ -13,7 +13,7 @@ from inference.tokens import as_tokens
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.ports import ChatMessage
-from tests.support.engines import Answer, ask, collect, key, open_stream, request
+from tests.support.engines.engines import Answer, ask, collect, key, open_stream, request
 from tests.support.virtual_time import virtual
 
 PROMPT = (256, 260, 300, 301, 257, 261)

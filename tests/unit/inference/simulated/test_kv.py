@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from inference.simulated.kv import DeviceMemory
 from inference.tokens import as_tokens
-from tests.support.engines import key
+from tests.support.engines.engines import key
 
 operations = st.lists(
     st.tuples(

@@ -9,7 +9,7 @@ import pytest
 from inference.vllm import block_usage
 from inference.vllm.block_usage import BlockUsage
 from sessions.model.types import SessionKey, TenantId
-from tests.support.kv import key, make_tiers
+from tests.support.engines.kv import key, make_tiers
 
 SMALL, LARGE = TenantId("small"), TenantId("large")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from inference.vllm.crash_isolation import CrashIsolation
-from tests.support.kv import key
+from tests.support.engines.kv import key
 
 
 async def test_who_ran_when_it_died_begins_again_one_at_a_time() -> None:

@@ -24,8 +24,8 @@ from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import OPENINGS, SessionId, SessionKey, TenantId
-from tests.support.engines import until
-from tests.support.kv import IDENTITY, make_tiers
+from tests.support.engines.engines import until
+from tests.support.engines.kv import IDENTITY, make_tiers
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 64

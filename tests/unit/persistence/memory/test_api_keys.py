@@ -8,8 +8,8 @@ from persistence.memory.store import MemoryStore
 from sessions.model.api_keys import KEPT_MS, ApiKey, ApiKeyRequest, make_api_key
 from sessions.model.errors import Conflict, Limited
 from sessions.model.types import UnixMs
-from tests.support.audit_tables import a_row
-from tests.support.journals import ACME, NOW
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import ACME, NOW
 
 
 def a_key(number: int, *, now: int = NOW, expires_at: int | None = None) -> ApiKey:

@@ -7,8 +7,8 @@ import pytest
 from persistence.memory.store import MemoryStore
 from sessions.model.audit import AuditFloor
 from sessions.model.types import TenantId
-from tests.support.audit_tables import BETA, a_row
-from tests.support.journals import ACME
+from tests.support.stores.audit_tables import BETA, a_row
+from tests.support.stores.journals import ACME
 
 
 async def test_rows_come_in_order_of_one_tenant_and_about_whom_they_are(store: MemoryStore) -> None:

@@ -9,8 +9,8 @@ from persistence.memory.store import MemoryStore
 from sessions.model.errors import Fenced
 from sessions.model.journal_types import Due
 from sessions.model.types import UnixMs
-from tests.support.audit_tables import a_row
-from tests.support.journals import ACME, NOW, a_command, a_log, a_usage, an_append, grant, key, patch, purge
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import ACME, NOW, a_command, a_log, a_usage, an_append, grant, key, patch, purge
 
 
 async def test_a_backup_is_a_copy_and_may_be_restored_more_than_once() -> None:

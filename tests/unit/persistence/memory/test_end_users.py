@@ -7,8 +7,8 @@ from sessions.billing.metering import UsageQuery
 from sessions.governance.end_user_data import Erasure
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.types import UnixMs
-from tests.support.audit_tables import a_row
-from tests.support.journals import ACME, NOW, a_log, a_usage, key, patch
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import ACME, NOW, a_log, a_usage, key, patch
 
 ERASURE = Erasure(tenant=ACME, user="ü", asked_at=NOW, asked_by="boss")
 

@@ -13,7 +13,7 @@ from persistence.memory.journal import MemoryJournal
 from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.types import Epoch, SessionKey
-from tests.support.stores import NOW, append, key, top_of
+from tests.support.stores.stores import NOW, append, key, top_of
 
 
 async def grant(journal: MemoryJournal, fence: int | None = None, epoch: str = "e") -> Head:

@@ -10,7 +10,7 @@ from persistence.memory.store import MemoryStore
 from sessions.model.errors import Conflict, NotFound
 from sessions.model.reviews import CLAIM_MS, Case, ReviewId, ReviewPosition, ReviewQuery
 from sessions.model.types import UnixMs
-from tests.support.journals import NOW, a_log, an_append, key
+from tests.support.stores.journals import NOW, a_log, an_append, key
 
 
 def a_case(name: str, at: int = 0, **fields: Any) -> Case:

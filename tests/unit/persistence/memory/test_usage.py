@@ -7,7 +7,7 @@ import msgspec
 from persistence.memory.store import MemoryStore
 from sessions.billing.metering import UsageGroup, UsageQuery
 from sessions.model.types import UnixMs
-from tests.support.journals import ACME, NOW, a_log, a_usage, key
+from tests.support.stores.journals import ACME, NOW, a_log, a_usage, key
 
 HUGE = 9 * 10**18
 

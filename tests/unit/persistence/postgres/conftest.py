@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from tests.support.journals import postgres
-from tests.support.postgres_server import PostgresServer
+from tests.support.stores.journals import postgres
+from tests.support.stores.postgres_server import PostgresServer
 
 _schemas = itertools.count()
 

@@ -19,7 +19,7 @@ from sessions.model.audit import Audited
 from sessions.model.errors import Fenced
 from sessions.model.journal_types import Due
 from sessions.model.types import UnixMs
-from tests.support.journals import ACME, NOW, a_log, an_append, grant, key, patch, postgres, purge
+from tests.support.stores.journals import ACME, NOW, a_log, an_append, grant, key, patch, postgres, purge
 
 pytestmark = pytest.mark.cluster
 _names = itertools.count()

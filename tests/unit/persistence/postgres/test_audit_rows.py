@@ -12,8 +12,8 @@ from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntr
 from persistence.write_batch import AppendWrite
 from sessions.model.audit import AuditHead, Sealer
 from sessions.model.journal_types import Append
-from tests.support.audit_tables import a_row
-from tests.support.journals import NOW, key
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import NOW, key
 
 SEALER = Sealer(b"secret")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sessions.model.errors import Fenced, Internal, Unavailable
-from tests.support.postgres_server import PostgresServer
-from tests.support.postgres_stores import by_hand, grant, opened_at
-from tests.support.stores import NOW, append, key
+from tests.support.stores.postgres_server import PostgresServer
+from tests.support.stores.postgres_stores import by_hand, grant, opened_at
+from tests.support.stores.stores import NOW, append, key
 
 pytestmark = pytest.mark.cluster
 

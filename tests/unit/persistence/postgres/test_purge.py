@@ -8,9 +8,9 @@ from persistence.postgres.purge import purge_commands, purge_session
 from sessions.model.audit import Sealer
 from sessions.model.journal_types import Due
 from sessions.model.types import UnixMs
-from tests.support.journals import NOW, a_command, a_log, key, patch
-from tests.support.postgres_server import PostgresServer
-from tests.support.postgres_stores import by_hand, opened_at
+from tests.support.stores.journals import NOW, a_command, a_log, key, patch
+from tests.support.stores.postgres_server import PostgresServer
+from tests.support.stores.postgres_stores import by_hand, opened_at
 
 pytestmark = pytest.mark.cluster
 SEALER = Sealer(b"secret")

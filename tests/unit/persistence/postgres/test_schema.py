@@ -13,9 +13,9 @@ from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
 from persistence.sql.migrations import read_migrations
 from sessions.model.errors import Unavailable
-from tests.support.postgres_server import PostgresServer
-from tests.support.postgres_stores import by_hand, grant, opened_at
-from tests.support.stores import append, one_more_migration, top_of
+from tests.support.stores.postgres_server import PostgresServer
+from tests.support.stores.postgres_stores import by_hand, grant, opened_at
+from tests.support.stores.stores import append, one_more_migration, top_of
 
 pytestmark = pytest.mark.cluster
 

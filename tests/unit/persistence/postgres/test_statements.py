@@ -12,10 +12,10 @@ from persistence.write_batch import AppendWrite
 from sessions.model.audit import Sealer
 from sessions.model.journal_types import Append
 from sessions.model.types import TenantId
-from tests.support.journals import a_command
-from tests.support.postgres_server import PostgresServer
-from tests.support.postgres_stores import by_hand, grant, opened_at
-from tests.support.stores import NOW, append, delta, key, top_of
+from tests.support.stores.journals import a_command
+from tests.support.stores.postgres_server import PostgresServer
+from tests.support.stores.postgres_stores import by_hand, grant, opened_at
+from tests.support.stores.stores import NOW, append, delta, key, top_of
 
 
 def a_write(session: str = "s", **fields: object) -> AppendWrite:

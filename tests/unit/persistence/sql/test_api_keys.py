@@ -10,8 +10,8 @@ from persistence.sqlite.store import SqliteStore
 from sessions.model.api_keys import ApiKey, ApiKeyRequest, make_api_key
 from sessions.model.errors import Conflict
 from sessions.model.types import UnixMs
-from tests.support.audit_tables import a_row
-from tests.support.journals import ACME, NOW
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import ACME, NOW
 
 
 def a_key(number: int = 1, **fields: Any) -> ApiKey:

@@ -8,8 +8,8 @@ from persistence.sqlite.library import sqlite3
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId
-from tests.support.audit_tables import a_row, sql
-from tests.support.journals import ACME
+from tests.support.stores.audit_tables import a_row, sql
+from tests.support.stores.journals import ACME
 
 
 async def test_rows_about_somebody_go_by_their_index(store: SqliteStore) -> None:

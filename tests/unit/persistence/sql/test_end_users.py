@@ -7,8 +7,8 @@ import msgspec
 from persistence.sqlite.store import SqliteStore
 from sessions.governance.end_user_data import Erasure
 from sessions.model.types import UnixMs
-from tests.support.audit_tables import a_row
-from tests.support.journals import ACME, NOW
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import ACME, NOW
 
 ERASURE = Erasure(tenant=ACME, user="ü", asked_at=NOW, asked_by="boss")
 

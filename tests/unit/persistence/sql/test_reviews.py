@@ -11,7 +11,7 @@ from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import Conflict
 from sessions.model.reviews import DECIDED_MS, OPEN_MS, Case, ReviewId, ReviewPosition, ReviewQuery
 from sessions.model.types import UnixMs
-from tests.support.journals import ACME, NOW, a_log, an_append, key
+from tests.support.stores.journals import ACME, NOW, a_log, an_append, key
 
 
 def a_case(name: str, **fields: Any) -> Case:

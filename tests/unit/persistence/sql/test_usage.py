@@ -11,7 +11,7 @@ from persistence.sql.usage import HALF, entries_statement, total_of, totals_stat
 from persistence.sqlite.store import SqliteStore
 from sessions.billing.metering import UsageGroup, UsageQuery
 from sessions.model.types import UnixMs
-from tests.support.journals import ACME, NOW, a_log, a_usage
+from tests.support.stores.journals import ACME, NOW, a_log, a_usage
 
 HUGE = 9 * 10**18
 

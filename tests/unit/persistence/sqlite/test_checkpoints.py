@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from persistence.sqlite.checkpoints import CHECK_EVERY, LAST_RESORT, RESTART
 from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import CHECKPOINTS_BESIDE_COMMITS
-from tests.support.stores import (
+from tests.support.stores.stores import (
     NOW,
     a_journal,
     append,

@@ -14,7 +14,7 @@ from persistence.sql.script import Query, Script
 from persistence.sqlite.database import SqliteDatabase, question_marks
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Conflict, Unavailable
-from tests.support.stores import a_journal, append, grant, opened, refused, top_of
+from tests.support.stores.stores import a_journal, append, grant, opened, refused, top_of
 
 
 async def test_a_second_journal_on_a_folder_is_refused_by_name(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import OutcomeUnknown, SessileError, TooLarge, Unavailable
 from sessions.model.journal_types import Append
-from tests.support.stores import (
+from tests.support.stores.stores import (
     NOW,
     a_journal,
     append,
@@ -182,7 +182,7 @@ async def test_a_write_that_sqlite_refuses_hurts_its_sender_alone(tmp_path: Path
 CRASHING = """
 import asyncio, sys
 from pathlib import Path
-from tests.support.stores import append, grant, key, opened
+from tests.support.stores.stores import append, grant, key, opened
 
 async def one(journal, name):
     found = await journal.head(key(name))

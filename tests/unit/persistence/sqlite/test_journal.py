@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import NOW, append, grant, key, opened
+from tests.support.stores.stores import NOW, append, grant, key, opened
 
 
 async def test_reads_beyond_one_page_of_a_load_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from persistence.sql.migrations import read_migrations
 from persistence.sqlite import schema as sqlite_schema
 from persistence.sqlite.library import sqlite3
-from tests.support.stores import a_journal, one_more_migration, opened, overwrite, refused, top_of
+from tests.support.stores.stores import a_journal, one_more_migration, opened, overwrite, refused, top_of
 
 
 @pytest.mark.parametrize(

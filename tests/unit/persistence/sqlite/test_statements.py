@@ -13,7 +13,7 @@ from persistence.sqlite import statements as sql
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Internal
 from sessions.model.types import TenantId
-from tests.support.stores import a_journal, append, grant, key, opened
+from tests.support.stores.stores import a_journal, append, grant, key, opened
 
 
 async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:

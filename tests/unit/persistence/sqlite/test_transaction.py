@@ -28,7 +28,7 @@ from sessions.model.audit import Sealer
 from sessions.model.errors import Fenced
 from sessions.model.journal_types import Append, Due, Head
 from sessions.model.types import Epoch, UnixMs
-from tests.support.journals import NOW, a_command, delta, key, patch
+from tests.support.stores.journals import NOW, a_command, delta, key, patch
 
 SEALER = Sealer(b"secret")
 

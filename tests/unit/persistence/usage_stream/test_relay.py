@@ -13,7 +13,7 @@ from sessions.billing.metering import UsageEntry, UsageStore
 from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from sessions.model.types import UnixMs
-from tests.support.journals import NOW, billed
+from tests.support.stores.journals import NOW, billed
 
 NAMES = [f"r{number}" for number in range(7)]
 

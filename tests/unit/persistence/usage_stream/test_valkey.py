@@ -14,8 +14,8 @@ from persistence.usage_stream.valkey import ValkeySink
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import UnixMs
-from tests.support.directories import Server, free_port
-from tests.support.journals import NOW, billed
+from tests.support.cluster.directories import Server, free_port
+from tests.support.stores.journals import NOW, billed
 
 NAMES = [f"r{number}" for number in range(7)]
 

@@ -22,8 +22,8 @@ from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Epoch, SessionKey, UnixMs
 from sessions.ports import Journal, Published
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.journals import MemoryBed
-from tests.support.machine_ground import KEY, SESSION
+from tests.support.machine.machine_fixture import KEY, SESSION
+from tests.support.stores.journals import MemoryBed
 from tests.support.virtual_time import settled, virtual
 
 NOW = UnixMs(1_000_000)

@@ -16,8 +16,8 @@ from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, InputText, Principal
 from sessions.model.verdicts import Finding, Verdict
-from tests.support.ledger_ground import Desk
-from tests.support.machine_ground import SESSION
+from tests.support.machine.ledger_fixture import Desk
+from tests.support.machine.machine_fixture import SESSION
 from tests.support.virtual_time import virtual
 
 ID = CommandId("c")

@@ -21,7 +21,7 @@ from sessions.model.errors import BadInput, Overloaded, SessileError
 from sessions.model.journal_types import Append
 from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.replicas import KEY, SESSION, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.virtual_time import advance, outcome, passed, virtual
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=30)

@@ -11,7 +11,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Fenced, Unavailable
 from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId
-from tests.support.machine_ground import SESSION
+from tests.support.machine.machine_fixture import SESSION
 
 
 def envelope() -> Envelope:

@@ -16,7 +16,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
 from sessions.model.verdicts import Finding, Verdict
-from tests.support.machine_ground import SESSION, Ground
+from tests.support.machine.machine_fixture import SESSION, Ground
 
 FLAG = Finding(category="c/keyword", action="flag", start=0, end=3, text="gun", review=True)
 

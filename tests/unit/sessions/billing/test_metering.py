@@ -19,7 +19,7 @@ from sessions.billing.metering import (
 )
 from sessions.model.errors import BadInput, Forbidden
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, TenantId
-from tests.support.machine_ground import KEY, Ground
+from tests.support.machine.machine_fixture import KEY, Ground
 
 KEY_OF_A_USER = Principal(tenant=TenantId("acme"), key_id="k", user="ana", role="user", scopes=("usage",))
 KEY_OF_A_TENANT = msgspec.structs.replace(KEY_OF_A_USER, user=None, role="service")

@@ -12,7 +12,7 @@ from sessions.billing.reconcile import DIFFERENCES_MAX, ReconciliationReport, re
 from sessions.model import events as ev
 from sessions.model.journal_types import Page, UsageRow
 from sessions.model.types import ResponseId, SessionKey, TenantId
-from tests.support.machine_ground import KEY, Ground
+from tests.support.machine.machine_fixture import KEY, Ground
 
 
 class Books:

@@ -9,7 +9,7 @@ from sessions.governance import audit_trim
 from sessions.governance.audit_trim import trim
 from sessions.governance.audit_verify import verify
 from sessions.model.types import UnixMs
-from tests.support.audit_chain import TENANT, AuditChain, audited
+from tests.support.stores.audit_chain import TENANT, AuditChain, audited
 
 NOW = UnixMs(1_000)
 

@@ -9,7 +9,7 @@ import pytest
 from sessions.governance.audit_verify import AuditVerification, AuditVerifier, is_trim, parse_anchor
 from sessions.model.audit import AuditFloor, Sealer
 from sessions.model.types import TenantId, UnixMs
-from tests.support.audit_chain import TENANT, AuditChain, audited
+from tests.support.stores.audit_chain import TENANT, AuditChain, audited
 
 
 def checked(chain: AuditChain, anchors: dict[int, str] | None = None) -> AuditVerification:

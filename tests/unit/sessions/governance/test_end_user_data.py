@@ -14,8 +14,8 @@ from sessions.model.audit import Audited, AuditRow
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Head, Page
 from sessions.model.types import SessionKey, TenantId, UnixMs
-from tests.support.audit_chain import TENANT, AuditChain
-from tests.support.machine_ground import KEY, Ground
+from tests.support.machine.machine_fixture import KEY, Ground
+from tests.support.stores.audit_chain import TENANT, AuditChain
 
 ANA = "ana"
 NOW = UnixMs(5)

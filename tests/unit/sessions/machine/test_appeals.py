@@ -12,7 +12,7 @@ from sessions.model.errors import BadInput, SessileError
 from sessions.model.reviews import APPEALS_MAX, Case
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId, Usage
 from sessions.model.verdicts import Finding
-from tests.support.machine_ground import SESSION, Ground
+from tests.support.machine.machine_fixture import SESSION, Ground
 
 BLOCKED = Finding(category="weapons/keyword", action="block", start=0, end=5, review=True)
 

@@ -6,7 +6,7 @@ from sessions.machine import event_writer
 from sessions.machine.event_writer import CallArguments, CallBegin, Piece, RefusalText, Text
 from sessions.model import events as ev
 from sessions.model.types import FunctionCall, ItemId, Message, Refusal, ResponseId
-from tests.support.machine_ground import Ground
+from tests.support.machine.machine_fixture import Ground
 
 
 def written(*pieces: Piece) -> tuple[Ground, ResponseId, list[ev.AnyEvent]]:

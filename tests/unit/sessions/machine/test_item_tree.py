@@ -23,8 +23,8 @@ from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, Respo
 from sessions.ports import ChatMessage
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
-from tests.support.ledger_ground import Counting, Desk
-from tests.support.machine_ground import SESSION
+from tests.support.machine.ledger_fixture import Counting, Desk
+from tests.support.machine.machine_fixture import SESSION
 
 TEXT = "one two three four five six"
 

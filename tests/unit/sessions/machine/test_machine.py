@@ -23,8 +23,8 @@ from sessions.model.types import (
     Tool,
     derived_session_id,
 )
-from tests.support import machine_ground as grounds
-from tests.support.machine_ground import SESSION, Ground
+from tests.support.machine import machine_fixture as grounds
+from tests.support.machine.machine_fixture import SESSION, Ground
 
 ID = CommandId("old")
 replace = msgspec.structs.replace

@@ -14,7 +14,7 @@ from sessions.machine import event_writer, inputs_and_effects
 from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, Principal, ResponseId, Usage
-from tests.support.machine_ground import SESSION, Ground
+from tests.support.machine.machine_fixture import SESSION, Ground
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="other", role="service")
 principals = st.sampled_from([LOCAL_PRINCIPAL, OTHER])

@@ -11,7 +11,7 @@ from sessions.machine.message_commands import QUEUE_MAX
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.types import CallId, ItemId, Message, ResponseId, Tool
-from tests.support.machine_ground import SESSION, Ground
+from tests.support.machine.machine_fixture import SESSION, Ground
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.journal_types import Loaded
 from sessions.model.types import ResponseId, Tool
-from tests.support.machine_ground import SESSION, TERMINAL, Ground
+from tests.support.machine.machine_fixture import SESSION, TERMINAL, Ground
 
 SMALL = "sim-small"
 TOOL = Tool(name="look_up", parameters={"type": "object"})

@@ -9,7 +9,7 @@ from sessions.machine.session_commands import ERASED
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool
-from tests.support.machine_ground import SESSION, TERMINAL, Ground
+from tests.support.machine.machine_fixture import SESSION, TERMINAL, Ground
 
 TOOL = Tool(name="look", parameters={"type": "object"})
 

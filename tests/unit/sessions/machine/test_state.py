@@ -11,7 +11,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.journal_types import Loaded, Snapshot
 from sessions.model.types import ItemId, Message, OutputText, ResponseId, Tool, UnixMs
-from tests.support.machine_ground import KEY, SESSION, Ground
+from tests.support.machine.machine_fixture import KEY, SESSION, Ground
 
 
 @pytest.fixture

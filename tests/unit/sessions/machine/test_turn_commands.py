@@ -10,7 +10,7 @@ from sessions.machine.event_writer import CallArguments, CallBegin
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.types import CallId, FunctionCall, Message, OutputText, ResponseId, Tool
-from tests.support.machine_ground import SESSION, Ground
+from tests.support.machine.machine_fixture import SESSION, Ground
 
 LOOK = Tool(name="look", parameters={"type": "object"})
 

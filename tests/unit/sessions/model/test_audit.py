@@ -8,7 +8,7 @@ import pytest
 from sessions.model.audit import Audited, AuditHead, AuditRow, Sealer, public
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, TenantId, UnixMs
 from sessions.model.verdicts import Finding
-from tests.support.audit_chain import TENANT, audited
+from tests.support.stores.audit_chain import TENANT, audited
 
 SEALER = Sealer(b"secret")
 ANA = Principal(tenant=TENANT, key_id="k", user="ana", role="user")

@@ -24,7 +24,7 @@ from sessions.model.reviews import (
 )
 from sessions.model.types import UnixMs
 from sessions.model.verdicts import Finding
-from tests.support.machine_ground import KEY
+from tests.support.machine.machine_fixture import KEY
 
 NOW = UnixMs(1_000)
 SUBJECT = Subject(key=KEY, name="r1", direction="output", user="ana", offset=3, now=NOW)

@@ -10,7 +10,7 @@ from sessions.model.types import SessionKey, Tool
 from sessions.turn.attempts import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
-from tests.support.generation_ground import (
+from tests.support.machine.generation_fixture import (
     GivenEngine,
     GivenFilters,
     GivenLedger,
@@ -18,7 +18,7 @@ from tests.support.generation_ground import (
     Replacing,
     open_response,
 )
-from tests.support.machine_ground import KEY
+from tests.support.machine.machine_fixture import KEY
 from tests.support.virtual_time import virtual
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {}})

@@ -13,8 +13,8 @@ from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.attempts import GenerationRun
 from sessions.turn.generation_task import GenerationTask
 from sessions.turn.output_accumulator import GenerationLimits
-from tests.support.generation_ground import GivenEngine, GivenFilters, GivenLedger, KeptInbox, open_response
-from tests.support.machine_ground import KEY
+from tests.support.machine.generation_fixture import GivenEngine, GivenFilters, GivenLedger, KeptInbox, open_response
+from tests.support.machine.machine_fixture import KEY
 from tests.support.virtual_time import settled, virtual
 
 FINDING = Finding(category="c", action="flag", start=0, end=1)

@@ -23,8 +23,8 @@ from sessions.model.types import (
     Tool,
 )
 from sessions.ports import ChatMessage
-from tests.support.ledger_ground import Counting, Desk
-from tests.support.machine_ground import SESSION
+from tests.support.machine.ledger_fixture import Counting, Desk
+from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
 
 

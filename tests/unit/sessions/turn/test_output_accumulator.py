@@ -9,7 +9,7 @@ from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import ParsedRelease
-from tests.support.generation_ground import KeptInbox, open_response
+from tests.support.machine.generation_fixture import KeptInbox, open_response
 from tests.support.virtual_time import passed, virtual
 
 LIMITS = GenerationLimits(rollup_s=1.0, rollup_bytes=8)

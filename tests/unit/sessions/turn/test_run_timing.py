@@ -9,7 +9,7 @@ import pytest
 from sessions.metrics import Metrics
 from sessions.model.types import ResponseId
 from sessions.turn.run_timing import RunTiming, count_ended
-from tests.support.machine_ground import KEY, Ground
+from tests.support.machine.machine_fixture import KEY, Ground
 
 
 class Spans:

@@ -11,7 +11,7 @@ from persistence.memory.store import MemoryStore
 from sessions.model.audit import public
 from sessions.model.types import TenantId
 from sessions.store import Store
-from tests.support.journals import NOW
+from tests.support.stores.journals import NOW
 from transport.cli.settings import BadSetting
 from transport.cli.users import EraseUser, ExportUser, run_on_journal
 

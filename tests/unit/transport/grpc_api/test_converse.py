@@ -11,7 +11,7 @@ import pytest
 from sessions.model.errors import BadInput
 from sessions.model.events import SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL
-from tests.support.transport import FakeSessions, answering, begun, created, delta, gateway_over, memory_sessions
+from tests.support.doors.transport import FakeSessions, answering, begun, created, delta, gateway_over, memory_sessions
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.converse import ConverseCall
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sessions.model.errors import BadInput, Unavailable
-from tests.support.transport import gateway_over, memory_sessions
+from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.grpc_api.server import OFF, GrpcServer
 
 

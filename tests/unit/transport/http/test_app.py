@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessions.model.errors import Limited
-from tests.support.transport import gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.http.app import error_response, invalid
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.transport import gateway_over, memory_sessions
+from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.http import http_connection
 from transport.http.server import Server
 

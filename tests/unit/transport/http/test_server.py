@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from sessions.model.errors import BadInput, Unavailable
-from tests.support.transport import gateway_over, memory_sessions
+from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.http.server import Server
 
 

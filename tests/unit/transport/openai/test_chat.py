@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.events import ResponseCreated, ResponseFailed, SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
-from tests.support.transport import FakeSessions, begun, created, delta, gateway_over, key_of, memory_sessions
+from tests.support.doors.transport import FakeSessions, begun, created, delta, gateway_over, key_of, memory_sessions
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.log_cursor import LogCursor
 from transport.openai.turn_starter import StartedTurn, TurnStarter

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Internal, Limited
 from sessions.model.types import CallId, FunctionCall, ItemId, UnixMs
-from tests.support.transport import RESPONSE, begun, delta, message
+from tests.support.doors.transport import RESPONSE, begun, delta, message
 from transport.openai.chat_render import ChoiceBuilder, as_error, error_of, resendable_answer, usage_of
 
 CALL = FunctionCall(

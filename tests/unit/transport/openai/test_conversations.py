@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sessions.model.errors import NotFound
 from sessions.model.types import Item, ItemId
-from tests.support.transport import message
+from tests.support.doors.transport import message
 from transport.openai.conversations import ItemPageQuery, branch_items, item_page
 
 

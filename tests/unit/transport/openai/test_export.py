@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, ItemId, UnixMs
-from tests.support.transport import message
+from tests.support.doors.transport import message
 from transport.openai import export
 
 

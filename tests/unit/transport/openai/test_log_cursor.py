@@ -7,7 +7,7 @@ import pytest
 from sessions.model.errors import Unauthorized
 from sessions.model.events import OutputTextDelta, SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
-from tests.support.transport import begun, created, delta, gateway_over, key_of, memory_sessions, retracted
+from tests.support.doors.transport import begun, created, delta, gateway_over, key_of, memory_sessions, retracted
 from transport.openai.log_cursor import LogCursor, StaleCursor
 from transport.protocol.retraction import BLOT
 

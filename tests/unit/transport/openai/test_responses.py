@@ -9,7 +9,7 @@ from sessions.machine.session_commands import ERASED
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.events import SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, Epoch, ResponseId
-from tests.support.transport import (
+from tests.support.doors.transport import (
     FakeSessions,
     begun,
     created,

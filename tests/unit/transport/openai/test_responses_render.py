@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from sessions.model import events as ev
 from sessions.model.types import CallId, FunctionCallOutput, ItemId, Refusal, Sampling, Tool, UnixMs
-from tests.support.transport import begun, delta, message
+from tests.support.doors.transport import begun, delta, message
 from transport.openai import responses_render
 
 

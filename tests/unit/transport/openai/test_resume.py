@@ -6,7 +6,7 @@ import pytest
 
 from sessions.model.errors import BadInput
 from sessions.model.types import LOCAL_PRINCIPAL, Epoch, ResponseId
-from tests.support.transport import begun, created, delta, gateway_over, memory_sessions
+from tests.support.doors.transport import begun, created, delta, gateway_over, memory_sessions
 from transport.gateway import Gateway
 from transport.http.headers import EventId
 from transport.openai.resume import resume

@@ -7,7 +7,7 @@ import pytest
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.types import LOCAL_PRINCIPAL, Epoch, ResponseId, Sampling
-from tests.support.transport import FakeSessions, answering, gateway_over, memory_sessions
+from tests.support.doors.transport import FakeSessions, answering, gateway_over, memory_sessions
 from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.history import Unit

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sessions.model import events as ev
 from sessions.model.types import CallId, FunctionCall, ItemId, ResponseId, UnixMs
-from tests.support.transport import ITEM, RESPONSE, delta
+from tests.support.doors.transport import ITEM, RESPONSE, delta
 from transport.protocol.delta_merge import MERGED_CHARS_MAX, merged
 
 

@@ -23,7 +23,7 @@ from sessions.model.types import (
     Refusal,
     UnixMs,
 )
-from tests.support.transport import ITEM, RESPONSE, begun, created, delta, key_of, message, private_of, retracted
+from tests.support.doors.transport import ITEM, RESPONSE, begun, created, delta, key_of, message, private_of, retracted
 from transport.protocol.retraction import BLOT, OutOfSight, Scrubber
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sessions.model.types import SessionKey
+from tests.support.cluster.replicas import KEY
+from tests.support.doors.transport import retracted
 from tests.support.garbage import no_cycles
-from tests.support.replicas import KEY
-from tests.support.transport import retracted
 from transport.protocol.frames import JSON
 from transport.reading.feeds import Feed, FeedReader, Feeds
 

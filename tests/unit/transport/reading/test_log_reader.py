@@ -7,7 +7,16 @@ import pytest
 from sessions.model.errors import Forbidden, Gone, NotFound
 from sessions.model.events import SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, Epoch, Principal
-from tests.support.transport import FakeSessions, Source, begun, created, delta, key_of, memory_sessions, retracted
+from tests.support.doors.transport import (
+    FakeSessions,
+    Source,
+    begun,
+    created,
+    delta,
+    key_of,
+    memory_sessions,
+    retracted,
+)
 from transport.protocol.frames import JSON
 from transport.reading.feeds import Feed, FeedReader
 

@@ -13,7 +13,7 @@ from sessions.model import events as ev
 from sessions.model.commands import Ok
 from sessions.model.errors import Unavailable
 from sessions.model.types import CommandId, Principal, SessionId
-from tests.support.transport import (
+from tests.support.doors.transport import (
     TENANT,
     FakeSessions,
     Reading,

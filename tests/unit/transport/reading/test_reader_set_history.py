@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from persistence.memory.journal import Medium
 from sessions.model import events as ev
 from sessions.model.types import SessionId
-from tests.support.transport import (
+from tests.support.doors.transport import (
     FakeSessions,
     Reading,
     Rig,

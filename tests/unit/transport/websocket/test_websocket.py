@@ -9,7 +9,7 @@ import msgspec
 from websockets.client import ClientProtocol
 from websockets.uri import parse_uri
 
-from tests.support.transport import gateway_over, memory_sessions
+from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.websocket import SLICE_BYTES, WebSocketConnection

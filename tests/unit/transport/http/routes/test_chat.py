@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.transport import answering, gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import answering, gateway_over, http_client, memory_sessions
 from transport.gateway import GatewayServices
 from transport.openai.model_catalog import ModelCard
 

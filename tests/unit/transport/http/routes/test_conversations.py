@@ -5,7 +5,7 @@ from __future__ import annotations
 from sessions.model.commands import ActorCommand, Ok, SessionDelete, SessionUpdate, TurnCreate
 from sessions.model.events import ItemCreated
 from sessions.model.types import Principal, derived_session_id
-from tests.support.transport import FakeSessions, created, gateway_over, http_client, memory_sessions, message
+from tests.support.doors.transport import FakeSessions, created, gateway_over, http_client, memory_sessions, message
 
 
 async def opened() -> FakeSessions:

@@ -10,7 +10,7 @@ import pytest
 from persistence.memory.store import MemoryStore
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.types import SCOPES, UnixMs
-from tests.support.transport import gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.gateway import GatewayServices

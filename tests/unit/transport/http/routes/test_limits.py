@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessions.model.types import SCOPES, Principal, TenantId, UnixMs
-from tests.support.transport import gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices
 from transport.ops.operator_api import HeldKV

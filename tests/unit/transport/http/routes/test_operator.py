@@ -9,7 +9,7 @@ import pytest
 from sessions.metrics import Metrics
 from sessions.model.audit import INSTALLATION, public
 from sessions.model.types import SCOPES, Principal, SessionKey, TenantId, UnixMs
-from tests.support.transport import gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.operator import slo_summary

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sessions.model.commands import ResponseErase, TurnCreate
-from tests.support.transport import FakeSessions, answering, gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import FakeSessions, answering, gateway_over, http_client, memory_sessions
 from transport.gateway import GatewayServices
 from transport.openai.model_catalog import ModelCard
 

@@ -12,7 +12,7 @@ from sessions.model.errors import BadInput
 from sessions.model.reviews import Case, Subject, case_of
 from sessions.model.types import SCOPES, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.model.verdicts import Finding
-from tests.support.transport import FakeSessions, gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import FakeSessions, gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway
 from transport.http.routes.reviews import parse_place, review_fields

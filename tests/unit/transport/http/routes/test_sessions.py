@@ -8,7 +8,7 @@ from sessions.model.audit import public
 from sessions.model.commands import SessionUpdate
 from sessions.model.events import SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL
-from tests.support.transport import begun, created, delta, gateway_over, http_client, key_of, memory_sessions
+from tests.support.doors.transport import begun, created, delta, gateway_over, http_client, key_of, memory_sessions
 from transport.http.routes.sessions import stream_log
 from transport.openai.log_cursor import LogCursor
 

@@ -11,7 +11,7 @@ import pytest
 from sessions.model.audit import public
 from sessions.model.errors import Unavailable
 from sessions.model.types import SCOPES, Principal, TenantId, UnixMs
-from tests.support.transport import gateway_over, http_client, memory_sessions
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway
 

@@ -1,0 +1,36 @@
+"""The Python client through a network that cuts, delays and goes silent, and over kills of the server.
+
+    python -m bench.clients.sdk_faults --rounds 1000 --seed 1  # a server in this process: its heartbeat can be short
+    python -m bench.clients.sdk_faults --kills 30 --seed 1     # `app.py serve` as a process, killed in mid-answer
+
+What a round does and what is wrong in one: `tests.support.rounds.sdk_faults`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from bench.support import command_line, print_faults, report
+from tests.support.doors.server_process import ROOT
+
+sys.path.insert(0, str(ROOT / "clients" / "python"))
+from tests.support.rounds.sdk_faults import kills, rounds
+
+
+def main() -> int:
+    given = command_line(__doc__, rounds=0, kills=0, seed="1", at_once=12)
+    wrong = 0
+    for name, result in (
+        ("sdk_faults", asyncio.run(rounds(given.rounds, given.seed, given.at_once)) if given.rounds else None),
+        ("sdk_kills", asyncio.run(kills(given.kills, given.seed)) if given.kills else None),
+    ):
+        if result is not None:
+            print_faults(result["faults"])
+            wrong += len(result["faults"])
+            report(name, {**result, "faults": len(result["faults"])})
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""The owner of a session is killed (kill -9), or stopped for a while, in mid-answer, again and again: real processes.
+
+    python -m bench.cluster.kill --rounds 25 --seed 1 [--how kill|sleep] [--engine llama|sim]
+    python -m bench.cluster.kill --rounds 10 --engine vllm --how engine    # members run in .venv-vllm
+
+Each round: a new session with a prompt of another length; at a random moment of its answer the owner is killed, or gets
+SIGSTOP and, 10 s later, SIGCONT, or only vLLM's own process below it is killed. Two devices record every frame; what
+they were sent is held against the journal.
+Measured is the time from the signal to the next piece of text at the device that asked.
+
+What the survivor had to prefill again is measured in the same round, on the same survivor with the same processes
+running: the time to the first token of a session that nobody has seen, a token, times the tokens that the usage row of
+the broken answer counts as computed again. It contains a command's way there and back, a few ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from bench.support import Option, command_line, filler, report
+from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
+from tests.support.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
+from tests.support.chaos.device import Device, device
+from tests.support.doors.wire_client import TERMINAL
+from tests.support.percentiles import percentile
+
+MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
+LLAMA = ("--engine", "llama", "--threads", "1", "--slots", "2")
+VLLM = ("--engine", "vllm", "--model", str(MODEL), "--threads", "1", "--slots", "2", "--context", "2048")
+SLEEP_S = 10.0
+EARLY = 2  # pieces of text before the earliest kill
+
+
+class Round(msgspec.Struct):
+    moved_s: float  # until the new owner's first record
+    next_token_s: float
+    prefill_s: float
+    context_tokens: int
+    findings: list[str]
+    moves: list[str]
+
+    @property
+    def beyond_s(self) -> float:
+        return self.next_token_s - self.prefill_s
+
+    @property
+    def line(self) -> str:
+        return (
+            f"moved after {self.moved_s:.3f} s, next token after {self.next_token_s:.3f} s, prefill of "
+            f"{self.context_tokens} tokens {self.prefill_s:.3f} s, {self.moves}, {len(self.findings)} findings"
+        )
+
+
+async def one_round(
+    cluster: ChaosCluster, speaker: Device, reader: Device, rng: random.Random, *, how: str, tokens: int, number: int
+) -> Round:
+    words = rng.randint(40, 400)
+    session = await speaker.create()
+    await reader.read(session)
+    cursor = speaker.cursors[session]
+    prompt = f"Continue this as a long story: {filler(words, seed=number)}"
+    response = await speaker.say(session, prompt, tokens=tokens)
+    await speaker.grows(session, rng.randint(EARLY, 20))
+    await asyncio.sleep(rng.random() * 0.05)
+    owner = await cluster.owner(session)
+    back_before = cluster.said(owner.name).count("engine_recovered")
+    at = time.monotonic()
+    if how == "kill":
+        await owner.kill()
+    elif how == "engine":
+        kill_engine(owner)
+    else:
+        owner.signal(signal.SIGSTOP)
+    # What was on its way still arrives; the first text of the new owner stands behind the move.
+    await speaker.until(lambda: bool(cursor.moves) and cursor.deltas[-1].at >= cursor.moves[0][0])
+    moved_at = cursor.moves[0][0]
+    next_at = next(delta.at for delta in cursor.deltas if delta.at >= moved_at)
+    if how == "sleep":
+        await asyncio.sleep(SLEEP_S - (time.monotonic() - at))
+        owner.signal(signal.SIGCONT)
+    await speaker.ends(session, response)
+    head = await cluster.journal.head(key_of(session))
+    assert head is not None
+    for each in (speaker, reader):
+        end = each.cursors[session]
+        await each.until(lambda end=end: end.position == head.top)  # type: ignore[misc]
+    findings = await cluster.findings([speaker, reader], [session])
+    prefill_s, context = await measured_prefill(cluster, speaker, session, response, number)
+    if how == "kill":
+        await cluster.start(owner.name)
+    if how == "engine":
+        await engine_is_back(cluster, owner, back_before)
+    return Round(moved_at - at, next_at - at, prefill_s, context, findings, [cause for _, cause in cursor.moves])
+
+
+async def engine_is_back(cluster: ChaosCluster, owner: Member, before: int) -> None:
+    for _ in range(1_200):
+        if cluster.said(owner.name).count("engine_recovered") > before:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"the engine of {owner.name} does not come back:\n{cluster.said(owner.name)[-2000:]}")
+
+
+def kill_engine(owner: Member) -> None:
+    """kill -9 of vLLM's process below a replica."""
+    assert owner.process is not None
+    for task in Path(f"/proc/{owner.process.pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if b"EngineCore" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+                return
+    raise AssertionError(f"{owner.name} has no vLLM below it")
+
+
+async def measured_prefill(
+    cluster: ChaosCluster, speaker: Device, session: str, response: str, number: int
+) -> tuple[float, int]:
+    """Seconds that the survivor takes for as many tokens as it had to prefill again, and how many those were."""
+    rows = await cluster.journal.read_usage(LOCAL_PRINCIPAL.tenant, since=UnixMs(0), limit=100_000)
+    again = next(row.recomputed_tokens for row in rows if row.response_id == response)
+    control = await speaker.create()
+    asked_at = time.monotonic()
+    answer = await speaker.say(control, filler(max(20, again - 40), seed=10_000 + number), tokens=2)
+    await speaker.ends(control, answer)
+    deltas = speaker.cursors[control].deltas
+    first_at = deltas[0].at if deltas else speaker.cursors[control].ended[answer]  # it may have nothing to say
+    return (first_at - asked_at) * again / prefilled(speaker, control, answer), again
+
+
+def prefilled(speaker: Device, session: str, response: str) -> int:
+    """How many tokens of its prompt a response had to compute."""
+    for frame in speaker.frames:
+        event = frame.body.get("event", {})
+        if event.get("type") in TERMINAL and event["response_id"] == response and frame.body["session"] == session:
+            usage = event["response"]["usage"]
+            return int(usage["input_tokens"]) - int(usage["input_tokens_details"]["cached_tokens"])
+    raise AssertionError(f"{response} has not ended")
+
+
+@contextlib.asynccontextmanager
+async def devices(cluster: ChaosCluster) -> AsyncIterator[tuple[Device, Device]]:
+    urls = cluster.urls
+    async with device(*urls) as speaker, device(*urls[1:], *urls[:1], seed=1) as reader:
+        yield speaker, reader
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    rng = random.Random(arguments.seed)
+    flags = {"llama": LLAMA, "sim": SIMULATED, "vllm": VLLM}[arguments.engine]
+    done: list[Round] = []
+    python = str(ROOT / ".venv-vllm" / "bin" / "python") if arguments.engine == "vllm" else sys.executable
+    async with (
+        chaos_cluster(*flags, names=("r1", "r2", "g1"), python=python) as cluster,
+        devices(cluster) as (speaker, reader),
+    ):
+        until = time.monotonic() + arguments.seconds
+        for number in range(arguments.rounds):
+            if time.monotonic() > until:
+                break
+            seed = arguments.seed * 1_000 + number
+            done.append(
+                await one_round(cluster, speaker, reader, rng, how=arguments.how, tokens=arguments.tokens, number=seed)
+            )
+            print(f"{number}: {done[-1].line}", flush=True)
+    findings = [each for one in done for each in one.findings]
+    report(
+        f"cluster_{arguments.how}",
+        {
+            "engine": arguments.engine,
+            "rounds": len(done),
+            "seed": arguments.seed,
+            "lost, repeated or changed": len(findings),
+            "moved p50 s": percentile([one.moved_s for one in done], 0.5),
+            "moved p95 s": percentile([one.moved_s for one in done], 0.95),
+            "next token p50 s": percentile([one.next_token_s for one in done], 0.5),
+            "next token p95 s": percentile([one.next_token_s for one in done], 0.95),
+            "next token max s": max(one.next_token_s for one in done),
+            "prefill p50 s": percentile([one.prefill_s for one in done], 0.5),
+            "prefill p95 s": percentile([one.prefill_s for one in done], 0.95),
+            "beyond prefill p50 s": percentile([one.beyond_s for one in done], 0.5),
+            "beyond prefill p95 s": percentile([one.beyond_s for one in done], 0.95),
+            "beyond prefill max s": max(one.beyond_s for one in done),
+            "beyond, each ms": [round(one.beyond_s * 1000) for one in done],
+        },
+    )
+    for each in findings[:20]:
+        print("  finding:", each)
+    if findings:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is ended
+    asyncio.run(
+        main(
+            command_line(
+                __doc__,
+                rounds=25,
+                seed=1,
+                seconds=Option(3600.0, "no round begins after that"),
+                how=Option("kill", choices=("kill", "sleep", "engine")),
+                engine=Option("llama", choices=("llama", "sim", "vllm")),
+                tokens=60,
+            )
+        )
+    )

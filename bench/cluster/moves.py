@@ -1,0 +1,220 @@
+"""What a reader waits when a session is handed off, against computing it anew in the same run.
+
+    python -m bench.cluster.moves --moves 20 [--model PATH] [--only idle|mid]
+
+Two replicas and a gateway in one process, on loopback gRPC and a journal on disk; engines are simulated (at 330
+prefilled tokens a second, 50 decoded) or llama.cpp. A session goes back and forth, and each time the replica that it
+leaves forgets its KV, so that the next one to come finds nothing. `blackout` of an idle session: from its seal to the
+target's word. `stall` of an answer: the longest silence of its reader around the move, less what the engine usually
+takes for the tokens that ended it (some are parts of a character and are told with the next, so there are silences
+of several tokens at any time).
+`re_prefill`: the time to the first token of the same conversation on an engine that has never seen it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from actors.routing.router import Router
+from bench.support import Option, command_line, filler, report
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.store import SqliteStore
+from sessions.model import commands as cm
+from sessions.model.events import OutputTextDelta
+from sessions.model.request import request_of
+from sessions.model.types import CommandId, ResponseId, SessionKey
+from sessions.ports import Engine
+from tests.support.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
+from tests.support.percentiles import percentile
+
+MOVES_A_SESSION = {"idle": 10, "mid": 4}
+ANSWER_TOKENS = 4000
+ENDS = ("0", "2")  # the token ids with which the small model ends what it says
+
+
+def llama(path: str, folder: str) -> Engine:
+    from inference.llama import LlamaEngine, LlamaOptions
+
+    return LlamaEngine(LlamaOptions(model_path=Path(path), slots=2, threads=1, disk_folder=Path(folder)))
+
+
+def simulated() -> Engine:
+    return SimulatedEngine(
+        SimulatedOptions(step_base_s=0.02, answer_tokens_mean=0, slots=8, prefill_tokens_per_s=330.0)
+    )
+
+
+async def text_of(tokens: int, engine: Engine, seed: int) -> str:
+    """About so many tokens of text."""
+    sample = filler(200, seed)
+    return filler(round(200 * tokens / len(await engine.tokenizer.text(sample))), seed)
+
+
+class Bench:
+    def __init__(self, made: RealCluster, router: Router, tokens: int) -> None:
+        self.made = made
+        self.router = router
+        self.tokens = tokens
+        self.prefills: list[float] = []
+
+    async def begun(self, name: str, number: int, answer: int) -> tuple[SessionKey, Story, ResponseId]:
+        """A new session with an answer that has begun; notes how long its first token took."""
+        engine = self.made.replicas["r1"].replica.engine
+        text = await text_of(self.tokens, engine, number * 17)
+        key = await create(self.router, f"{name}{number}")
+        story = Story(self.router, key)
+        began = time.perf_counter()
+        response = await self.answered(key, text, answer, endless=engine.info.model != "simulated")
+        await story.until(lambda: any(isinstance(r.event, OutputTextDelta) for r in story.records.values()), 120.0)
+        self.prefills.append(time.perf_counter() - began)
+        return key, story, response
+
+    async def answered(self, key: SessionKey, text: str, tokens: int, *, endless: bool) -> ResponseId:
+        """Begins an answer that only its limit ends: one that ends by itself has no stall to measure."""
+        command = cm.MessageCreate(
+            id=CommandId(new_id()),
+            session=key.session,
+            content=text,
+            max_output_tokens=tokens,
+            logit_bias=dict.fromkeys(ENDS, -100.0) if endless else None,
+        )
+        ok = await self.router.execute(request_of(ALICE, command))
+        assert ok.response_id is not None
+        return ok.response_id
+
+    async def cancelled(self, key: SessionKey, story: Story, response: ResponseId) -> None:
+        await self.router.execute(
+            request_of(ALICE, cm.ResponseCancel(id=CommandId(new_id()), session=key.session, response_id=response))
+        )
+        await story.ends(response)
+
+    async def stall_s(self, story: Story, before: int) -> float:
+        """The longest silence since the reader had been told `before` things, beyond its tokens' usual time."""
+        gaps, offsets = story.gaps_s(), [offset for _, offset in story.told[1:]]
+        page = await self.made.journal.read(
+            story.key, after=offsets[before - 30] - 1, limit=len(offsets), bytes_max=1 << 24
+        )
+        assert page is not None
+        tokens = {each.offset: len(each.private.tokens) // 4 if each.private else 0 for each in page.records}
+        usual = statistics.median(
+            gap / tokens[offset]
+            for gap, offset in zip(gaps[before - 30 : before], offsets[before - 30 :], strict=False)
+            if tokens[offset]
+        )
+        since = zip(gaps[before - 1 :], offsets[before - 1 :], strict=True)
+        return max(0.0, *(gap - usual * tokens[offset] for gap, offset in since))
+
+    def where(self, key: SessionKey) -> tuple[RealReplica, RealReplica]:
+        source = self.made.owner(key)
+        return source, next(each for each in self.made.replicas.values() if each is not source)
+
+    async def moved(self, key: SessionKey) -> float:
+        """Hands a session off, has its source forget it, and returns when it was sealed."""
+        source, target = self.where(key)
+        sealed_at = noted_seal(source, key)
+        await source.replica.handoff.hand_off(key, target.member)
+        await source.replica.engine.release(key)
+        return sealed_at()
+
+
+def noted_seal(source: RealReplica, key: SessionKey) -> Callable[[], float]:
+    """Notes when a session's actor is asked to seal."""
+    actor = source.replica.runtime.actor(key)
+    assert actor is not None
+    at: list[float] = []
+    seal = actor.seal
+
+    async def noted() -> None:
+        at.append(time.perf_counter())
+        await seal()
+
+    actor.seal = noted  # type: ignore[method-assign]
+    return lambda: at[-1]
+
+
+async def idle(bench: Bench, moves: int) -> dict[str, float]:
+    blackouts: list[float] = []
+    follow_ups: list[float] = []
+    for number in range(-(-moves // MOVES_A_SESSION["idle"])):
+        key, story, response = await bench.begun("idle", number, 200)
+        await bench.cancelled(key, story, response)
+        for _ in range(MOVES_A_SESSION["idle"]):
+            sealed_at = await bench.moved(key)
+            blackouts.append(time.perf_counter() - sealed_at)
+        began = time.perf_counter()
+        await story.ends(await say(bench.router, key, "Go on.", tokens=1))
+        follow_ups.append(time.perf_counter() - began)
+        story.close()
+    return {
+        "moves": len(blackouts),
+        "blackout_ms_p50": percentile(blackouts, 0.5) * 1000,
+        "blackout_ms_p95": percentile(blackouts, 0.95) * 1000,
+        "next_turn_ms_p50": percentile(follow_ups, 0.5) * 1000,
+        "re_prefill_ms_p50": percentile(bench.prefills, 0.5) * 1000,
+    }
+
+
+async def mid(bench: Bench, moves: int) -> dict[str, float]:
+    stalls: list[float] = []
+    for number in range(-(-moves // MOVES_A_SESSION["mid"])):
+        key, story, response = await bench.begun("mid", number, ANSWER_TOKENS)
+        for _ in range(MOVES_A_SESSION["mid"]):
+            await story.grows(30)
+            before = len(story.told)
+            await bench.moved(key)
+            await story.grows(5)
+            stalls.append(await bench.stall_s(story, before))
+        await bench.cancelled(key, story, response)
+        story.close()
+    return {
+        "moves": len(stalls),
+        "stall_ms_p50": percentile(stalls, 0.5) * 1000,
+        "stall_ms_p95": percentile(stalls, 0.95) * 1000,
+        "re_prefill_ms_p50": percentile(bench.prefills, 0.5) * 1000,
+    }
+
+
+@asynccontextmanager
+async def two_replicas(model: str, tokens: int) -> AsyncIterator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
+        async with real_cluster(0, store=SqliteStore(SqliteDatabase(Path(folder)))) as made:
+            for name in ("r1", "r2"):
+                await made.add_replica(name, llama(model, f"{folder}/{name}") if model else simulated())
+            yield Bench(made, await made.add_gateway("g1"), tokens)
+
+
+async def run(given: argparse.Namespace) -> None:
+    engine = "llama" if given.model else "simulated"
+    for name, measured, tokens in (("idle", idle, given.idle_tokens), ("mid", mid, given.mid_tokens)):
+        if given.only in ("", name):
+            async with two_replicas(given.model, tokens) as bench:
+                report(
+                    f"cluster_moves_{name}", {"engine": engine, "tokens": tokens, **await measured(bench, given.moves)}
+                )
+
+
+def main() -> None:
+    asyncio.run(
+        run(
+            command_line(
+                __doc__,
+                moves=20,
+                model=Option("", "a GGUF file; without it engines are simulated"),
+                only=Option("", choices=["", "idle", "mid"]),
+                idle_tokens=4000,
+                mid_tokens=3000,
+            )
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

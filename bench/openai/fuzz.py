@@ -1,0 +1,37 @@
+"""Requests made up from the OpenAPI document, thousands of them: no server error, no answer that is not as described.
+
+    python -m bench.openai.fuzz --cases 10000 --seed 1
+
+A server of its own with the simulated engine; how requests are drawn and judged: `tests.support.rounds.openai_fuzz`.
+Exits with 1 when an answer is not as the document says.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from bench.support import command_line, print_faults, report
+from tests.support.doors.server_process import ServerProcess
+from tests.support.rounds.openai_fuzz import FAST, fuzzed
+
+
+def main() -> int:
+    given = command_line(__doc__, cases=10_000, seed=1)
+    started = time.monotonic()
+    with ServerProcess(*FAST) as server:
+        done = fuzzed(f"http://127.0.0.1:{server.port}", given.cases, given.seed)
+    print_faults(done.problems)
+    figures = {
+        "cases": done.cases,
+        "seed": given.seed,
+        "answers by status": dict(sorted(done.statuses.items())),
+        "problems (bar 0)": len(done.problems),
+        "seconds": time.monotonic() - started,
+    }
+    report("openai_fuzz", figures)
+    return 1 if done.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

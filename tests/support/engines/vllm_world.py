@@ -1,0 +1,146 @@
+"""vLLM for the contract suite and its own tests: engines that share two started cores.
+
+vLLM takes 15 s to start, so a core outlives the engine that used it: closing an engine ends its runs and its tiers, and
+the core goes to the next engine of the same make, its device cache emptied. All tests run on one event loop (`make
+test-vllm` says so), because a core lives on the loop that it was started on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from inference.vllm.async_llm import VllmCore
+from inference.vllm.engine import VllmEngine
+from inference.vllm.model_folder import Adapter
+from inference.vllm.offload import KvOffload
+from inference.vllm.options import VllmOptions
+from sessions.ports import Engine
+from tests.support.engines.engines import SLOTS, WINDOW, AlwaysRestores, World
+
+MODEL = Path(__file__).resolve().parents[3] / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
+BLOCK_TOKENS = 32  # the least that vLLM can do on a CPU
+BLOCKS = 1 + 8 * WINDOW // BLOCK_TOKENS  # vLLM keeps one for itself
+STEP_TOKENS = 512  # so that a prompt can take several steps
+FEW = 1 + WINDOW // BLOCK_TOKENS  # of a device under pressure: the least with which vLLM starts
+
+
+def vllm_options(folder: Path, **others: Any) -> VllmOptions:
+    settings: dict[str, Any] = {
+        "model_path": MODEL,
+        "slots": SLOTS,
+        "context_window": WINDOW,
+        "block_tokens": BLOCK_TOKENS,
+        "device_blocks": BLOCKS,
+        "device_kv_bytes": 500_000_000,
+        "waiting_max": 4,
+        "disk_folder": folder / "kv",
+        "host_bytes_max": 1 << 30,
+        "engine_args": {"dtype": "float32", "max_num_batched_tokens": STEP_TOKENS},
+    }
+    return VllmOptions(**(settings | others))
+
+
+class Idle(NamedTuple):
+    """A started vLLM that no engine uses, the link that its connector reports through, and its KV's shape."""
+
+    llm: Any
+    link: Path | None
+    shape: Any
+
+
+class Cores:
+    """What is idle, by what it was started with."""
+
+    def __init__(self) -> None:
+        self.idle: dict[str, list[Idle]] = {}
+
+    def close(self) -> None:
+        for held in self.idle.values():
+            while held:
+                idle = held.pop()
+                idle.llm.shutdown()
+                if idle.link is not None:
+                    idle.link.unlink(missing_ok=True)
+
+
+class LentCore(VllmCore):
+    """A core whose processes outlive the engine that it serves."""
+
+    def __init__(self, options: VllmOptions, cores: Cores) -> None:
+        super().__init__(options)
+        make = (
+            f"{options.model_path} {options.slots} {options.device_blocks} {options.block_tokens} {options.engine_args}"
+        )
+        self._idle = cores.idle.setdefault(make, [])
+        self._link: Path | None = None
+
+    async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
+        """The connector goes on reporting to the folder that it was started with: a link leads to the present one."""
+        self._adapter = adapter
+        if self._idle:
+            self._llm, self._link, self.kv_shape = self._idle.pop()
+            deadline = asyncio.get_running_loop().time() + 20
+            while not await self.reset():
+                assert asyncio.get_running_loop().time() < deadline, "blocks of the test before are still in use"
+        if self._link is not None and connector_folder is not None:
+            self._link.unlink(missing_ok=True)
+            self._link.symlink_to(connector_folder)
+        elif self._llm is None:
+            if connector_folder is not None:
+                self._link = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
+                self._link.symlink_to(connector_folder)
+            await super().start(context_window, None if self._link is None else str(self._link), adapter)
+
+    async def close(self) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            self._idle.append(Idle(llm, self._link, self.kv_shape))
+
+
+class VllmWorld(World):
+    name = "vllm"
+    block_tokens = BLOCK_TOKENS
+    cores = Cores()
+
+    def __init__(self, folder: Path, **always: Any) -> None:
+        """`always`: options of every engine of this world."""
+        super().__init__(folder)
+        self.always = always
+        self.staging = Path(tempfile.mkdtemp(prefix="sessile-vllm-"))  # short: a socket's path has 107 characters
+
+    def _make(self, waiting_max: int) -> Engine:
+        return self.make(waiting_max=waiting_max)
+
+    def make(self, **others: Any) -> VllmEngine:
+        options = vllm_options(self.folder, **({"staging_folder": self.staging} | self.always | others))
+        return VllmEngine(options, core=LentCore(options, self.cores), cost=AlwaysRestores())
+
+    async def close(self) -> None:
+        await super().close()
+        assert list(self.staging.iterdir()) == [], "an engine left something in memory"
+        self.staging.rmdir()
+
+
+async def start(world: VllmWorld, **options: Any) -> VllmEngine:
+    """One more engine that is closed with its world."""
+    engine = world.make(**options)
+    world._engines.append(engine)
+    await engine.start()
+    return engine
+
+
+def offload_of(engine: VllmEngine) -> KvOffload:
+    """What keeps an engine's KV; it has one while vLLM runs."""
+    assert engine._offload is not None
+    return engine._offload
+
+
+async def settled(engine: VllmEngine) -> None:
+    """Everything that ran is in the tiers' hands, and they have copied it down."""
+    assert engine._offload is not None
+    await engine._offload.settled()
+    await engine._offload.tiers.host.settle()
