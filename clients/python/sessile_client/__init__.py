@@ -41,7 +41,7 @@ from .response import Response, ToolAnswer
 from .session import UNSET, Session
 from .store import FileStore, MemoryStore, Position, PositionStore
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "UNSET",
