@@ -3,5 +3,5 @@
     request ─> parse_request (items, sampling) ─> turn_starter (which session) ─> turn.create ─> log_cursor ─> chunks
 
 Never keeps a conversation: what a client resends is found again by `history`. Start at `turn_starter`, then `chat` and
-`responses` (reading an answer), `chat_render` and `render` (its shapes); the schemas are `*_models`.
+`responses` (reading an answer), `chat_render` and `responses_render` (its shapes); the schemas are `*_models`.
 """
