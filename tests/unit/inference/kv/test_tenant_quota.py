@@ -10,6 +10,7 @@ import pytest
 
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import KvIdentity, SnapshotManifest
+from inference.kv.eviction_rank import ReturnTracker
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from sessions.model.types import SessionKey, TenantId
@@ -44,7 +45,8 @@ def ceilings() -> dict[TenantId, int]:
 async def tiers(tmp_path: Path, ceilings: dict[TenantId, int]) -> AsyncIterator[Tiers]:
     (tmp_path / "staging").mkdir()
     disk = SignallingDisk(tmp_path / "kv", 1 << 30, IDENTITY)
-    made = make_tiers(tmp_path / "staging", 100 * SIZE, disk, ceiling=ceilings.get)
+    returns = ReturnTracker(lambda: 0.0)  # nobody is silent for longer because the machine stood still
+    made = make_tiers(tmp_path / "staging", 100 * SIZE, disk, ceiling=ceilings.get, returns=returns)
     await made.open()
     yield made
     await made.close(0.0)

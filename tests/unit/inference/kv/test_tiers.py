@@ -109,7 +109,10 @@ async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(
     await tiers.close(1.0)
 
 
-async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(folder: Path, tmp_path: Path) -> None:
+async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.kv.host_tier._ROOM_WAIT_S", 60.0)  # not about a disk that stands still
     tiers = await opened(folder, disk=tmp_path / "kv")
     for number in range(12):
         assert await save(tiers, key(f"s{number}"))
