@@ -34,7 +34,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from sessions.model.types import Json, Principal, SessionKey, TenantId, UnixMs
+from sessions.model.types import Json, Principal, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 
 INSTALLATION: Final = TenantId("")  # no tenant can be called that
@@ -296,7 +296,3 @@ def public(row: AuditRow) -> dict[str, Any]:
     """A row as its readers see it."""
     body: dict[str, Any] = msgspec.json.decode(row.body)
     return {"object": "audit.row", "tenant": row.tenant, "seq": row.seq, "at": row.at, **body, "mac": row.mac.hex()}
-
-
-def session_audit(action: Action, key: SessionKey, at: UnixMs, by: Principal | None, user: str | None) -> Audited:
-    return Audited(action=action, at=at, by=by, user=user, session=key.session)

@@ -92,8 +92,9 @@ async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[]
     erasure = await store.end_users.request_erasure(
         Erasure(tenant=tenant, user=command.user, asked_at=at, asked_by=""), row
     )
-    until = time.monotonic() + (command.wait if shared else 0)
-    while erasure.done_at is None and time.monotonic() < until:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + (command.wait if shared else 0)
+    while erasure.done_at is None and loop.time() < until:
         await asyncio.sleep(POLL_S)
         erasure = await store.end_users.find(tenant, command.user) or erasure
     return _report(status(erasure, command.user), command)
