@@ -85,6 +85,11 @@ class Authenticator(KeyListener):
         """No keys are configured: everyone is the local principal."""
         return not self._keys and self._ring is None and self._tokens is None
 
+    def names(self, tenant: str) -> bool:
+        """Whether people of this tenant may come in by the configuration: a key of the file, or any issuer, whose
+        tokens may name it."""
+        return self._tokens is not None or any(key.tenant == tenant for key in self._keys.values())
+
     def authenticate(self, credential: str | None, address: str | None = None) -> Principal:
         """The principal of a credential that came from `address`. Raises Unauthorized, which does not say whether a key
         exists; Limited where this address has been wrong too often; Unavailable where nothing can be checked."""

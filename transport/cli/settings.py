@@ -8,7 +8,6 @@ name and with what is allowed, and so is a name that is no setting. What a setti
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -19,7 +18,9 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta
 
-from sessions.model.types import Principal
+from sessions.model.api_keys import ApiKeyRequest, user_of_key
+from sessions.model.errors import BadInput
+from sessions.model.types import DEFAULT_SCOPES, Authority, Principal, Scope, TenantId
 
 MODEL_PATH: Final = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 PREFIX: Final = "SESSILE_"
@@ -210,19 +211,43 @@ def secrets_in(settings: Settings) -> list[str]:
     return [secret for secret in (settings.api_key, settings.peer_token, *passwords) if secret]
 
 
+class FiledKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `[[keys]]` table of the keys file. A field that it does not know is an error: a misspelt `scopes` would make a
+    key of more than its writer meant."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+    tenant: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}$(?!\n)")]
+    role: Authority = "user"
+    user: str | None = None
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
+
+    @property
+    def principal(self) -> Principal:
+        """Raises BadInput for what no key may be."""
+        user = user_of_key(self.id, ApiKeyRequest(tenant=self.tenant, role=self.role, user=self.user), self.scopes)
+        return Principal(tenant=TenantId(self.tenant), key_id=self.id, user=user, role=self.role, scopes=self.scopes)
+
+
 def read_keys(path: str) -> dict[str, Principal]:
-    """The keys file: `[[keys]]` tables with `id`, `tenant`, `sha256` and optionally `user` and `role`."""
+    """The keys file: `[[keys]]` tables of `FiledKey`, and nothing else. Raises BadSetting."""
+    where = f"keys = {path!r}"
     try:
-        tables = tomllib.loads(Path(path).read_text()).get("keys", [])
-        keys: dict[str, Principal] = {}
-        for number, table in enumerate(tables, 1):
-            digest = table.pop("sha256", "")
-            if not isinstance(digest, str) or not re.fullmatch(r"[0-9A-Fa-f]{64}", digest):
-                raise BadSetting(f"keys = {path!r}: key {number} needs `sha256`, 64 hex digits")
-            table["key_id"] = table.pop("id", "")
-            if digest.lower() in keys:
-                raise BadSetting(f"keys = {path!r}: key {number} stands there twice")
-            keys[digest.lower()] = msgspec.convert(table, Principal)
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadSetting(f"keys = {path!r}: {error}") from error
+        tables = tomllib.loads(Path(path).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadSetting(f"{where}: {error}") from error
+    if unknown := sorted(tables.keys() - {"keys"}):
+        raise BadSetting(f"{where}: {unknown[0]!r} is not known here; keys are [[keys]] tables")
+    keys: dict[str, Principal] = {}
+    names: set[str] = set()
+    for number, table in enumerate(tables.get("keys", []), 1):
+        try:
+            key = msgspec.convert(table, FiledKey)
+            principal = key.principal
+        except (msgspec.ValidationError, BadInput) as error:
+            raise BadSetting(f"{where}: key {number}: {error}") from error
+        if key.sha256.lower() in keys or key.id in names:
+            raise BadSetting(f"{where}: key {number} stands there twice")
+        names.add(key.id)
+        keys[key.sha256.lower()] = principal
     return keys
