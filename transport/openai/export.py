@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Json, Message
@@ -41,13 +42,9 @@ def _quoted(text: str) -> list[str]:
 
 def _fenced(text: str, kind: str = "") -> list[str]:
     """A code block whose fence is longer than any in the text."""
-    longest = max((len(run) for run in _runs(text)), default=0)
+    longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return [fence + kind, text, fence]
-
-
-def _runs(text: str) -> list[str]:
-    return [run for run in "".join(c if c == "`" else " " for c in text).split() if run]
 
 
 def document(session: str, epoch: str, offset: int, state: dict[str, Json]) -> dict[str, Any]:
