@@ -83,6 +83,5 @@ def _row(each: ResidentSession) -> tuple[str, ...]:
 
 def sessions_as_json(page: SessionPage) -> str:
     """The page for machines: one object."""
-    sessions = [resident_shown(each) for each in page.residents]
-    rest = {"total": page.total, "has_more": page.has_more, "silent": page.silent}
-    return msgspec.json.encode({"sessions": sessions, **rest}).decode()
+    shown = {"sessions": [resident_shown(each) for each in page.residents], "total": page.total}
+    return msgspec.json.encode({**shown, "has_more": page.has_more, "silent": page.silent}).decode()

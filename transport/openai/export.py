@@ -15,7 +15,7 @@ def markdown(state: dict[str, Json]) -> str:
     """The conversation as it would be read aloud, retractions applied."""
     lines = [f"# {_one_line(state['title'] or 'Conversation')}", ""]
     if state["instructions"]:
-        lines += [*_quoted(state["instructions"]), ""]
+        lines += [*(f"> {line}".rstrip() for line in state["instructions"].splitlines()), ""]
     for item in branch_items(state["items"], state["head"]):
         lines += [*_item(item), ""]
     return "\n".join(lines)
@@ -34,10 +34,6 @@ def _item(item: Item) -> list[str]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _quoted(text: str) -> list[str]:
-    return [f"> {line}".rstrip() for line in text.splitlines()]
 
 
 def _fenced(text: str, kind: str = "") -> list[str]:
