@@ -268,11 +268,6 @@ class MemoryDatabase:
             log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}
         return purged
 
-    def read_usage(self, tenant: TenantId, since: UnixMs, limit: int) -> list[UsageRow]:
-        rows = [row for (key, _), row in self.usage_rows.items() if key.tenant == tenant and row.at >= since]
-        rows.sort(key=lambda row: row.at)
-        return rows[:limit]
-
     def keys(self) -> list[SessionKey]:
         return list(self._logs)
 

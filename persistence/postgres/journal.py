@@ -24,7 +24,6 @@ from sessions.model.journal_types import (
     Loaded,
     Page,
     ResponsePlace,
-    UsageRow,
 )
 from sessions.model.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
@@ -133,10 +132,6 @@ class PostgresJournal:
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         return [sql.head_of(self._codec, r) for r in await self._fetch(sql.OPEN_HEADS, limit, *(after or FIRST_KEY))]
-
-    async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
-        check_text(tenant)
-        return [sql.usage_of(row) for row in await self._fetch(sql.READ_USAGE, tenant, since, limit)]
 
     # -- purge ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
 from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
@@ -20,17 +20,14 @@ from persistence.sql.audit import AUDIT_COLUMNS
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
 from sessions.model.errors import Internal
 from sessions.model.events import Record
-from sessions.model.journal_types import CommandRecord, Head, Snapshot, UsageRow
+from sessions.model.journal_types import CommandRecord, Head, Snapshot
 from sessions.model.types import (
     CommandId,
     Epoch,
-    Principal,
-    ResponseId,
     SessionId,
     SessionKey,
     TenantId,
     UnixMs,
-    Usage,
 )
 
 Columns = list[list[Any]]
@@ -319,9 +316,6 @@ OPEN_HEADS: Final = f"""
 SELECT {_HEAD.format("")} FROM heads WHERE open AND (tenant, session) > ($2, $3) ORDER BY tenant, session LIMIT $1
 """
 
-# (tenant, since, limit)
-READ_USAGE: Final = f"SELECT {_USAGE_COLUMNS} FROM usage WHERE tenant = $1 AND at >= $2 ORDER BY at, seq LIMIT $3"
-
 
 # -- purge ----------------------------------------------------------------------------------------------------------
 
@@ -435,30 +429,4 @@ def command_of(values: Sequence[Any]) -> CommandRecord:
     principal, command, digest, answer, at = values
     return CommandRecord(
         principal_id=principal, command_id=CommandId(command), digest=digest, answer=decode_ok(answer), at=UnixMs(at)
-    )
-
-
-def usage_of(row: Any) -> UsageRow:
-    return UsageRow(
-        response_id=ResponseId(row["response"]),
-        principal=Principal(
-            tenant=TenantId(row["tenant"]),
-            key_id=row["principal_key"],
-            user=row["principal_user"],
-            role=cast(Any, row["principal_role"]),
-        ),
-        model=row["model"],
-        usage=Usage(
-            input_tokens=row["input_tokens"],
-            output_tokens=row["output_tokens"],
-            cached_tokens=row["cached_tokens"],
-            reasoning_tokens=row["reasoning_tokens"],
-        ),
-        status=row["status"],
-        recomputed_tokens=row["recomputed_tokens"],
-        withheld_tokens=row["withheld_tokens"],
-        at=UnixMs(row["at"]),
-        price_version=row["price_version"],
-        currency=row["currency"],
-        cost=row["cost"],
     )

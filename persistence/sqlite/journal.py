@@ -26,7 +26,6 @@ from sessions.model.journal_types import (
     Loaded,
     Page,
     ResponsePlace,
-    UsageRow,
 )
 from sessions.model.types import NEVER, CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
@@ -126,11 +125,6 @@ class SqliteJournal:
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         (text,) = await self._one(sql.OPEN_HEADS, (limit, *(after or STORE_KEY)))
         return sql.heads_of(self._codec, text)
-
-    async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
-        check_text(tenant)
-        (text,) = await self._one(sql.READ_USAGE, (tenant, since, limit))
-        return sql.usage_of(tenant, text)
 
     # -- purge ------------------------------------------------------------------------------------------------------
 

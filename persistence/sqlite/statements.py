@@ -22,8 +22,8 @@ from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS
 from sessions.model.commands import Ok
 from sessions.model.errors import Internal
 from sessions.model.events import Record
-from sessions.model.journal_types import CommandRecord, Head, Snapshot, UsageRow
-from sessions.model.types import Epoch, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
+from sessions.model.journal_types import CommandRecord, Head, Snapshot
+from sessions.model.types import Epoch, SessionId, SessionKey, TenantId, UnixMs
 
 VALUES_ROWS_MAX: Final = 256
 
@@ -288,14 +288,6 @@ DELETE FROM commands WHERE (tenant, session, principal, command) IN (
     SELECT tenant, session, principal, command FROM commands WHERE at < ?1 ORDER BY at LIMIT ?2)
 """
 
-# (tenant, since, limit)
-READ_USAGE = """
-SELECT json_group_array(json_array(response, principal_key, principal_user, principal_role, model, status,
-    input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at,
-    price_version, currency, cost))
-FROM (SELECT * FROM usage WHERE tenant = ?1 AND at >= ?2 ORDER BY at, seq LIMIT ?3)
-"""
-
 
 # -- rows to structs ------------------------------------------------------------------------------------------------
 
@@ -304,7 +296,6 @@ _HeadRow = tuple[
 ]  # fmt: skip
 _BodyRow = tuple[int, str, str]
 _CommandRow = tuple[str, str, str, str, int]
-_UsageRow = tuple[str, str, str | None, str, str, str, int, int, int, int, int, int, int, str, str, int]
 
 _decode_head = msgspec.json.Decoder(_HeadRow).decode
 _decode_heads = msgspec.json.Decoder(list[_HeadRow]).decode
@@ -312,7 +303,6 @@ _decode_body = msgspec.json.Decoder(_BodyRow).decode
 _decode_bodies = msgspec.json.Decoder(list[_BodyRow]).decode
 _decode_command = msgspec.json.Decoder(_CommandRow).decode
 _decode_commands = msgspec.json.Decoder(list[_CommandRow]).decode
-_decode_usage = msgspec.json.Decoder(list[_UsageRow]).decode
 
 
 def head_of(codec: Codec, text: str) -> Head:
@@ -381,22 +371,3 @@ def _command(row: _CommandRow) -> CommandRecord:
         answer=answer,
         at=UnixMs(row[4]),
     )
-
-
-def usage_of(tenant: TenantId, text: str) -> list[UsageRow]:
-    return [
-        UsageRow(
-            response_id=ResponseId(row[0]),
-            principal=Principal(tenant=tenant, key_id=row[1], user=row[2], role=cast(Any, row[3])),
-            model=row[4],
-            status=row[5],
-            usage=Usage(input_tokens=row[6], output_tokens=row[7], cached_tokens=row[8], reasoning_tokens=row[9]),
-            recomputed_tokens=row[10],
-            withheld_tokens=row[11],
-            at=UnixMs(row[12]),
-            price_version=row[13],
-            currency=row[14],
-            cost=row[15],
-        )
-        for row in _decode_usage(text)
-    ]

@@ -36,7 +36,6 @@ async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
             "purgeable": sql.purgeable(idle=False),
             "purge": sql.PURGE_EVENTS,
             "purge commands": sql.PURGE_COMMANDS,
-            "usage": sql.READ_USAGE,
         }
         for name, statement in statements.items():
             count = max((int(n) for n in re.findall(r"\?(\d+)", statement)), default=statement.count("?"))
