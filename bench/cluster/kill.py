@@ -29,7 +29,6 @@ from pathlib import Path
 import msgspec
 
 from bench.support import Option, filler, is_faultless, report, run_bench, spread
-from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
 from tests.support.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
 from tests.support.chaos.device import Device, device
 from tests.support.doors.wire_client import TERMINAL
@@ -129,8 +128,8 @@ async def measured_prefill(
     cluster: ChaosCluster, speaker: Device, session: str, response: str, number: int
 ) -> tuple[float, int]:
     """Seconds that the survivor takes for as many tokens as it had to prefill again, and how many those were."""
-    rows = await cluster.journal.read_usage(LOCAL_PRINCIPAL.tenant, since=UnixMs(0), limit=100_000)
-    again = next(row.recomputed_tokens for row in rows if row.response_id == response)
+    entries = await cluster.store.usage.of_session(key_of(session))
+    again = next(entry.row.recomputed_tokens for entry in entries if entry.row.response_id == response)
     control = await speaker.create()
     asked_at = time.monotonic()
     answer = await speaker.say(control, filler(max(20, again - 40), seed=10_000 + number), tokens=2)
