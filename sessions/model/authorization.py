@@ -13,8 +13,9 @@ and operator keys see every user's. What may not be seen does not exist: callers
 words for a session of another tenant, another user and one that never was.
 
 An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations, nor make
-itself a key that does. In an emergency `break_glass` opens what `demand_custody` guards, with a reason that both tenants
-can read in their audit logs. Pure: whether a credential still stands (revoked, expired) is `transport.auth.authenticator`' business.
+itself a key that does. In an emergency `break_glass` opens what `demand_custody` guards, with a reason that both
+tenants can read in their audit logs. Pure: whether a credential still stands (revoked, expired) is
+`transport.auth.authenticator`' business.
 """
 
 from __future__ import annotations
@@ -63,16 +64,17 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
 
 
 def demand_custody(principal: Principal, tenant: str | None, reason: str | None) -> TenantId:
-    """For what shows or ends what a tenant's people said, or lets somebody else in to it: one's own tenant's needs what
-    `demand_administrator` needs; another's the scope `break_glass` and a reason beside it. The tenant that is meant.
-    Whoever goes on where it is another's writes that down for both (`is_foreign`). Raises Forbidden, BadInput."""
+    """For what shows or ends what a tenant's people said, or lets somebody else in to it: one's own tenant's needs
+    what `demand_administrator` needs; another's the scope `break_glass` and a reason beside it. The tenant that is
+    meant. Whoever goes on where it is another's (`is_foreign`) writes that down for both. Raises Forbidden,
+    BadInput."""
     owner = demand_administrator(principal, tenant)
     if is_foreign(principal, owner):
         demand(principal, "break_glass")
         if reason is None or len(reason.strip()) < REASON_LENGTH_MIN:
             raise BadInput(
                 "reason_required",
-                f"Another tenant's affairs are opened with a `reason` only, of at least {REASON_LENGTH_MIN} characters; "
+                f"Another tenant's affairs are opened with a `reason` of at least {REASON_LENGTH_MIN} characters; "
                 "both tenants' audit logs show it.",
                 param="reason",
             )

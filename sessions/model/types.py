@@ -71,7 +71,8 @@ admin   the tenant's own affairs: its keys, policies, audit log, everything of o
         the installation's
 break_glass  with an operator's authority: what another tenant's people said, with a reason, in both tenants' audit logs
 """
-SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+ALL_SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+SCOPES: Final = tuple(scope for scope in ALL_SCOPES if scope != "break_glass")  # within one tenant
 DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read")
 
 
@@ -93,7 +94,7 @@ class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.key_id if self.user is None else f"{self.key_id}/{self.user}"
 
 
-LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator", scopes=SCOPES)
+LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator", scopes=ALL_SCOPES)
 
 
 _DERIVED: Final = re.compile(r"^ses_[a-z2-7]{26}$(?!\n)")
@@ -106,8 +107,8 @@ def derived_session_id(principal: Principal, command_id: CommandId) -> SessionId
 
 
 def is_derived_session_id(session: SessionId) -> bool:
-    """Whether an id has the form of `derived_session_id`: such a session is made by the command that it follows from, and
-    by no other, or somebody could wait in the place where another's request will go."""
+    """Whether an id has the form of `derived_session_id`: such a session is made by the command that it follows
+    from, and by no other, or somebody could wait in the place where another's request will go."""
     return _DERIVED.match(session) is not None
 
 

@@ -23,14 +23,24 @@ CLUSTER = ("--directory", "redis://x", "--journal", "postgresql://x/y")
 OWN = {
     "sessions": {"--replica", "--tenant", "--session", "--state", "--limit", "--after", "--json"},
     "usage reconcile": {"--tenant", "--json"},
-    "keys create": {"--tenant", "--role", "--user", "--scopes", "--label", "--expires-in", "--url", "--json"},
+    "keys create": {
+        "--tenant",
+        "--role",
+        "--user",
+        "--scopes",
+        "--label",
+        "--expires-in",
+        "--reason",
+        "--url",
+        "--json",
+    },
     "keys list": {"--tenant", "--url", "--json"},
     "keys show": {"--url", "--json"},
     "keys revoke": {"--url", "--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},
     "audit verify": {"--tenant", "--anchor", "--url", "--json"},
-    "users export": {"--tenant", "--url", "--out"},
-    "users erase": {"--tenant", "--url", "--wait", "--json"},
+    "users export": {"--tenant", "--reason", "--url", "--out"},
+    "users erase": {"--tenant", "--reason", "--url", "--wait", "--json"},
 }
 
 
