@@ -1,8 +1,8 @@
 """vLLM for the contract suite and its own tests: engines that share two started cores.
 
 vLLM takes 15 s to start, so a core outlives the engine that used it: closing an engine ends its runs and its tiers, and
-the core goes to the next engine of the same make, its device cache emptied. All tests run on one event loop (`make
-test-vllm` says so), because a core lives on the loop that it was started on.
+the core goes to the next engine of the same make, its device cache emptied and its adapter taken out. All tests of a
+worker run on one event loop (`make test-vllm` says so), because a core lives on the loop that it was started on.
 """
 
 from __future__ import annotations
@@ -72,11 +72,16 @@ class LentCore(VllmCore):
 
     def __init__(self, options: VllmOptions, cores: Cores) -> None:
         super().__init__(options)
-        make = (
-            f"{options.model_path} {options.slots} {options.device_blocks} {options.block_tokens} {options.engine_args}"
-        )
-        self._idle = cores.idle.setdefault(make, [])
+        self._cores = cores
         self._link: Path | None = None
+
+    @property
+    def _idle(self) -> list[Idle]:
+        """Those of the same make."""
+        of = self.options
+        rank = 0 if self._adapter is None else self._adapter.rank
+        make = f"{of.model_path} {of.slots} {of.device_blocks} {of.block_tokens} {of.engine_args} {rank}"
+        return self._cores.idle.setdefault(make, [])
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """The connector goes on reporting to the folder that it was started with: a link leads to the present one."""
@@ -86,6 +91,9 @@ class LentCore(VllmCore):
             deadline = asyncio.get_running_loop().time() + 20
             while not await self.reset():
                 assert asyncio.get_running_loop().time() < deadline, "blocks of the test before are still in use"
+            if adapter is not None:
+                await self._llm.remove_lora(1)
+                await self._load_adapter(self._llm)
         if self._link is not None and connector_folder is not None:
             self._link.unlink(missing_ok=True)
             self._link.symlink_to(connector_folder)
@@ -96,6 +104,9 @@ class LentCore(VllmCore):
             await super().start(context_window, None if self._link is None else str(self._link), adapter)
 
     async def close(self) -> None:
+        if self._link is not None and self.kv_shape is None:  # its start was refused
+            await super().close()
+            self._link.unlink(missing_ok=True)
         llm, self._llm = self._llm, None
         if llm is not None:
             self._idle.append(Idle(llm, self._link, self.kv_shape))
