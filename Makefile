@@ -137,6 +137,8 @@ browser:
 # because an engine takes 15 s to start and is handed from test to test; a worker and its engine take turns at one core.
 VLLM_PY := .venv-vllm/bin/python
 VLLM_WORKERS ?= 2
+VLLM_LONGEST := $(addprefix tests/,vllm/test_engine_isolation.py contract/test_engine.py vllm/test_engine.py vllm/test_engine_restart.py)
+VLLM_TESTS = $(VLLM_LONGEST) tests/contract/test_engine_tools.py $(filter-out $(VLLM_LONGEST),$(wildcard tests/vllm/test_*.py))
 
 setup-traces: setup ## packages for traces to an OpenTelemetry collector (--otlp)
 	@$(PYTHON) deploy/setup_env.py base traces
@@ -150,9 +152,9 @@ setup-vllm: model
 
 test-vllm: setup-vllm ## the vLLM engine's tests, in its own environment: make test-vllm ARGS="-k restore"
 	$(STAGE)
-	@$(VLLM_PY) -m pytest --numprocesses $(VLLM_WORKERS) --dist loadfile -m vllm --timeout 400 \
+	@$(VLLM_PY) -m pytest --numprocesses $(VLLM_WORKERS) --dist loadfile --no-loadscope-reorder -m vllm --timeout 400 \
 		-o asyncio_default_fixture_loop_scope=session -o asyncio_default_test_loop_scope=session \
-		tests/contract/test_engine.py tests/contract/test_engine_tools.py tests/vllm $(ARGS)
+		$(VLLM_TESTS) $(ARGS)
 
 # The whole cluster in one process under virtual time. SEED=n runs one again and prints all that happened.
 SEEDS ?= 10000

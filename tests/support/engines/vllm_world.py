@@ -8,10 +8,12 @@ worker run on one event loop (`make test-vllm` says so), because a core lives on
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
@@ -67,6 +69,14 @@ class Cores:
                     idle.link.unlink(missing_ok=True)
 
 
+def forks() -> multiprocessing.context.ForkServerContext:
+    """Half of a start is loading modules: processes are forked from one that has them. Cores that are not lent start as
+    they do for users."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vllm.v1.engine.async_llm", "inference.vllm.worker", "inference.vllm.connector"])
+    return context
+
+
 class LentCore(VllmCore):
     """A core whose processes outlive the engine that it serves."""
 
@@ -101,7 +111,8 @@ class LentCore(VllmCore):
             if connector_folder is not None:
                 self._link = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
                 self._link.symlink_to(connector_folder)
-            await super().start(context_window, None if self._link is None else str(self._link), adapter)
+            with mock.patch("vllm.v1.engine.utils.get_mp_context", forks):
+                await super().start(context_window, None if self._link is None else str(self._link), adapter)
 
     async def close(self) -> None:
         if self._link is not None and self.kv_shape is None:  # its start was refused
