@@ -13,7 +13,8 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
+
+import pytest
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
@@ -111,7 +112,8 @@ class LentCore(VllmCore):
             if connector_folder is not None:
                 self._link = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
                 self._link.symlink_to(connector_folder)
-            with mock.patch("vllm.v1.engine.utils.get_mp_context", forks):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("vllm.v1.engine.utils.get_mp_context", forks)
                 await super().start(context_window, None if self._link is None else str(self._link), adapter)
 
     async def close(self) -> None:
