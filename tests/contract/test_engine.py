@@ -508,6 +508,7 @@ async def test_of_several_branches_the_one_that_is_wanted_moves(world: World, en
         there = await ask(target, key("a"), branch)
         assert there.finish.cached_tokens == world.whole(len(branch) - 1)
         await target.release(key("a"))
+        await target.close()
 
 
 async def test_an_export_leaves_an_answer_that_is_written_alone(world: World, engine: Engine) -> None:
