@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.cut_model import cut
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk, KVPlace
@@ -36,6 +37,13 @@ pytestmark = pytest.mark.model
 
 STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed."
 Start = Callable[..., Any]
+LAYERS, FEW_LAYERS = 30, 6
+
+
+@pytest.fixture(scope="module")
+def few_layers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with a fifth of its layers, for tests of hundreds of answers: no snapshot is less at risk for it."""
+    return cut(model_path, tmp_path_factory.mktemp("models") / "few-layers.gguf", FEW_LAYERS)
 
 
 @pytest.fixture
@@ -73,11 +81,11 @@ async def crowd(engine: LlamaEngine, number: int) -> None:
 async def twins(engine: LlamaEngine) -> tuple[Answer, tuple[int, ...], Answer]:
     """The first turn of session a, its follow-up's prompt, and the answer that resident KV gives to that."""
     prompt = await prompt_of(engine, STORY)
-    first = await ask(engine, key("a"), prompt, max_tokens=40)
-    twin = await ask(engine, key("twin"), prompt, max_tokens=40)
+    first = await ask(engine, key("a"), prompt, max_tokens=16)
+    twin = await ask(engine, key("twin"), prompt, max_tokens=16)
     assert twin.tokens == first.tokens
     later = await follow_up(engine, prompt, first, "Go on, and say how it ended.")
-    expected = await ask(engine, key("twin"), later, max_tokens=30)
+    expected = await ask(engine, key("twin"), later, max_tokens=12)
     assert expected.finish.cached_tokens == len(prompt) + len(first.tokens) - 1
     await engine.release(key("twin"))
     return first, later, expected
@@ -92,7 +100,7 @@ async def test_a_session_that_lost_its_slot_comes_back_from_memory(start: Start)
     for number in range(3):
         await crowd(engine, number)
         assert engine.place(key("a")).tier == "host"
-        again = await ask(engine, key("a"), later, max_tokens=30)
+        again = await ask(engine, key("a"), later, max_tokens=12)
         assert again.tokens == expected.tokens
         assert again.finish.cached_tokens >= expected.finish.cached_tokens
     counters = engine.stats().counters
@@ -106,7 +114,7 @@ async def test_a_restart_finds_every_session_on_disk(start: Start) -> None:
     await engine.close()
     again = await start()
     assert again.place(key("a")) == KVPlace("disk", covered)
-    answer = await ask(again, key("a"), later, max_tokens=30)
+    answer = await ask(again, key("a"), later, max_tokens=12)
     assert answer.tokens == expected.tokens
     assert answer.finish.cached_tokens == covered
 
@@ -155,9 +163,11 @@ def damaged(data: bytes, kind: int, chance: random.Random) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(start: Start, tmp_path: Path) -> None:
+async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(
+    start: Start, few_layers: Path, tmp_path: Path
+) -> None:
     chance = random.Random(50)
-    engine = await start()
+    engine = await start(model_path=few_layers)
     _, later, _ = await twins(engine)
     expected = await ask(engine, key("a"), later, max_tokens=12)
     for round_ in range(40):  # in host memory, where a running engine keeps them
@@ -177,7 +187,7 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
         await engine.close()
         (path,) = (tmp_path / "kv").iterdir()
         path.write_bytes(damaged(path.read_bytes(), round_ % 5, chance))
-        engine = await start()
+        engine = await start(model_path=few_layers)
         answer = await ask(engine, key("a"), later, max_tokens=12)
         assert answer.tokens == expected.tokens and answer.finish.cached_tokens == 0
 
@@ -196,7 +206,7 @@ async def test_swapped_snapshots_are_refused(start: Start, tmp_path: Path) -> No
     engine = await start()
     one.write_bytes(data_two)
     two.write_bytes(data_one)  # and now their contents, behind the engine's back
-    assert (await ask(engine, key("a"), later, max_tokens=30)).tokens == expected.tokens
+    assert (await ask(engine, key("a"), later, max_tokens=12)).tokens == expected.tokens
     assert (await ask(engine, key("b"), other, max_tokens=20)).tokens == alone.tokens
     assert engine.stats().counters["refused_other_session"] == 2
 
@@ -233,16 +243,18 @@ async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_an
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(start: Start) -> None:
+async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(start: Start, few_layers: Path) -> None:
     """Canaries: every answer is compared with the one that the session gives alone."""
     chance = random.Random(300)
-    engine = await start(host_bytes_max=6_000_000, waiting_max=64)
+    room = 6_000_000 * FEW_LAYERS // LAYERS
+    engine = await start(model_path=few_layers, host_bytes_max=room, waiting_max=64)
     names = [f"s{n}" for n in range(6)]
     prompts = {name: await prompt_of(engine, f"{STORY} Its secret name was {name * 3}.") for name in names}
     alone = {}
     for name in names:
         alone[name] = (await ask(engine, key(f"{name}-alone"), prompts[name], max_tokens=12)).tokens
         await engine.release(key(f"{name}-alone"))
+    assert len(set(alone.values())) == len(names), "else one in another's place would not be seen"
     answers = 0
 
     async def one(name: str, fate: int) -> None:
@@ -453,7 +465,7 @@ async def test_closing_in_mid_answer_still_saves_what_is_idle(start: Start) -> N
     await stream.abort()
     again = await start()
     assert again.place(key("a")).tier == "disk"
-    assert (await ask(again, key("a"), later, max_tokens=30)).tokens == expected.tokens
+    assert (await ask(again, key("a"), later, max_tokens=12)).tokens == expected.tokens
 
 
 # -- beside another tenant ---------------------------------------------------------------------------------
