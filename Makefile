@@ -94,6 +94,7 @@ imports: setup-dev
 WORKERS ?= 3
 TOGETHER = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+quick-tests: WORKERS = 2
 quick-tests: setup-dev
 	$(STAGE)
 	@$(PY) -m pytest -q $(TOGETHER) -m "not slow" tests/unit tests/golden $(ARGS)

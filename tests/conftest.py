@@ -24,7 +24,7 @@ settings.load_profile("sessile")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker is still busy with one when the others have ended."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("model")}
     items.sort(key=lambda item: item.path not in slow)
 
 
