@@ -89,16 +89,21 @@ imports: setup-dev
 	$(STAGE)
 	@$(VENV)/bin/lint-imports
 
-# Each worker takes whole files, because a file's servers serve all of its tests.
-WORKERS ?= 2
-TOGETHER = --numprocesses $(WORKERS) --dist loadfile
+# Each worker takes whole files, because a file's servers serve all of its tests; files with slow tests come first
+# (tests/conftest.py). One worker more than two cores: some test always waits.
+WORKERS ?= 3
+TOGETHER = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+quick-tests: WORKERS = 2
 quick-tests: setup-dev
 	$(STAGE)
 	@$(PY) -m pytest -q $(TOGETHER) -m "not slow" tests/unit tests/golden $(ARGS)
 
-# What is judged by the clock (kills, faults, browsers) or keeps all cores busy (the model) has the machine to itself.
-ALONE := chaos or browser or model
+# What is judged by the clock (kills, faults, browsers) is kept from what computes. It waits more than it computes, hence
+# two at a time. These folders have all of it (tests/unit/house), so that nothing else is loaded to find it.
+ALONE := chaos or browser
+ALONE_WORKERS ?= 2
+ALONE_IN = $(if $(findstring tests/,$(ARGS)),,tests/browser tests/chaos)
 # A selection (`make test ARGS="-k journal"`) may have nothing in one of the two.
 MAYBE_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
@@ -108,7 +113,7 @@ pytest-together: setup-dev
 
 pytest-alone: setup-dev
 	$(STAGE)
-	@$(PY) -m pytest -m "$(ALONE)" $(ARGS) $(MAYBE_NONE)
+	@$(PY) -m pytest $(TOGETHER) --numprocesses $(ALONE_WORKERS) -m "$(ALONE)" $(ALONE_IN) $(ARGS) $(MAYBE_NONE)
 
 pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k house"
 	$(STAGE)
