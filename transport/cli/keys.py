@@ -134,7 +134,7 @@ async def run_on_server(command: KeyCommand, credential: str, now: UnixMs) -> Js
 
 
 COLUMNS: Final = ("id", "state", "tenant", "role", "user", "scopes", "expires_at", "name")
-TITLES: Final = ("ID", "STATE", "TENANT", "ROLE", "USER", "ALL_SCOPES", "EXPIRES", "LABEL")
+TITLES: Final = ("ID", "STATE", "TENANT", "ROLE", "USER", "SCOPES", "EXPIRES", "LABEL")
 
 
 def format_keys(keys: JsonObject | list[JsonObject], *, as_json: bool) -> str:
