@@ -5,16 +5,24 @@ Each was let in once; see docs/security.md.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 
+from persistence.memory.api_keys import MemoryApiKeys
+from persistence.memory.journal import MemoryJournal
+from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.commands import SessionCreate
 from sessions.model.types import ALL_SCOPES, SCOPES, CommandId, Principal, SessionId, TenantId, derived_session_id
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world
+from tests.support.doors.assembly import assembled, wall_ms
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.authenticator import Authenticator
 from transport.cli.settings import BadSetting, read_keys
 from transport.openai.turn_starter import PLACE
 
@@ -91,6 +99,23 @@ async def test_an_operator_makes_itself_no_key_of_a_tenant_that_lives(world: Wor
     assert await broken_glass(world, "acme") == [{"tenant": "acme", "for": "key.created", "reason": REASON}]
 
 
+async def test_an_operator_opens_a_new_tenant_with_its_first_key_and_no_second() -> None:
+    clock, made = asyncio.get_running_loop().time, []
+
+    def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
+        ring = ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock)
+        made.append(ring)
+        return Authenticator({}, clock=clock, now_ms=wall_ms, ring=ring), ring
+
+    async with assembled(admit=admit) as assembly, httpx.AsyncClient(base_url=assembly.server.url) as http:
+        await made[0].refresh()
+        _, operator = await made[0].create(ApiKeyRequest(tenant="host", role="operator"))
+        body = {"tenant": "new", "role": "service"}
+        first = await http.post("/v1/keys", headers=bearer(operator), json=body)
+        second = await http.post("/v1/keys", headers=bearer(operator), json=body)
+    assert (first.status_code, second.status_code) == (201, 403)
+
+
 async def test_break_glass_is_given_by_who_has_it(world: World) -> None:
     body = {"role": "operator", "scopes": list(ALL_SCOPES)}
     refused = await world.http.post(
@@ -132,7 +157,7 @@ async def test_nobody_waits_in_the_place_of_anothers_request(world: World) -> No
     ben = bearer(world.credentials["other user"])
     mine = await world.http.post("/v1/conversations", headers=ben, json={})
     mine.raise_for_status()
-    names: list[str] = []
+    names: list[SessionId] = []
     for route in ("chat", "responses", "conversations"):
         name = SessionId(idempotent_session(principal, route, "order-1"))
         place = {PLACE: [mine.json()["id"], "item_x", 1]}
@@ -149,8 +174,8 @@ async def test_nobody_waits_in_the_place_of_anothers_request(world: World) -> No
         json={"model": "simulated", "messages": [{"role": "user", "content": f"{world.canary} order"}]},
     )
     assert answer.status_code == 200
-    for name in (mine.json()["id"], names[0]):
-        seen = await world.http.get(f"/v1/sessions/{name}/export", headers=ben)
+    for where in (mine.json()["id"], names[0]):
+        seen = await world.http.get(f"/v1/sessions/{where}/export", headers=ben)
         assert world.canary not in seen.text
 
 

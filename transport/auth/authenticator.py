@@ -38,6 +38,10 @@ class TokenVerifier(Protocol):
 
     def is_jwt(self, credential: str) -> bool: ...
 
+    def names(self, tenant: str) -> bool:
+        """Whether a token may be of this tenant."""
+        ...
+
     def known(self, credential: str) -> Principal | None:
         """The principal of a token that was checked before; None: `principal_of` checks it."""
 
@@ -84,9 +88,9 @@ class Authenticator(KeyListener):
         return not self._keys and self._ring is None and self._tokens is None
 
     def names(self, tenant: str) -> bool:
-        """Whether people of this tenant may come in by the configuration: a key of the file, or any issuer, whose
-        tokens may name it."""
-        return self._tokens is not None or any(key.tenant == tenant for key in self._keys.values())
+        """Whether people of this tenant may come in by the configuration: by a key of the file, or by a token."""
+        tokens = self._tokens is not None and self._tokens.names(tenant)
+        return tokens or any(key.tenant == tenant for key in self._keys.values())
 
     def authenticate(self, credential: str | None, address: str | None = None) -> Principal:
         """The principal of a credential that came from `address`. Raises Unauthorized, which does not say whether a key
