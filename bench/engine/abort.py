@@ -20,8 +20,8 @@ import time
 import msgspec
 
 from bench.support import command_line, report
+from inference.http_client import HttpClient
 from inference.llama import LlamaEngine, LlamaOptions
-from inference.llama.http import HttpClient
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 from sessions.ports import ChatMessage
@@ -57,7 +57,7 @@ async def main(arguments: argparse.Namespace) -> None:
     chance = random.Random(arguments.seed)
     engine = LlamaEngine(LlamaOptions(model_path=MODEL, slots=2, context_window=2048, threads=1))
     await engine.start()
-    http = HttpClient(*engine.address)
+    http = HttpClient.unix(engine.socket_path)
     tokenizer = engine.tokenizer
     message = await tokenizer.message(ChatMessage(role="user", text="Tell me a very long story about the sea."))
     short = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)

@@ -47,7 +47,7 @@ async def through_engine(engine: LlamaEngine, number: int, prompt: list[int], to
     return first
 
 
-async def straight(host: str, port: int, slot: int, prompt: list[int], tokens: int) -> float:
+async def straight(socket_path: str, slot: int, prompt: list[int], tokens: int) -> float:
     body = msgspec.json.encode(
         {
             "prompt": prompt,
@@ -60,7 +60,7 @@ async def straight(host: str, port: int, slot: int, prompt: list[int], tokens: i
         }
     )
     started, first = time.perf_counter(), 0.0
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await asyncio.open_unix_connection(socket_path)
     writer.write(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
     writer.write(b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     while data := await reader.read(1 << 16):
@@ -75,7 +75,6 @@ async def main(arguments: argparse.Namespace) -> None:
         LlamaOptions(model_path=MODEL, slots=arguments.streams, context_window=1024, threads=1, disk_folder=None)
     )
     await engine.start()
-    host, port = engine.address
     tokenizer = engine.tokenizer
     prompts: list[list[int]] = []
     for number in range(arguments.streams):
@@ -90,7 +89,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
     async def theirs(count: int, tokens: int) -> tuple[float, list[float]]:
         started = time.perf_counter()
-        firsts = await asyncio.gather(*(straight(host, port, n, prompts[n], tokens) for n in range(count)))
+        firsts = await asyncio.gather(*(straight(engine.socket_path, n, prompts[n], tokens) for n in range(count)))
         return count * tokens / (time.perf_counter() - started), firsts
 
     await ours(arguments.streams, 8)  # every prompt is resident from here on, for both sides

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from inference.chat_template import ChatTemplate, call_text
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 from inference.llama.vocabulary import Vocabulary
 from sessions.model.errors import Internal
 from sessions.model.types import Tokens, Tool

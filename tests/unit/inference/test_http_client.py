@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from inference.llama.http import _Exchange
+from inference.http_client import HttpClient, _Exchange
 from sessions.model.errors import Unavailable
 from tests.support.engines.llama_server import answering, chunked, event, serving
 from tests.support.garbage import no_cycles
+
+# -- where to ----------------------------------------------------------------------------------------------
+
+
+async def _head_seen(http: HttpClient, **listening: object) -> bytes:
+    """What a server that listens there reads of a request of this client."""
+    heads: list[bytes] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+
+    start = asyncio.start_unix_server if "path" in listening else asyncio.start_server
+    async with await start(connected, **listening):  # type: ignore[operator]
+        assert await http.call("GET", "/x") == (200, b"ok")
+    return heads[0]
+
+
+async def test_a_unix_socket_is_spoken_to_as_localhost(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sock")
+    assert b"\r\nhost: localhost:80\r\n" in await _head_seen(HttpClient.unix(path), path=path)
+    with pytest.raises(Unavailable):
+        await HttpClient.unix(str(tmp_path / "none.sock")).call("GET", "/x")
+
+
+async def test_an_ipv6_address_stands_in_brackets(unused_tcp_port: int) -> None:
+    try:
+        head = await _head_seen(HttpClient("::1", unused_tcp_port), host="::1", port=unused_tcp_port)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    assert b"\r\nhost: [::1]:%d\r\n" % unused_tcp_port in head
+
 
 # -- short answers -------------------------------------------------------------------------------------
 
