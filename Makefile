@@ -148,7 +148,8 @@ test-vllm: setup-vllm ## the vLLM engine's tests, in its own environment: make t
 	$(STAGE)
 	@$(VLLM_PY) -m pytest -m vllm --timeout 400 -o asyncio_default_fixture_loop_scope=session \
 		-o asyncio_default_test_loop_scope=session \
-		tests/contract/test_engine.py tests/contract/test_engine_tools.py tests/vllm $(ARGS)
+		tests/contract/test_engine.py tests/contract/test_engine_tools.py tests/vllm \
+		tests/attacks/test_listening_sockets_vllm.py $(ARGS)
 
 # The whole cluster in one process under virtual time. SEED=n runs one again and prints all that happened.
 SEEDS ?= 10000

@@ -10,6 +10,7 @@ Errors: Unavailable when the server cannot be reached or cuts an answer short. H
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ import httptools
 
 from sessions.model.errors import Unavailable
 
+_ROOM_S = 0.02  # between two looks whether a server that is behind has taken a connection
+_ROOM_LOOKS = 500
 _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
 
 
@@ -148,7 +151,8 @@ class HttpClient:
         """`headers` go with every request; they are the caller's to have checked. With `socket_path`, connections go to
         that unix socket, and host and port stand in requests alone."""
         self.socket_path = socket_path
-        self._address = (host, port)
+        self._host = host
+        self._port = port
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._tls = tls
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
@@ -193,15 +197,33 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         try:
             if self.socket_path:
-                await loop.create_unix_connection(lambda: exchange, self.socket_path)
+                await loop.create_unix_connection(lambda: exchange, sock=await _connected(self.socket_path))
             else:
-                await loop.create_connection(lambda: exchange, *self._address, ssl=self._tls)
+                await loop.create_connection(lambda: exchange, self._host, self._port, ssl=self._tls)
         except OSError as exc:
             raise _unavailable() from exc
         except BaseException:
             exchange.abort()
             raise
         return exchange
+
+
+async def _connected(path: str) -> socket.socket:
+    """A unix socket that is connected. Where TCP would wait for a server that is slow to accept, a unix socket fails at
+    once, and an event loop takes that for an error (uvloop) or for a connection (asyncio). Raises OSError."""
+    for _ in range(_ROOM_LOOKS):
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.setblocking(False)
+            connection.connect(path)
+            return connection
+        except BlockingIOError:
+            connection.close()
+            await asyncio.sleep(_ROOM_S)
+        except BaseException:
+            connection.close()
+            raise
+    raise TimeoutError(f"{path}: no room for a connection")
 
 
 def _unavailable() -> Unavailable:

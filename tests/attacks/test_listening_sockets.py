@@ -18,13 +18,20 @@ import pytest
 from tests.support.doors.server_process import ServerProcess
 from tests.support.listening_sockets import free_ports, listening, open_to_strangers, process_tree
 
-GUARD = """
-[guards.default]
-{where}
+POLICY = """
 [policies.default]
 deadline_ms = 60000
 [policies.default.input]
-guard = {{ action = "flag", threshold = 0.5 }}
+{filter} = {{ action = "flag", threshold = 0.5 }}
+"""
+FILE = """
+[guards.default]
+model_path = "{model_path}"
+context = 512
+"""
+ENDPOINT = """
+[guards.default]
+url = "http://127.0.0.1:9/v1"
 """
 MODEL = pytest.param("llama", marks=[pytest.mark.model, pytest.mark.slow])
 
@@ -74,7 +81,7 @@ def test_a_socket_in_an_open_folder_is_a_breach() -> None:
 
 @pytest.mark.parametrize("doors", ["one door", "all doors"])
 @pytest.mark.parametrize(
-    "guard", ["none", "endpoint", pytest.param("file", marks=[pytest.mark.model, pytest.mark.slow])]
+    "guard", ["none", "classifier", "endpoint", pytest.param("file", marks=[pytest.mark.model, pytest.mark.slow])]
 )
 @pytest.mark.parametrize("engine", ["sim", MODEL])
 def test_a_server_listens_on_what_was_named(
@@ -85,10 +92,10 @@ def test_a_server_listens_on_what_was_named(
     if doors == "all doors":
         flags += ["--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
         expected |= {f"127.0.0.1:{grpc_port}", f"127.0.0.1:{metrics_port}"}
-    endpoint, file = 'url = "http://127.0.0.1:9/v1"', f'model_path = "{model_path}"\ncontext = 512'
     if guard != "none":
         policy = tmp_path / "policy.toml"
-        policy.write_text(GUARD.format(where=endpoint if guard == "endpoint" else file))
+        where = {"endpoint": ENDPOINT, "file": FILE.format(model_path=model_path)}.get(guard, "")
+        policy.write_text(where + POLICY.format(filter="guard" if where else "toxicity"))
         flags += ["--policy", str(policy)]
     if engine == "llama":
         flags += ["--model", str(model_path), "--threads", "1", "--slots", "2", "--context", "512"]

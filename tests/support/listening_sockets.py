@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 LISTEN: Final = "0A"  # of /proc/net/tcp
 ACCEPTS: Final = 0x10000  # of /proc/net/unix: SO_ACCEPTCON
 DATAGRAM: Final = "0002"
+MAPPED: Final = bytes(10) + b"\xff\xff"  # before an IPv4 address on a socket of IPv6: gRPC's
 NOBODY: Final = 65534
 
 # Runs as another user, and reports what that user can do with a socket's folder and with the socket.
@@ -92,6 +93,7 @@ def _address(local: str) -> str:
     raw, _, port = local.partition(":")
     words = [bytes.fromhex(raw[at : at + 8]) for at in range(0, len(raw), 8)]
     packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+    packed = packed.removeprefix(MAPPED)
     host = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
     return f"[{host}]:{int(port, 16)}" if ":" in host else f"{host}:{int(port, 16)}"
 

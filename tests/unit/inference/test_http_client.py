@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
+from inference import http_client
 from inference.http_client import HttpClient, _Exchange
 from sessions.model.errors import Unavailable
 from tests.support.engines.llama_server import answering, chunked, event, serving
@@ -15,8 +19,8 @@ from tests.support.garbage import no_cycles
 # -- where to ----------------------------------------------------------------------------------------------
 
 
-async def _head_seen(http: HttpClient, **listening: object) -> bytes:
-    """What a server that listens there reads of a request of this client."""
+async def _head_seen(http: HttpClient, path: str = "", port: int = 0) -> bytes:
+    """What a server on that path, or that port of ::1, reads of a request of this client."""
     heads: list[bytes] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -24,8 +28,11 @@ async def _head_seen(http: HttpClient, **listening: object) -> bytes:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         writer.close()
 
-    start = asyncio.start_unix_server if "path" in listening else asyncio.start_server
-    async with await start(connected, **listening):  # type: ignore[operator]
+    if path:
+        server = await asyncio.start_unix_server(connected, path)
+    else:
+        server = await asyncio.start_server(connected, "::1", port)
+    async with server:
         assert await http.call("GET", "/x") == (200, b"ok")
     return heads[0]
 
@@ -37,12 +44,64 @@ async def test_a_unix_socket_is_spoken_to_as_localhost(tmp_path: Path) -> None:
         await HttpClient.unix(str(tmp_path / "none.sock")).call("GET", "/x")
 
 
-async def test_an_ipv6_address_stands_in_brackets(unused_tcp_port: int) -> None:
+def full(path: str) -> tuple[socket.socket, list[socket.socket]]:
+    """A server on that path that accepts nothing, with as many connections before it as the system holds."""
+    listener, waiting = socket.socket(socket.AF_UNIX), []
+    listener.bind(path)
+    listener.listen(0)
+    while True:
+        one = socket.socket(socket.AF_UNIX)
+        one.setblocking(False)
+        try:
+            one.connect(path)
+        except BlockingIOError:
+            one.close()
+            return listener, waiting
+        waiting.append(one)
+
+
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_server_that_is_slow_to_accept_is_waited_for(loop_factory: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sock")
+
+    async def talk() -> None:
+        listener, waiting = full(path)
+        call = asyncio.create_task(HttpClient.unix(path).call("GET", "/x"))
+        await asyncio.sleep(0)  # it has looked and found no room
+        assert not call.done()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if await reader.read(100):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            writer.close()
+
+        for one in waiting:
+            one.close()
+        async with await asyncio.start_unix_server(connected, sock=listener):
+            assert await call == (200, b"ok")
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(talk())
+
+
+def test_a_server_that_never_accepts_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "_ROOM_LOOKS", 2)
+    monkeypatch.setattr(http_client, "_ROOM_S", 0)
+    listener, waiting = full(str(tmp_path / "s.sock"))
+    with pytest.raises(Unavailable):
+        asyncio.run(HttpClient.unix(str(tmp_path / "s.sock")).call("GET", "/x"))
+    for each in (listener, *waiting):
+        each.close()
+
+
+async def test_an_ipv6_address_stands_in_brackets() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
     try:
-        head = await _head_seen(HttpClient("::1", unused_tcp_port), host="::1", port=unused_tcp_port)
+        head = await _head_seen(HttpClient("::1", port), port=port)
     except OSError:
         pytest.skip("no IPv6 on this machine")
-    assert b"\r\nhost: [::1]:%d\r\n" % unused_tcp_port in head
+    assert b"\r\nhost: [::1]:%d\r\n" % port in head
 
 
 # -- short answers -------------------------------------------------------------------------------------
