@@ -54,7 +54,7 @@ from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
-from sessions.ports import Engine, Member, Published, Sessions
+from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
@@ -193,23 +193,8 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def gateway_of(
-    sessions: Sessions,
-    store: Store,
-    access: Authenticator,
-    limited: LimitServices | None,
-    measures: Metrics,
-    services: GatewayServices,
-) -> Gateway:
-    return Gateway(
-        sessions,
-        store,
-        access,
-        Clock(now_ms, new_id),
-        quotas=None if limited is None else limited.quotas,
-        measures=measures,
-        services=services,
-    )
+def quotas_of(limited: LimitServices | None) -> Quotas | None:
+    return None if limited is None else limited.quotas
 
 
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
@@ -267,27 +252,24 @@ async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
     store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
-    journal = store.journal
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine, tls = make_engine(settings, keys), tls_of(settings)
     directory = MemoryDirectory()
     measures, prices = Metrics(), PriceFile(settings.prices)
-    exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
         running(store, keys, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
-            journal=journal,
+            journal=store.journal,
             directory=directory,
             inference=Inference(engine, filters),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
-        serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
-        exporting_traces(settings.otlp, measures, role="serve", name="local"),
+        open_telemetry(settings, measures, role="serve", name="local") as exposition,
         open_credentials(settings, store) as (access, api_keys),
     ):
         register_engine_metrics(measures, engine)
@@ -302,7 +284,9 @@ async def serve(settings: Settings) -> int:
             operator_api=local_operator_api(lambda: member, runtime, engine),
             erase=sweeper.eraser.sweep,
         )
-        gateway = gateway_of(runtime, store, access, limited, measures, services)
+        gateway = Gateway(
+            runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
+        )
         server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
         await directory.open()
         await audit_policies(filters, store.audit, now_ms)
@@ -389,9 +373,7 @@ async def replica_role(settings: Settings) -> int:
 
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
-        exposition = MetricsExposition(measures, version=VERSION, role="replica")
-        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="replica", name=name))
-        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
+        await stack.enter_async_context(open_telemetry(settings, measures, role="replica", name=name))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -437,7 +419,6 @@ async def gateway_role(settings: Settings) -> int:
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         store = open_store(settings.journal, folder=None, audit_key=settings.audit_key)
-        journal = store.journal
         await store.open()
         stack.push_async_callback(store.close)
         directory = directory_of(settings)
@@ -447,7 +428,7 @@ async def gateway_role(settings: Settings) -> int:
             Router(
                 gateway=name,
                 directory=directory,
-                journal=journal,
+                journal=store.journal,
                 placement=BoundedRendezvous(),
                 connect=Connector(GrpcDialer(security), kind="gateway", name=name),
                 rng=random.Random(),
@@ -458,9 +439,7 @@ async def gateway_role(settings: Settings) -> int:
         )
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
-        exposition = MetricsExposition(measures, version=VERSION, role="gateway")
-        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="gateway", name=name))
-        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
+        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway", name=name))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
         access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
@@ -468,7 +447,7 @@ async def gateway_role(settings: Settings) -> int:
         stack.push_async_callback(drains.close)
         operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
         services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
-        gateway = gateway_of(router, store, access, limited, measures, services)
+        gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(
             background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
@@ -625,34 +604,25 @@ async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, Hist
 
 
 @contextlib.asynccontextmanager
-async def serving_metrics(exposition: MetricsExposition, host: str, port: int) -> AsyncIterator[None]:
-    """The process's metrics on a port of their own for as long as the block runs; a negative port: none."""
-    if port < 0:
-        yield
-        return
-    server = MetricsServer(exposition, host=host, port=port)
-    await server.start()
-    print(f"{READY_METRICS}{server.url}/metrics", flush=True)
-    try:
-        yield
-    finally:
-        await server.stop()
+async def open_telemetry(
+    settings: Settings, measures: Metrics, *, role: str, name: str
+) -> AsyncIterator[MetricsExposition]:
+    """The process's metrics, on a port of their own where one is set, and its traces to a collector where one is set,
+    for as long as the block runs. Raises BadInput, Unavailable."""
+    exposition = MetricsExposition(measures, version=VERSION, role=role)
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.metrics_port >= 0:
+            server = MetricsServer(exposition, host=settings.metrics_host, port=settings.metrics_port)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            print(f"{READY_METRICS}{server.url}/metrics", flush=True)
+        if settings.otlp:
+            from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
 
-
-@contextlib.asynccontextmanager
-async def exporting_traces(endpoint: str, measures: Metrics, *, role: str, name: str) -> AsyncIterator[None]:
-    """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
-    if not endpoint:
-        yield
-        return
-    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
-
-    tracer = measures.tracer = otlp(endpoint, role=role, name=name, version=VERSION)
-    try:
-        yield
-    finally:
-        measures.tracer = None
-        await asyncio.to_thread(tracer.close)
+            measures.tracer = tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
+            stack.callback(setattr, measures, "tracer", None)
+        yield exposition
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 import vllm
@@ -45,14 +45,11 @@ _ELSEWHERE: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_addres
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
-class RunEnded:
+class RunEnded(NamedTuple):
     """How a run ended: "stop", "length" or "abort", and how much of its prompt was there already."""
 
-    __slots__ = ("cached_tokens", "reason")
-
-    def __init__(self, reason: str, cached_tokens: int) -> None:
-        self.reason = reason
-        self.cached_tokens = cached_tokens
+    reason: str
+    cached_tokens: int
 
 
 class VllmCore:
