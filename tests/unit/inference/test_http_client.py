@@ -46,7 +46,8 @@ async def test_a_unix_socket_is_spoken_to_as_localhost(tmp_path: Path) -> None:
 
 def full(path: str) -> tuple[socket.socket, list[socket.socket]]:
     """A server on that path that accepts nothing, with as many connections before it as the system holds."""
-    listener, waiting = socket.socket(socket.AF_UNIX), []
+    listener = socket.socket(socket.AF_UNIX)
+    waiting: list[socket.socket] = []
     listener.bind(path)
     listener.listen(0)
     while True:
