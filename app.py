@@ -66,11 +66,12 @@ from transport.cli.commands import parse
 from transport.cli.config_files import PriceFile, RetentionFile, limits_file
 from transport.cli.preflight import check_data_folder, check_ports
 from transport.cli.reconciliation_text import reconciled_text
-from transport.cli.security import peer_security, tls_of
+from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server
+from transport.http.tls import ServerTls
 from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
 from transport.ops.metric_sources import (
@@ -203,10 +204,14 @@ def retention_of(settings: Settings, store: Store) -> RetentionFile:
 
 
 def doors_of(
-    settings: Settings, gateway: Gateway, exposition: MetricsExposition, readiness: Readiness = lambda: None
+    settings: Settings,
+    gateway: Gateway,
+    exposition: MetricsExposition,
+    tls: ServerTls | None,
+    readiness: Readiness = lambda: None,
 ) -> tuple[Server, GrpcServer | None]:
-    """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadSetting, BadInput."""
-    tls, host, port = tls_of(settings), settings.host, settings.port
+    """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
+    host, port = settings.host, settings.port
     server = Server(gateway, host=host, port=port, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
@@ -248,7 +253,7 @@ async def serve(settings: Settings) -> int:
     stop = stop_signal()
     store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
-    engine = make_engine(settings, keys)
+    engine, tls = make_engine(settings, keys), tls_of(settings)
     directory = MemoryDirectory()
     measures, prices = Metrics(), PriceFile(settings.prices)
     async with (
@@ -282,15 +287,14 @@ async def serve(settings: Settings) -> int:
         gateway = Gateway(
             runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
         )
-        server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
+        server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
         await directory.open()
         await audit_policies(filters, store.audit, now_ms)
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
-            others = [
-                tasks.create_task(work) for work in (*relays(settings, store, measures), prices.run(), retention.run())
-            ]
+            works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
+            others = [tasks.create_task(work) for work in (*works, prices.run(), retention.run())]
             await start_doors(server, grpc)
             tune_process()
             print(f"Sessile is ready: {server.url}/", flush=True)
@@ -346,6 +350,7 @@ async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
     security = peer_security(settings)
+    security.check_address(settings.peer_host)  # before the model is loaded, which takes long
     store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
@@ -390,7 +395,12 @@ async def replica_role(settings: Settings) -> int:
             )
         )
         await stack.enter_async_context(
-            background_tasks(*relays(settings, store, measures), prices.run(), retention.run())
+            background_tasks(
+                *relays(settings, store, measures),
+                *(each.run() for each in certificate_watchers(settings, None, security)),
+                prices.run(),
+                retention.run(),
+            )
         )
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, replica.runtime)
@@ -405,7 +415,7 @@ async def replica_role(settings: Settings) -> int:
 async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
     stop = stop_signal()
-    security = peer_security(settings)
+    security, tls = peer_security(settings), tls_of(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         store = open_store(settings.journal, folder=None, audit_key=settings.audit_key)
@@ -438,7 +448,10 @@ async def gateway_role(settings: Settings) -> int:
         operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
         services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
         gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
-        server, grpc = doors_of(settings, gateway, exposition)
+        server, grpc = doors_of(settings, gateway, exposition, tls)
+        await stack.enter_async_context(
+            background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
+        )
         await start_doors(server, grpc)
         tune_process()
         print(f"Sessile is ready: {server.url}/", flush=True)
