@@ -263,6 +263,11 @@ class InputFilter(Protocol):
 
     async def check(self, principal: Principal, text: str) -> Verdict: ...
 
+    def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
+        """Judges where two texts meet: one ends at `last` of `text` and the next begins at `first`. Only what lies in
+        both counts; its span is one of `text`. Cheap enough for the event loop: by phrases and patterns only."""
+        ...
+
 
 class OutputFilter(Protocol):
     """Looks at an answer before its readers do (I8). Pure and incremental; one object per text.

@@ -20,6 +20,8 @@ from sessions.model.verdicts import PASS, Finding, Verdict
 
 INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well below a millisecond
 
+_GRAVEST: Final = ("block", "redact", "retract", "flag")
+
 Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
 
 
@@ -80,6 +82,26 @@ class PolicyInputFilter:
         if judging is not None:
             findings += await self._classified(judging, text, spans)
         return self._verdict(text, spans, findings)
+
+    def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
+        if self._scanner.empty:
+            return PASS
+        places = [place for place in scan_message(self._scanner, text) if place[1] < last and place[2] > first]
+        if not places:
+            return PASS
+        findings = tuple(
+            self._report.hit(hit, start, end, text=text, within=(start, end)) for hit, start, end in places
+        )
+        hit, start, _ = min(places, key=lambda place: _GRAVEST.index(place[0].action))
+        return Verdict(
+            action=hit.action,
+            category=hit.category,
+            start=start,
+            end=max(end for each, _, end in places if each.action == hit.action),
+            replacement=mark_of(hit) if hit.action == "redact" else "",
+            message=self._policy.input_message,
+            findings=findings,
+        )
 
     async def _classified(
         self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]

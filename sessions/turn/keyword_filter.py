@@ -35,6 +35,16 @@ def _pattern(phrases: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(phrase) for phrase in phrases) or "(?!)")
 
 
+def _over_seam(pattern: re.Pattern[str], text: str, last: int, first: int) -> tuple[int, int] | None:
+    """The first match that begins before `last` and ends behind `first`."""
+    at = 0
+    while (found := pattern.search(text, at)) is not None and found.start() < last:
+        if found.end() > first:
+            return found.span()
+        at = found.start() + 1
+    return None
+
+
 def _block(start: int, end: int, message: str) -> Verdict:
     found = Finding(category="keyword", action="block", start=start, end=end, model="keywords")
     return Verdict(action="block", category="keyword", start=start, end=end, message=message, findings=(found,))
@@ -51,6 +61,10 @@ class KeywordInputFilter:
         if found is None:
             return PASS
         return _block(found.start(), found.end(), INPUT_REFUSAL)
+
+    def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
+        over = _over_seam(self._pattern, fold(text), last, first)
+        return _block(*over, INPUT_REFUSAL) if over is not None else PASS
 
 
 class KeywordRules:

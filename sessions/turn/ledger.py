@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile, groupby
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -39,6 +40,8 @@ from sessions.model.types import (
 from sessions.ports import ChatMessage, Tokenizer
 from sessions.turn.context_fitting import Segment, fit, too_long
 
+NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
+
 
 class PromptPlan(msgspec.Struct, frozen=True):
     """What an engine is to run for a response, and whether a new context cut must be journaled first."""
@@ -53,6 +56,13 @@ class PromptPlan(msgspec.Struct, frozen=True):
     @property
     def num_input(self) -> int:
         return len(self.prompt) - len(self.emitted)
+
+
+class PromptText(NamedTuple):
+    """A text of a prompt, and whether it is the model's, as far as the prompt says."""
+
+    text: str
+    by_model: bool
 
 
 class Ledger:
@@ -215,16 +225,41 @@ class Ledger:
         item = self._state.items.get(item_id)
         return item.role if isinstance(item, Message) else "user"
 
-    def goes_on_from(self, command: cm.ToolOutput | cm.TurnCreate) -> ItemId | None:
+    def goes_on_from(self, command: cm.MessageCreate | cm.MessageEdit | cm.ToolOutput | cm.TurnCreate) -> ItemId | None:
         """The item that what it brings will stand below, unless it is refused."""
         state = self._state
-        if isinstance(command, cm.ToolOutput):
-            return next((turn.last for turn in state.awaiting.values() if command.call_id in turn.missing), None)
-        if command.after_response is not None:
-            answer = state.answers.get(command.after_response)
-            return answer.items[-1] if answer is not None and answer.items else None
+        match command:
+            case cm.ToolOutput():
+                return next((turn.last for turn in state.awaiting.values() if command.call_id in turn.missing), None)
+            case cm.MessageEdit():
+                edited = state.items.get(command.item_id)
+                return edited.parent_id if edited is not None else None
+            case cm.TurnCreate(after_response=str() as after):
+                answer = state.answers.get(after)
+                return answer.items[-1] if answer is not None and answer.items else None
         parent = state.newest if command.parent_id is UNSET else command.parent_id
         return parent if parent in state.items else None
+
+    def texts_before(
+        self, command: cm.MessageCreate | cm.MessageEdit | cm.ToolOutput | cm.TurnCreate | None
+    ) -> list[PromptText]:
+        """The end of what a prompt holds before what the command brings (None: before the next message), as much of it
+        as the command's texts are judged together with, in its order."""
+        leaf = self._state.newest if command is None else self.goes_on_from(command)
+        texts = [_prompt_text(waiting.item) for waiting in reversed(self._state.queue) if waiting.item is not None]
+        if not isinstance(command, cm.MessageCreate) or command.parent_id is not UNSET:
+            texts = []  # only what names no parent may come to stand behind those that wait
+        room = {True: NEIGHBOURS_REACH, False: NEIGHBOURS_REACH}  # by author
+        for item in item_tree.ancestors(self._state, leaf):
+            texts.append(_prompt_text(item))
+            room[texts[-1].by_model] -= len(texts[-1].text)
+            if max(room.values()) <= 0 or len(texts) >= NEIGHBOURS_REACH:
+                break
+        else:
+            info = self._state.info
+            if info is not None and info.instructions:
+                texts.append(PromptText(info.instructions, False))
+        return texts[::-1]
 
     def name_of(self, call_id: CallId, leaf: ItemId | None) -> str | None:
         """The function that a call named: the nearest one on the branch that ends in `leaf`."""
@@ -245,6 +280,16 @@ def _group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
         sent += (item,)
     if sent:
         yield sent
+
+
+def _prompt_text(item: Item) -> PromptText:
+    match item:
+        case Message():
+            return PromptText(item.text, item.role == "assistant")
+        case FunctionCall():
+            return PromptText(f"{item.name} {item.arguments}", True)
+        case FunctionCallOutput():
+            return PromptText(item.output, False)
 
 
 def _with_calls(items: Sequence[Item]) -> ChatMessage:

@@ -27,7 +27,7 @@ from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
-from sessions.ports import Engine, Member
+from sessions.ports import Engine, FilterSet, Member
 from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
@@ -91,6 +91,7 @@ async def assembled(
     limits_file: Path | None = None,
     prices: PriceBook | None = None,
     admit: Callable[[MemoryJournal], tuple[Authenticator, ApiKeyCache | None]] | None = None,
+    filters: FilterSet | None = None,
 ) -> AsyncIterator[Assembly]:
     """Listens on a free port; leaving it stops everything. `admit` says who may come in, instead of `keys`."""
     stored = MemoryStore(store)
@@ -114,7 +115,7 @@ async def assembled(
                 Identity(replica, incarnation),
                 journal=journal,
                 directory=directory,
-                inference=Inference(simulated, KeywordFilterSet()),
+                inference=Inference(simulated, filters or KeywordFilterSet()),
                 clock=Clock(now_ms, new_id),
                 limits=runtime_limits or _runtime_limits(limited, simulated, measures),
                 accounting=Accounting(measures, prices, settlement_listener(limited)),

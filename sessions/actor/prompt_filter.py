@@ -1,0 +1,231 @@
+"""Filters every string of a command that can reach a prompt, whoever is said to have written it.
+
+The one place that knows what a model reads: messages of all roles, histories that stateless clients bring (answers,
+calls, outputs), instructions, tools with their schemas, and the schema of the answer. Where a new field can reach a
+prompt it passes here, or `tests/attacks/test_markers.py` fails.
+
+Texts are also judged where they meet: the end of what stands before on the branch with the beginning of what comes,
+once as it is and once with a space between, and likewise beside what the same author wrote before. So a phrase that is
+split over messages is found. What is found there can be taken out of the newer text only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from sessions.metrics import Histogram
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, TooLarge
+from sessions.model.types import Principal, Tool
+from sessions.model.verdicts import Finding, Verdict, quoted
+from sessions.ports import FilterSet
+from sessions.turn.ledger import NEIGHBOURS_REACH, PromptText
+
+PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
+_JOINTS: Final = ("", " ")
+Named = TypeVar("Named", cm.SessionCreate, cm.SessionUpdate, cm.SessionSettings)
+Tools = tuple[Tool, ...]
+
+
+class Neighbours:
+    """The end of what stands before a text: of all that the model reads, and of what the same author wrote."""
+
+    def __init__(self, before: Iterable[PromptText] = ()) -> None:
+        self._ends: dict[tuple[bool | None, str], str] = {}  # by author (by_model; None: all) and joint
+        for text in before:
+            self.add(text)
+
+    def add(self, text: PromptText) -> None:
+        if not text.text:
+            return
+        for author in (None, text.by_model):
+            for joint in _JOINTS:
+                end = self._ends.get((author, joint))
+                joined = text.text if end is None else end + joint + text.text
+                self._ends[author, joint] = joined[-NEIGHBOURS_REACH:]
+
+    def ends(self, by_model: bool) -> Iterator[tuple[str, str]]:
+        """What a text of this author is joined to, and by what."""
+        yield from dict.fromkeys(
+            (end, joint)
+            for author in (None, by_model)
+            for joint in _JOINTS
+            if (end := self._ends.get((author, joint))) is not None
+        )
+
+
+class PromptFilter:
+    """Filters one command's texts. Raises BadInput `content_filter` and TooLarge `content_too_large`; what was found
+    is in `findings`."""
+
+    def __init__(self, principal: Principal, filters: FilterSet, bytes_max: int, filters_s: Histogram) -> None:
+        self._principal = principal
+        self._filters = filters.input_filters(principal)
+        self._bytes_max = bytes_max
+        self._filters_s = filters_s
+        self._near = Neighbours()
+        self.findings: list[Finding] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is filtered at all."""
+        return bool(self._filters)
+
+    def follow(self, before: Iterable[PromptText]) -> None:
+        """The texts to come stand behind these."""
+        self._near = Neighbours(before)
+
+    async def text(self, text: str, *, by_model: bool = False) -> str:
+        """A message's, an answer's or an output's text, as it may be read; the next one stands behind it."""
+        text = await self.alone(text)
+        if self._filters:
+            text = self._beside(text, by_model)
+            self._near.add(PromptText(text, by_model))
+        return text
+
+    async def alone(self, text: str) -> str:
+        """A text that has no neighbours."""
+        self._within(text)
+        return await self._checked(text, "content") if self._filters else text
+
+    async def call(self, call: cm.NewCall) -> cm.NewCall:
+        """A call of an answer that a client brings along: its arguments may be redacted, its names may not."""
+        self._within(call.arguments)
+        if not self._filters:
+            return call
+        names = f"{call.call_id} {call.name}\n"
+        given = names + call.arguments
+        text = self._beside(await self._checked(given, "content"), True)
+        self._near.add(PromptText(f"{call.name} {call.arguments}", True))
+        if text == given:
+            return call
+        if not text.startswith(names):
+            raise _refused("content")
+        return msgspec.structs.replace(call, arguments=text[len(names) :])
+
+    async def output(self, output: str, unknown: str = "") -> str:
+        """A tool's output; `unknown` is the id of its call where no call has it."""
+        if unknown and self._filters and await self._checked(unknown, "content") != unknown:
+            raise _refused("content")
+        return await self.text(output)
+
+    async def about(self, settings: Named, present: Tools = ()) -> Named:
+        """A session's title, instructions and tools; `present` are tools that were judged when it got them."""
+        for name in ("title", "instructions"):
+            given = getattr(settings, name)
+            if isinstance(given, str) and self._filters and (text := await self.alone(given)) != given:
+                settings = msgspec.structs.replace(settings, **{name: text})
+        if settings.tools and settings.tools is not UNSET:
+            tools = await self.tools(settings.tools, present)
+            if tools is not settings.tools:
+                settings = msgspec.structs.replace(settings, tools=tools)
+        return settings
+
+    async def tools(self, tools: Tools, present: Tools = ()) -> Tools:
+        """Functions that the model may call: each as one text, with all strings of its schema."""
+        if not self._filters or not tools or tools == present:
+            return tools
+        return tuple([await self._tool(tool) for tool in tools])
+
+    async def format(self, options: Any) -> None:
+        """The schema that an answer is held to: what it spells is written, and read from then on."""
+        given = options.format if options is not None else None
+        if self._filters and given and len(given) > 1:
+            text = "\n".join(strings_of(given))
+            if await self._checked(text, "text") != text:
+                raise _refused("text")
+
+    # -- the chain ---------------------------------------------------------------------------------------------------
+
+    async def _tool(self, tool: Tool) -> Tool:
+        text = "\n".join((tool.name, tool.description or "", *strings_of(tool.parameters)))
+        known = len(self.findings)
+        if await self._checked(text, "tools") == text:
+            return tool
+        joined, self.findings[known:] = self.findings[known:], []
+        description = None if tool.description is None else await self._checked(tool.description, "tools")
+        parameters = await self._redacted(tool.parameters, prose=False)
+        redacted = msgspec.structs.replace(tool, description=description, parameters=parameters)
+        if redacted == tool:  # in its name, or over two of its strings
+            self.findings += joined
+            raise _refused("tools")
+        return await self._tool(redacted)
+
+    async def _redacted(self, value: Any, *, prose: bool) -> Any:
+        """A schema with its prose redacted; refuses one where something else would have to be."""
+        if isinstance(value, dict):
+            for key in value:
+                await self._redacted(key, prose=False)
+            return {key: await self._redacted(each, prose=prose or key in PROSE) for key, each in value.items()}
+        if isinstance(value, list):
+            return [await self._redacted(each, prose=prose) for each in value]
+        if isinstance(value, str) and value:
+            text = await self._checked(value, "tools")
+            if text != value and not prose:
+                raise _refused("tools")
+            return text
+        return value
+
+    def _within(self, text: str) -> None:
+        if len(text) > self._bytes_max or len(text.encode("utf-8", "surrogatepass")) > self._bytes_max:
+            raise TooLarge("content_too_large", f"A message may take {self._bytes_max} bytes at most.", param="content")
+
+    async def _checked(self, text: str, param: str) -> str:
+        clock = asyncio.get_running_loop().time
+        begun_at = clock()
+        try:
+            for each in self._filters:
+                verdict = await each.check(self._principal, text)
+                self.findings += quoted(verdict.findings, text)
+                if verdict.action == "block":
+                    raise _refused(param, verdict)
+                if verdict.action == "redact":
+                    text = text[: verdict.start] + verdict.replacement + text[verdict.end :]
+        finally:
+            self._filters_s.observe(clock() - begun_at)
+        await asyncio.sleep(0)  # a long history is no single step of the loop
+        return text
+
+    def _beside(self, text: str, by_model: bool) -> str:
+        """A text, judged together with the end of what stands before it."""
+        for end, joint in self._near.ends(by_model) if text else ():
+            for each in self._filters:
+                last, first = len(end), len(end) + len(joint)
+                verdict = each.check_seam(self._principal, end + joint + text[:NEIGHBOURS_REACH], last, first)
+                moved = [
+                    msgspec.structs.replace(found, start=0, end=max(0, found.end - first)) for found in verdict.findings
+                ]
+                self.findings += quoted(moved, text)
+                if verdict.action == "block":
+                    raise _refused("content", verdict)
+                if verdict.action == "redact":
+                    text = verdict.replacement + text[verdict.end - first :]
+        return text
+
+
+def strings_of(value: Any) -> Iterator[str]:
+    """Every string of a JSON value, names of fields and long numbers too, in their order."""
+    rest = [value]
+    while rest:
+        match rest.pop():
+            case str() as text:
+                yield text
+            case dict() as fields:
+                for name, each in reversed(fields.items()):
+                    rest += (each, name)
+            case list() | tuple() as each:
+                rest += reversed(each)
+            case bool() | None:
+                continue
+            case int() | float() as number:
+                yield str(number)
+
+
+def _refused(param: str, verdict: Verdict | None = None) -> BadInput:
+    message = verdict.message if verdict is not None else ""
+    return BadInput("content_filter", message or "This message was refused.", param=param)
