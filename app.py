@@ -43,7 +43,8 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
-from persistence import KeyStore, connect_store, open_key_store, open_store
+from persistence import OpenableStores, connect_store, make_stores, offline_stores
+from persistence.master_key import add_master_key, drop_older_master_keys
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -61,7 +62,7 @@ from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
-from transport.cli import audit, cluster, commands, keys, logs, users
+from transport.cli import audit, cluster, commands, encryption, keys, logs, users
 from transport.cli.commands import parse
 from transport.cli.config_files import PriceFile, RetentionFile, limits_file
 from transport.cli.preflight import check_data_folder, check_ports
@@ -155,6 +156,21 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             return await reconcile_usage(settings, options)
         case users.ExportUser() | users.EraseUser():
             return await run_users_command(settings, options)
+        case encryption.ChangeMasterKey(change):
+            path = Path(settings.master_key) if settings.master_key else Path(settings.data) / "master.key"
+            if change == "add":
+                print(f"{path} begins with the new key {add_master_key(path).id}; now run `encryption rewrap`")
+            else:
+                print(f"{drop_older_master_keys(path)} older keys are dropped from {path}")
+        case (
+            encryption.ShowEncryption()
+            | encryption.RotateKeys()
+            | encryption.RewrapKeys()
+            | encryption.StopSweep()
+            | encryption.ResumeSweep()
+            | encryption.DestroyKeys()
+        ):
+            return await run_encryption_command(settings, options)
         case audit.ListRows() | audit.VerifyChain():
             return await run_audit_command(settings, options)
         case keys.CreateKey() | keys.ListKeys() | keys.ShowKey() | keys.RevokeKey():
@@ -247,30 +263,29 @@ async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(store: Store, keys: KeyStore, engine: Engine) -> AsyncIterator[None]:
+async def running(stores: OpenableStores, engine: Engine) -> AsyncIterator[None]:
     """Store, key store and engine, opened; closed in the order that loses nothing."""
-    async with contextlib.AsyncExitStack() as stack:
-        for part in (store, keys):
-            await part.open()
-            stack.push_async_callback(part.close)
+    async with stores.opened():
         await engine.start()
-        stack.push_async_callback(engine.close)
-        yield
+        try:
+            yield
+        finally:
+            await engine.close()
 
 
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
-    store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
+    stores = make_stores(settings, folder=Path(settings.data))
+    store, keys = stores.store, stores.keys
     journal = store.journal
-    keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
     measures, prices = Metrics(), PriceFile(settings.prices)
     exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
-        running(store, keys, engine),
+        running(stores, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
@@ -290,12 +305,14 @@ async def serve(settings: Settings) -> int:
         retention = retention_of(settings, store)
         started_at = now_ms() // 1000
         member = standalone_member(runtime.identity, engine, fingerprint_of(engine))
+        reencryption = stores.reencryption(measures)
         sweeper = Sweeps(runtime, Stores(store, directory, keys), engine, CLOCK, retention=retention.now)
         services = GatewayServices(
             models=lambda: (card_of(engine.info, created=started_at),),
             keys=api_keys,
             operator_api=local_operator_api(lambda: member, runtime, engine),
             erase=sweeper.eraser.sweep,
+            encryption=stores.administration(reencryption),
         )
         gateway = gateway_of(runtime, store, access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
@@ -305,7 +322,13 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
             others = [
-                tasks.create_task(work) for work in (*relays(settings, store, measures), prices.run(), retention.run())
+                tasks.create_task(work)
+                for work in (
+                    *relays(settings, store, measures),
+                    prices.run(),
+                    retention.run(),
+                    *stores.background(reencryption),
+                )
             ]
             await start_doors(server, grpc)
             tune_process()
@@ -362,8 +385,8 @@ async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
     security = peer_security(settings)
-    store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
-    keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
+    stores = make_stores(settings, folder=Path(settings.data))
+    store, keys = stores.store, stores.keys
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
     measures = Metrics()
@@ -372,7 +395,7 @@ async def replica_role(settings: Settings) -> int:
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
-        await stack.enter_async_context(running(store, keys, engine))
+        await stack.enter_async_context(running(stores, engine))
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         await audit_policies(filters, store.audit, now_ms)
 
@@ -408,7 +431,12 @@ async def replica_role(settings: Settings) -> int:
             )
         )
         await stack.enter_async_context(
-            background_tasks(*relays(settings, store, measures), prices.run(), retention.run())
+            background_tasks(
+                *relays(settings, store, measures),
+                prices.run(),
+                retention.run(),
+                *stores.background(stores.reencryption(measures)),
+            )
         )
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, replica.runtime)
@@ -426,10 +454,9 @@ async def gateway_role(settings: Settings) -> int:
     security = peer_security(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        store = open_store(settings.journal, folder=None, audit_key=settings.audit_key)
+        stores = make_stores(settings, folder=None)
+        store = await stack.enter_async_context(stores.opened())
         journal = store.journal
-        await store.open()
-        stack.push_async_callback(store.close)
         directory = directory_of(settings)
         await directory.open()
         stack.push_async_callback(directory.close)
@@ -457,7 +484,14 @@ async def gateway_role(settings: Settings) -> int:
         drains = Tasks()
         stack.push_async_callback(drains.close)
         operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
-        services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
+        services = GatewayServices(
+            models=models,
+            keys=api_keys,
+            history=history,
+            operator_api=operator_api,
+            encryption=stores.administration(stores.reencryption()),
+        )
+        await stack.enter_async_context(background_tasks(*stores.background(None)))
         gateway = gateway_of(router, store, access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
@@ -495,6 +529,18 @@ async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> 
             results = await audit.run_on_journal(store.audit, command)
     print(audit.format_audit(command, results))
     return 1 if audit.is_broken(command, results) else 0
+
+
+async def run_encryption_command(settings: Settings, command: encryption.EncryptionCommand) -> int:
+    if command.url:
+        result = await encryption.run_on_server(command, settings.api_key)
+    else:
+        stores = offline_stores(settings)
+        async with stores.opened() as store:
+            administration = stores.administration(stores.reencryption())
+            result = await encryption.run_on_journal(administration, store, command, now_ms())
+    print(encryption.format_encryption(command, result))
+    return 0
 
 
 async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from sessions.clock import Clock
+from sessions.governance.journal_encryption import JournalEncryption
 from sessions.limits import TenantLimits
 from sessions.machine.appeals import decision_notice
 from sessions.metrics import Metrics
@@ -63,6 +64,7 @@ class GatewayServices(NamedTuple):
     keys: ApiKeyCache | None = None  # to be administered
     history: HistoryIndex | None = None  # of all gateways of a cluster; None: this process's own
     operator_api: OperatorApi | None = None
+    encryption: JournalEncryption | None = None
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -92,6 +94,7 @@ class Gateway:
         self.models = services.models
         self.keys = services.keys
         self.operator_api = services.operator_api
+        self.encryption = services.encryption
         self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
         self.feeds = Feeds(sessions)
         self.logs = LogReader(store.journal, now_ms=clock.now_ms, replay_records_max=self.limits.replay_records_max)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from persistence.codec import with_keys
 from persistence.postgres import statements as sql
 from persistence.sql.end_users import SqlEndUsers
 from persistence.validation import FIRST_KEY, check_text
@@ -14,4 +15,5 @@ class PostgresEndUsers(SqlEndUsers):
         check_text(tenant, user)
         session = (after or FIRST_KEY).session
         rows = await self._database.rows(sql.HEADS_OF_USER, (tenant, user, session, limit))
-        return [sql.head_of(self._database.codec, row) for row in rows]
+        codec = self._database.codec
+        return await with_keys(codec, lambda: [sql.head_of(codec, row) for row in rows])

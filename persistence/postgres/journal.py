@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from persistence.codec import HeadBody, encode_head_body
+from persistence.codec import HEAD_ROW, HeadBody, KeyNotLoaded, encode_head_body, with_keys
 from persistence.postgres import statements as sql
 from persistence.postgres.connection import terminate
 from persistence.postgres.database import PostgresDatabase
@@ -38,6 +39,7 @@ class PostgresJournal:
     def __init__(self, database: PostgresDatabase) -> None:
         self.database = database
         self._codec = database.codec
+        self._with_keys = partial(with_keys, database.codec)
         self._submit = database.submit
         self._fetch = database.fetch
         self._connection = database.connection
@@ -49,17 +51,24 @@ class PostgresJournal:
         return self.database.incarnation
 
     async def append(self, append: Append) -> None:
-        await self._submit(AppendWrite(self._codec, append, sealer=self.database.sealer, bytes_max=self._bytes_max))
+        sealer, bytes_max = self.database.sealer, self._bytes_max
+        try:
+            write = AppendWrite(self._codec, append, sealer=sealer, bytes_max=bytes_max)
+        except KeyNotLoaded:
+            write = await self._with_keys(lambda: AppendWrite(self._codec, append, sealer=sealer, bytes_max=bytes_max))
+        await self._submit(write)
 
     async def grant(
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
     ) -> Head:
         check_key(key)
         check_text(owner, new_epoch)
+        if expected_fence is None:
+            empty = encode_head_body(HeadBody())
+            key_id, about = await self._with_keys(lambda: self._codec.encode(key, HEAD_ROW, empty))
         async with self._connection() as connection:
             try:
                 if expected_fence is None:
-                    key_id, about = self._codec.encode(key, encode_head_body(HeadBody()))
                     row = await connection.fetchrow(sql.GRANT_NEW, *key, new_epoch, owner, key_id, about, now_ms)
                 else:
                     row = await connection.fetchrow(sql.GRANT_NEXT, *key, expected_fence, new_epoch, owner, now_ms)
@@ -69,13 +78,13 @@ class PostgresJournal:
                 raise translate(exc) from exc
         if row is None:
             raise fenced()
-        return sql.head_of(self._codec, row)
+        return await self._with_keys(lambda: sql.head_of(self._codec, row))
 
     async def head(self, key: SessionKey) -> Head | None:
         check_key(key)
         await self._resolve_unknown()
         rows = await self._fetch(sql.HEAD, *key)
-        return sql.head_of(self._codec, rows[0]) if rows else None
+        return await self._with_keys(lambda: sql.head_of(self._codec, rows[0])) if rows else None
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
         check_key(key)
@@ -84,12 +93,10 @@ class PostgresJournal:
         rows = await self._fetch(sql.LOAD, *key, since, most + 1, LOAD_PAGE_ROWS, LOAD_PAGE_BYTES)
         if not rows:
             return None
-        head = sql.head_of(self._codec, rows[0])
-        snapshot = sql.snapshot_of(self._codec, key, rows[0])
+        head, snapshot, first, commands = await self._with_keys(lambda: sql.loaded_of(self._codec, key, rows[0]))
         after = snapshot.offset if snapshot else 0
-        records = list(sql.records_of(self._codec, key, rows[0], after=after))
+        records = list(first)
         records += await read_rest(self, head, after + len(records), LOAD_PAGE_ROWS, LOAD_PAGE_BYTES)
-        commands = sql.commands_of(rows[0])
         return Loaded(head, snapshot, tuple(records), tuple(commands[most - 1 :: -1]), len(commands) <= most)
 
     async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
@@ -97,14 +104,16 @@ class PostgresJournal:
         rows = await self._fetch(sql.READ, *key, after, limit, bytes_max)
         if not rows:
             return None
-        return Page(sql.head_of(self._codec, rows[0]), sql.records_of(self._codec, key, rows[0], after=after))
+        return await self._with_keys(
+            lambda: Page(sql.head_of(self._codec, rows[0]), sql.records_of(self._codec, key, rows[0], after=after))
+        )
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
         check_key(key)
         check_text(principal_id, command_id)
         await self._resolve_unknown()
         rows = await self._fetch(sql.FIND_COMMAND, *key, principal_id, command_id)
-        return sql.command_of(tuple(rows[0])) if rows else None
+        return await self._with_keys(lambda: sql.command_of(self._codec, key, tuple(rows[0]))) if rows else None
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
         check_text(tenant, response_id)
@@ -124,7 +133,7 @@ class PostgresJournal:
                 raise unknown_cursor()
             place = (rows[0][0], rows[0][1])
         statement, values = sql.list_heads(tenant, user, limit, place)
-        return [sql.head_of(self._codec, row) for row in await self._fetch(statement, *values)]
+        return await self._heads(await self._fetch(statement, *values))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """See `sessions.limits.Tallies`."""
@@ -132,7 +141,10 @@ class PostgresJournal:
         return Tally(*(await self._fetch(sql.TALLY, tenant, user, stored))[0])
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
-        return [sql.head_of(self._codec, r) for r in await self._fetch(sql.OPEN_HEADS, limit, *(after or FIRST_KEY))]
+        return await self._heads(await self._fetch(sql.OPEN_HEADS, limit, *(after or FIRST_KEY)))
+
+    async def _heads(self, rows: Sequence[Any]) -> list[Head]:
+        return await self._with_keys(lambda: [sql.head_of(self._codec, row) for row in rows])
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
         check_text(tenant)

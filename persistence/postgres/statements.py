@@ -14,7 +14,16 @@ from functools import cache
 from itertools import count
 from typing import Any, Final, cast
 
-from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
+from persistence.codec import (
+    HEAD_ROW,
+    Codec,
+    command_row,
+    decode_command,
+    decode_head_body,
+    decode_ok,
+    decode_record,
+    snapshot_row,
+)
 from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
 from persistence.sql.audit import AUDIT_COLUMNS
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
@@ -383,7 +392,7 @@ PURGE_WRITERS: Final = "DELETE FROM writers WHERE seen_at < now() - interval '90
 
 def head_of(codec: Codec, row: Any) -> Head:
     key = SessionKey(TenantId(row["tenant"]), SessionId(row["session"]))
-    about = decode_head_body(codec.decode(key, row["key_id"], row["about"]))
+    about = decode_head_body(codec.decode(key, HEAD_ROW, row["key_id"], row["about"]))
     return Head(
         key=key,
         epoch=Epoch(row["epoch"]),
@@ -413,7 +422,7 @@ def records_of(codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[
     decode = codec.decode
     return tuple(
         [
-            decode_record(offset, decode(key, key_id, body))
+            decode_record(offset, decode(key, offset, key_id, body))
             for offset, key_id, body in zip(offsets, row["key_ids"], row["bodies"], strict=True)
         ]
     )
@@ -422,17 +431,28 @@ def records_of(codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[
 def snapshot_of(codec: Codec, key: SessionKey, row: Any) -> Snapshot | None:
     if row["snapshot_offset"] is None:
         return None
-    return Snapshot(row["snapshot_offset"], codec.decode(key, row["snapshot_key_id"], row["snapshot_body"]))
+    offset = row["snapshot_offset"]
+    return Snapshot(offset, codec.decode(key, snapshot_row(offset), row["snapshot_key_id"], row["snapshot_body"]))
 
 
-def commands_of(row: Any) -> list[CommandRecord]:
+def loaded_of(
+    codec: Codec, key: SessionKey, row: Any
+) -> tuple[Head, Snapshot | None, tuple[Record, ...], list[CommandRecord]]:
+    """What a row of `LOAD` holds."""
+    snapshot = snapshot_of(codec, key, row)
+    records = records_of(codec, key, row, after=snapshot.offset if snapshot else 0)
+    return head_of(codec, row), snapshot, records, commands_of(codec, key, row)
+
+
+def commands_of(codec: Codec, key: SessionKey, row: Any) -> list[CommandRecord]:
     """Newest first, as they were aggregated."""
     columns = (row[name] or [] for name in ("principals", "commands", "digests", "answers", "ats"))
-    return [command_of(values) for values in zip(*columns, strict=True)]
+    return [command_of(codec, key, values) for values in zip(*columns, strict=True)]
 
 
-def command_of(values: Sequence[Any]) -> CommandRecord:
+def command_of(codec: Codec, key: SessionKey, values: Sequence[Any]) -> CommandRecord:
     principal, command, digest, answer, at = values
+    digest, answer = decode_command(codec, key, command_row(principal, command), digest, answer)
     return CommandRecord(
         principal_id=principal, command_id=CommandId(command), digest=digest, answer=decode_ok(answer), at=UnixMs(at)
     )

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
-from persistence.codec import Codec
+from persistence.codec import Codec, review_row, seal_text, unseal_text, with_keys
 from persistence.sql.script import SqlDatabase, one_query
 from persistence.validation import check_claim, check_decision, check_text
-from persistence.write_batch import REVIEW_COLUMNS, sealed, unsealed
+from persistence.write_batch import REVIEW_COLUMNS
 from sessions.model.errors import Conflict
 from sessions.model.reviews import (
     CASES_MAX,
@@ -108,8 +108,10 @@ def case_of(row: Any, codec: Codec | None) -> Case:
     offset, start, end, kept, note, opened_at, appealed_at, remark, state, by, until, claim = values[13:25]
     outcome, decided_by, decided_at, decide, decisions, told = values[25:]
     key = SessionKey(TenantId(tenant), SessionId(session))
+    texts = {"kept": kept, "note": note, "remark": remark}
     kept, note, remark = (
-        ("", "", "") if codec is None else (unsealed(codec, key, bytes(each)) for each in (kept, note, remark))
+        "" if codec is None else unseal_text(codec, key, review_row(name, column), bytes(stored))
+        for column, stored in texts.items()
     )
     return Case(
         id=ReviewId(name),
@@ -152,7 +154,12 @@ class SqlReviews:
     async def find(self, review_id: ReviewId) -> Case | None:
         check_text(review_id)
         rows = await self._database.rows(FIND, (review_id,))
-        return case_of(rows[0], self._database.codec) if rows else None
+        return await self._case(rows[0]) if rows else None
+
+    async def _case(self, row: Any) -> Case:
+        """With its texts."""
+        codec = self._database.codec
+        return await with_keys(codec, lambda: case_of(row, codec))
 
     async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
         check_text(query.tenant, query.category, after.id if after else None)
@@ -168,7 +175,10 @@ class SqlReviews:
     ) -> Case:
         check_text(review_id, by, remark)
         case = await self.find(review_id)
-        stored = sealed(self._database.codec, case.key, remark) if case is not None else b""
+        stored = b""
+        if case is not None:
+            codec, key, row = self._database.codec, case.key, review_row(case.id, "remark")
+            stored = await with_keys(codec, lambda: seal_text(codec, key, row, remark))
         values = (review_id, by, outcome, stored, now, command)
         return await self._change(review_id, DECIDE, values, partial(check_decision, review_id, by, now, command))
 
@@ -183,7 +193,7 @@ class SqlReviews:
                 return done
             changed = await self._write(f"{statement} RETURNING {_ALL}", values)
             if changed:
-                return case_of(changed[0], self._database.codec)
+                return await self._case(changed[0])
         raise Conflict("review_claimed", "Others are at this case.", param="review_id", retryable=True)
 
     async def undelivered(self, *, limit: int) -> list[Case]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from persistence.codec import with_keys
 from persistence.sql.end_users import SqlEndUsers
 from persistence.sqlite import statements as sql
 from persistence.validation import FIRST_KEY, check_text
@@ -14,4 +15,5 @@ class SqliteEndUsers(SqlEndUsers):
         check_text(tenant, user)
         session = (after or FIRST_KEY).session
         ((text,),) = await self._database.rows(sql.HEADS_OF_USER, (tenant, user, session, limit))
-        return sql.heads_of(self._database.codec, text)
+        codec = self._database.codec
+        return await with_keys(codec, lambda: sql.heads_of(codec, text))

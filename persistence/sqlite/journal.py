@@ -6,10 +6,12 @@ A read is one statement, so it sees one state of the file, and every commit that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from persistence.codec import KeyNotLoaded, with_keys
 from persistence.sql.log_pages import read_rest
 from persistence.sqlite import statements as sql
 from persistence.sqlite.database import SqliteDatabase
@@ -40,6 +42,7 @@ class SqliteJournal:
     def __init__(self, database: SqliteDatabase) -> None:
         self.database = database
         self._codec = database.codec
+        self._with_keys = partial(with_keys, database.codec)
         self._submit = database.submit
         self._one = database.one
         self._resolve_unknown = database.resolve_unknown
@@ -52,17 +55,23 @@ class SqliteJournal:
     async def grant(
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
     ) -> Head:
-        head: Head = await self._submit(GrantWrite(self._codec, key, expected_fence, owner, new_epoch, now_ms))
-        return head
+        write = await self._with_keys(lambda: GrantWrite(self._codec, key, expected_fence, owner, new_epoch, now_ms))
+        row = await self._submit(write)
+        return await self._with_keys(lambda: sql.head_of_row(self._codec, row))
 
     async def append(self, append: Append) -> None:
-        await self._submit(AppendWrite(self._codec, append, sealer=self.database.sealer, bytes_max=self._bytes_max))
+        sealer, bytes_max = self.database.sealer, self._bytes_max
+        try:
+            write = AppendWrite(self._codec, append, sealer=sealer, bytes_max=bytes_max)
+        except KeyNotLoaded:
+            write = await self._with_keys(lambda: AppendWrite(self._codec, append, sealer=sealer, bytes_max=bytes_max))
+        await self._submit(write)
 
     async def head(self, key: SessionKey) -> Head | None:
         check_key(key)
         await self._resolve_unknown()
         row = await self._one(sql.HEAD, key)
-        return None if row is None else sql.head_of(self._codec, row[0])
+        return None if row is None else await self._with_keys(lambda: sql.head_of(self._codec, row[0]))
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
         check_key(key)
@@ -73,12 +82,10 @@ class SqliteJournal:
         )
         if row is None:
             return None
-        head = sql.head_of(self._codec, row[0])
-        snapshot = sql.snapshot_of(self._codec, key, row[1])
+        head, snapshot, first, commands = await self._with_keys(lambda: sql.loaded_of(self._codec, key, row))
         after = snapshot.offset if snapshot else 0
-        records = list(sql.records_of(self._codec, key, row[2], after=after))
+        records = list(first)
         records += await read_rest(self, head, after + len(records), LOAD_PAGE_ROWS, LOAD_PAGE_BYTES)
-        commands = sql.commands_of(row[3])
         complete = len(commands) <= COMMANDS_LOADED_MAX
         return Loaded(head, snapshot, tuple(records), tuple(commands[COMMANDS_LOADED_MAX - 1 :: -1]), complete)
 
@@ -87,15 +94,16 @@ class SqliteJournal:
         row = await self._one(sql.READ, (*key, after, limit, bytes_max))
         if row is None:
             return None
-        head = sql.head_of(self._codec, row[0])
-        return Page(head, sql.records_of(self._codec, key, row[1], after=after))
+        return await self._with_keys(
+            lambda: Page(sql.head_of(self._codec, row[0]), sql.records_of(self._codec, key, row[1], after=after))
+        )
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
         check_key(key)
         check_text(principal_id, command_id)
         await self._resolve_unknown()
         row = await self._one(sql.FIND_COMMAND, (*key, principal_id, command_id))
-        return None if row is None else sql.command_of(row[0])
+        return None if row is None else await self._with_keys(lambda: sql.command_of(self._codec, key, row[0]))
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
         check_text(tenant, response_id)
@@ -115,7 +123,7 @@ class SqliteJournal:
                 raise unknown_cursor()
             place = row
         (text,) = await self._one(*sql.list_heads(tenant, user, limit, place))
-        return sql.heads_of(self._codec, text)
+        return await self._with_keys(lambda: sql.heads_of(self._codec, text))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """See `sessions.limits.Tallies`."""
@@ -125,7 +133,7 @@ class SqliteJournal:
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         (text,) = await self._one(sql.OPEN_HEADS, (limit, *(after or STORE_KEY)))
-        return sql.heads_of(self._codec, text)
+        return await self._with_keys(lambda: sql.heads_of(self._codec, text))
 
     async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
         check_text(tenant)

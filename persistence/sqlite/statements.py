@@ -17,13 +17,21 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
+from persistence.codec import (
+    HEAD_ROW,
+    Codec,
+    command_row,
+    decode_command,
+    decode_head_body,
+    decode_ok,
+    decode_record,
+    snapshot_row,
+)
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS
-from sessions.model.commands import Ok
 from sessions.model.errors import Internal
 from sessions.model.events import Record
 from sessions.model.journal_types import CommandRecord, Head, Snapshot, UsageRow
-from sessions.model.types import Epoch, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
+from sessions.model.types import CommandId, Epoch, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
 
 VALUES_ROWS_MAX: Final = 256
 
@@ -299,15 +307,14 @@ FROM (SELECT * FROM usage WHERE tenant = ?1 AND at >= ?2 ORDER BY at, seq LIMIT 
 
 # -- rows to structs ------------------------------------------------------------------------------------------------
 
-_HeadRow = tuple[
+HeadRow = tuple[
     str, str, str, int, str, int, int, str, str | None, str, int, int, int, int | None, str, str
 ]  # fmt: skip
 _BodyRow = tuple[int, str, str]
 _CommandRow = tuple[str, str, str, str, int]
 _UsageRow = tuple[str, str, str | None, str, str, str, int, int, int, int, int, int, int, str, str, int]
 
-_decode_head = msgspec.json.Decoder(_HeadRow).decode
-_decode_heads = msgspec.json.Decoder(list[_HeadRow]).decode
+_decode_heads = msgspec.json.Decoder(list[HeadRow]).decode
 _decode_body = msgspec.json.Decoder(_BodyRow).decode
 _decode_bodies = msgspec.json.Decoder(list[_BodyRow]).decode
 _decode_command = msgspec.json.Decoder(_CommandRow).decode
@@ -315,17 +322,20 @@ _decode_commands = msgspec.json.Decoder(list[_CommandRow]).decode
 _decode_usage = msgspec.json.Decoder(list[_UsageRow]).decode
 
 
+decode_head_row = msgspec.json.Decoder(HeadRow).decode
+
+
 def head_of(codec: Codec, text: str) -> Head:
-    return _head(codec, _decode_head(text))
+    return head_of_row(codec, decode_head_row(text))
 
 
 def heads_of(codec: Codec, text: str) -> list[Head]:
-    return [_head(codec, row) for row in _decode_heads(text)]
+    return [head_of_row(codec, row) for row in _decode_heads(text)]
 
 
-def _head(codec: Codec, row: _HeadRow) -> Head:
+def head_of_row(codec: Codec, row: HeadRow) -> Head:
     key = SessionKey(TenantId(row[0]), SessionId(row[1]))
-    about = decode_head_body(codec.decode(key, row[14], bytes.fromhex(row[15])))
+    about = decode_head_body(codec.decode(key, HEAD_ROW, row[14], bytes.fromhex(row[15])))
     return Head(
         key=key,
         epoch=Epoch(row[2]),
@@ -350,36 +360,46 @@ def records_of(codec: Codec, key: SessionKey, text: str, *, after: int) -> tuple
     decode = codec.decode
     from_hex = bytes.fromhex
     records = tuple(
-        [decode_record(offset, decode(key, key_id, from_hex(body))) for offset, key_id, body in _decode_bodies(text)]
+        [
+            decode_record(offset, decode(key, offset, key_id, from_hex(body)))
+            for offset, key_id, body in _decode_bodies(text)
+        ]
     )
     if records and (records[0].offset != after + 1 or records[-1].offset != after + len(records)):
         raise Internal("journal_hole", "The stored log of this session has a hole.")
     return records
 
 
+def loaded_of(
+    codec: Codec, key: SessionKey, row: Sequence[Any]
+) -> tuple[Head, Snapshot | None, tuple[Record, ...], list[CommandRecord]]:
+    """What a row of `LOAD` holds."""
+    snapshot = snapshot_of(codec, key, row[1])
+    records = records_of(codec, key, row[2], after=snapshot.offset if snapshot else 0)
+    return head_of(codec, row[0]), snapshot, records, commands_of(codec, key, row[3])
+
+
 def snapshot_of(codec: Codec, key: SessionKey, text: str | None) -> Snapshot | None:
     if text is None:
         return None
     offset, key_id, body = _decode_body(text)
-    return Snapshot(offset, codec.decode(key, key_id, bytes.fromhex(body)))
+    return Snapshot(offset, codec.decode(key, snapshot_row(offset), key_id, bytes.fromhex(body)))
 
 
-def command_of(text: str) -> CommandRecord:
-    return _command(_decode_command(text))
+def command_of(codec: Codec, key: SessionKey, text: str) -> CommandRecord:
+    return _command(codec, key, _decode_command(text))
 
 
-def commands_of(text: str) -> list[CommandRecord]:
-    return [_command(row) for row in _decode_commands(text)]
+def commands_of(codec: Codec, key: SessionKey, text: str) -> list[CommandRecord]:
+    return [_command(codec, key, row) for row in _decode_commands(text)]
 
 
-def _command(row: _CommandRow) -> CommandRecord:
-    answer: Ok = decode_ok(bytes.fromhex(row[3]))
+def _command(codec: Codec, key: SessionKey, row: _CommandRow) -> CommandRecord:
+    principal, command, digest, answer, at = row
+    place = command_row(principal, command)
+    plain, ok = decode_command(codec, key, place, bytes.fromhex(digest), bytes.fromhex(answer))
     return CommandRecord(
-        principal_id=row[0],
-        command_id=cast(Any, row[1]),
-        digest=bytes.fromhex(row[2]),
-        answer=answer,
-        at=UnixMs(row[4]),
+        principal_id=principal, command_id=CommandId(command), digest=plain, answer=decode_ok(ok), at=UnixMs(at)
     )
 
 

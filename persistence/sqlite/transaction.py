@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from persistence.codec import Codec
 from persistence.group_commit import Write
 from persistence.sqlite import statements as sql
 from persistence.sqlite.audit_rows import chain
@@ -25,7 +24,7 @@ from persistence.validation import FENCES_PER_INCARNATION, FIRST_KEY, fenced, pu
 from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
 from sessions.model.audit import Sealer
 from sessions.model.journal_types import Due
-from sessions.model.types import SessionKey, UnixMs
+from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 
 STORE_KEY: Final = FIRST_KEY  # the row of `heads` that is the store itself
 
@@ -64,7 +63,6 @@ class Transaction:
 
     def __init__(
         self,
-        codec: Codec,
         writes: Sequence[Write],
         *,
         sealer: Sealer,
@@ -74,7 +72,6 @@ class Transaction:
         mark: Callable[[int], None],
     ) -> None:
         self.committed = False
-        self._codec = codec
         self._sealer = sealer
         self._writes = writes
         self._incarnation = incarnation
@@ -159,8 +156,8 @@ class Transaction:
         for statement, rows in ((sql.grant_new, fresh), (sql.grant_next, onward)):
             for size, values in sql.chunks(rows):
                 for (text,) in connection.execute(statement(size), values).fetchall():
-                    head = sql.head_of(self._codec, text)
-                    outcomes[head.key] = head
+                    row = sql.decode_head_row(text)  # its body is decoded by whoever waits for it
+                    outcomes[SessionKey(TenantId(row[0]), SessionId(row[1]))] = row
         return outcomes
 
 

@@ -63,6 +63,7 @@ Action = Literal[
     "review.decided",
     "access.refused",
     "audit.trimmed",
+    "encryption.changed",
 ]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, keys, users
+from transport.cli import audit, encryption, keys, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
@@ -53,6 +53,16 @@ class CommandSpec(NamedTuple):
 
 
 CREDENTIALS: Final = ("peer_token", "peer_authority", "peer_certificate", "peer_key", "peer_server_name")
+JOURNAL_KEYS: Final = (
+    "journal",
+    "audit_key",
+    "journal_encryption",
+    "master_key",
+    "key_service",
+    "key_service_token",
+    "key_service_token_file",
+    "key_service_authority",
+)
 ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
 OPERATOR: Final = ("directory", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
@@ -63,7 +73,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
     "gateway": CommandSpec(
         RunGateway,
-        (*DOORS, "journal", "audit_key", "Directory", *CREDENTIALS),
+        (*DOORS, *JOURNAL_KEYS, "Directory", *CREDENTIALS),
         "gateway --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "replica": CommandSpec(
@@ -85,6 +95,25 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     ),
     "audit list": CommandSpec(audit.ListRows, OFFLINE_OR_SERVER, "audit list --tenant acme --last 20"),
     "audit verify": CommandSpec(audit.VerifyChain, OFFLINE_OR_SERVER, "audit verify --tenant acme"),
+    "encryption status": CommandSpec(
+        encryption.ShowEncryption, OFFLINE_OR_SERVER, "encryption status --url http://127.0.0.1:8080"
+    ),
+    "encryption rotate": CommandSpec(
+        encryption.RotateKeys, OFFLINE_OR_SERVER, "encryption rotate --tenant acme --url http://127.0.0.1:8080"
+    ),
+    "encryption rewrap": CommandSpec(
+        encryption.RewrapKeys, OFFLINE_OR_SERVER, "encryption rewrap --url http://127.0.0.1:8080"
+    ),
+    "encryption stop": CommandSpec(
+        encryption.StopSweep, OFFLINE_OR_SERVER, "encryption stop --url http://127.0.0.1:8080"
+    ),
+    "encryption resume": CommandSpec(
+        encryption.ResumeSweep, OFFLINE_OR_SERVER, "encryption resume --url http://127.0.0.1:8080"
+    ),
+    "encryption destroy": CommandSpec(encryption.DestroyKeys, OFFLINE_OR_SERVER, "encryption destroy --tenant acme"),
+    "encryption master-key": CommandSpec(
+        encryption.ChangeMasterKey, ("data", "master_key", "Logging"), "encryption master-key add"
+    ),
     "users export": CommandSpec(
         users.ExportUser, OFFLINE_OR_SERVER, "users export mary --tenant acme --out mary.jsonl"
     ),
@@ -95,6 +124,7 @@ FAMILIES: Final = {
     "keys": keys.__doc__,
     "audit": audit.__doc__,
     "users": users.__doc__,
+    "encryption": encryption.__doc__,
 }
 
 

@@ -79,7 +79,6 @@ class Settings:
     kv_disk_mb: int = option(2048, "MB", "bound of the folder for spilled KV, MB; 0: none on disk", ge=0)
     kv_redis: str = option("", "URL", "Redis or Valkey for small KV snapshots: redis://, rediss:// or unix://")
     kv_redis_mb: int = option(256, "MB", "bound of KV in there, MB, of all replicas together", ge=1)
-    master_key: str = option("", "FILE", "wraps the keys of stored KV, mode 0600; empty: master.key in --data")
 
     idle_s: float = option(600.0, "SECONDS", "a session leaves memory after idling for so long", gt=0, group="Sessions")
     actors: int = option(20_000, "N", "sessions in memory at most", ge=1)
@@ -94,6 +93,18 @@ class Settings:
 
     data: str = option("data", "FOLDER", "folder for the journal and spilled KV", min_length=1, group="Journal")
     journal: str = option("sqlite", "URL", "sqlite (in --data), postgresql://..., or memory, which forgets everything")
+    journal_encryption: Literal["auto", "on", "off"] = option(
+        "auto", None, "texts in the journal are encrypted; auto: with PostgreSQL only where a key is named"
+    )
+    master_key: str = option(
+        "", "FILE", "wraps the keys of the journal and of stored KV, mode 0600; empty: master.key in --data"
+    )
+    key_service: str = option(
+        "", "URL", "wraps the journal's keys in its place: Vault or OpenBao, https://HOST/transit/KEY"
+    )
+    key_service_token: str = option("", "TOKEN", "its token; better as SESSILE_KEY_SERVICE_TOKEN than as a flag")
+    key_service_token_file: str = option("", "FILE", "file of its token, read again for each call")
+    key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
 
     retention_days: float = option(
@@ -207,7 +218,9 @@ def secrets_in(settings: Settings) -> list[str]:
     """What no log may say: secrets among the settings, and passwords in addresses."""
     addresses = (settings.journal, settings.directory, settings.kv_redis, settings.usage_stream, settings.otlp)
     passwords = [unquote(url.rpartition("@")[0].rpartition(":")[2]) for url in addresses if "@" in url]
-    return [secret for secret in (settings.api_key, settings.peer_token, *passwords) if secret]
+    return [
+        secret for secret in (settings.api_key, settings.peer_token, settings.key_service_token, *passwords) if secret
+    ]
 
 
 def read_keys(path: str) -> dict[str, Principal]:

@@ -52,6 +52,8 @@ class Settings:
     journal: str
     data: str
     audit_key: str = ""
+    master_key: str = ""
+    journal_encryption: str = "auto"
 
 
 async def test_a_command_has_the_store_to_itself_and_closes_it(tmp_path: Path) -> None:

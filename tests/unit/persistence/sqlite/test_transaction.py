@@ -52,7 +52,7 @@ class Commits:
 
     def run(self, *writes: Write, generation: int = 1) -> list[object]:
         beliefs = {"incarnation": "one", "generation": generation, "commits": self.count}
-        made = Transaction(PlainCodec(), writes, sealer=SEALER, mark=self.marks.append, **beliefs)  # type: ignore[arg-type]
+        made = Transaction(writes, sealer=SEALER, mark=self.marks.append, **beliefs)  # type: ignore[arg-type]
         try:
             return made.run(self.connection)
         finally:
