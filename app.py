@@ -55,7 +55,7 @@ from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
-from sessions.ports import Engine, Member, Published, Sessions
+from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
@@ -208,23 +208,8 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def gateway_of(
-    sessions: Sessions,
-    store: Store,
-    access: Authenticator,
-    limited: LimitServices | None,
-    measures: Metrics,
-    services: GatewayServices,
-) -> Gateway:
-    return Gateway(
-        sessions,
-        store,
-        access,
-        Clock(now_ms, new_id),
-        quotas=None if limited is None else limited.quotas,
-        measures=measures,
-        services=services,
-    )
+def quotas_of(limited: LimitServices | None) -> Quotas | None:
+    return None if limited is None else limited.quotas
 
 
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
@@ -276,28 +261,25 @@ async def running(stores: OpenableStores, engine: Engine) -> AsyncIterator[None]
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
-    stores = make_stores(settings, folder=Path(settings.data))
+    stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
-    journal = store.journal
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
     measures, prices = Metrics(), PriceFile(settings.prices)
-    exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
         running(stores, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
-            journal=journal,
+            journal=store.journal,
             directory=directory,
             inference=Inference(engine, filters),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
-        serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
-        exporting_traces(settings.otlp, measures, role="serve", name="local"),
+        open_telemetry(settings, measures, role="serve", name="local") as exposition,
         open_credentials(settings, store) as (access, api_keys),
     ):
         register_engine_metrics(measures, engine)
@@ -314,7 +296,9 @@ async def serve(settings: Settings) -> int:
             erase=sweeper.eraser.sweep,
             encryption=stores.administration(reencryption),
         )
-        gateway = gateway_of(runtime, store, access, limited, measures, services)
+        gateway = Gateway(
+            runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
+        )
         server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
         await directory.open()
         await audit_policies(filters, store.audit, now_ms)
@@ -385,7 +369,7 @@ async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
     security = peer_security(settings)
-    stores = make_stores(settings, folder=Path(settings.data))
+    stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
@@ -407,9 +391,7 @@ async def replica_role(settings: Settings) -> int:
 
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
-        exposition = MetricsExposition(measures, version=VERSION, role="replica")
-        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="replica", name=name))
-        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
+        await stack.enter_async_context(open_telemetry(settings, measures, role="replica", name=name))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -454,9 +436,8 @@ async def gateway_role(settings: Settings) -> int:
     security = peer_security(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        stores = make_stores(settings, folder=None)
+        stores = make_stores(settings, folder=None, now_ms=now_ms)
         store = await stack.enter_async_context(stores.opened())
-        journal = store.journal
         directory = directory_of(settings)
         await directory.open()
         stack.push_async_callback(directory.close)
@@ -464,7 +445,7 @@ async def gateway_role(settings: Settings) -> int:
             Router(
                 gateway=name,
                 directory=directory,
-                journal=journal,
+                journal=store.journal,
                 placement=BoundedRendezvous(),
                 connect=Connector(GrpcDialer(security), kind="gateway", name=name),
                 rng=random.Random(),
@@ -475,9 +456,7 @@ async def gateway_role(settings: Settings) -> int:
         )
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
-        exposition = MetricsExposition(measures, version=VERSION, role="gateway")
-        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="gateway", name=name))
-        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
+        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway", name=name))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
         access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
@@ -492,7 +471,7 @@ async def gateway_role(settings: Settings) -> int:
             encryption=stores.administration(stores.reencryption()),
         )
         await stack.enter_async_context(background_tasks(*stores.background(None)))
-        gateway = gateway_of(router, store, access, limited, measures, services)
+        gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
         tune_process()
@@ -507,7 +486,7 @@ async def gateway_role(settings: Settings) -> int:
 
 async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) -> int:
     """Compares the usage rows with the logs and prints what differs."""
-    async with connect_store(settings) as store:
+    async with connect_store(settings, now_ms) as store:
         tenant = TenantId(command.tenant) if command.tenant else None
         result = await reconcile(store.journal, store.usage, tenant=tenant)
     print(msgspec.json.encode(result).decode() if command.as_json else reconciled_text(result))
@@ -517,7 +496,7 @@ async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) 
 async def run_users_command(settings: Settings, command: users.UserCommand) -> int:
     if command.url:
         return await asyncio.to_thread(users.run_on_server, command, settings.api_key)
-    async with connect_store(settings) as store:
+    async with connect_store(settings, now_ms) as store:
         return await users.run_on_journal(store, command, now_ms, shared="://" in settings.journal)
 
 
@@ -525,7 +504,7 @@ async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> 
     if command.url:
         results = await audit.run_on_server(command, settings.api_key)
     else:
-        async with connect_store(settings) as store:
+        async with connect_store(settings, now_ms) as store:
             results = await audit.run_on_journal(store.audit, command)
     print(audit.format_audit(command, results))
     return 1 if audit.is_broken(command, results) else 0
@@ -535,7 +514,7 @@ async def run_encryption_command(settings: Settings, command: encryption.Encrypt
     if command.url:
         result = await encryption.run_on_server(command, settings.api_key)
     else:
-        stores = offline_stores(settings)
+        stores = offline_stores(settings, now_ms)
         async with stores.opened() as store:
             administration = stores.administration(stores.reencryption())
             result = await encryption.run_on_journal(administration, store, command, now_ms())
@@ -547,7 +526,7 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
     else:
-        async with connect_store(settings) as store:
+        async with connect_store(settings, now_ms) as store:
             cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
             result = await keys.run_on_journal(cache, command, now_ms())
     print(keys.format_keys(result, as_json=command.as_json))
@@ -658,34 +637,25 @@ async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, Hist
 
 
 @contextlib.asynccontextmanager
-async def serving_metrics(exposition: MetricsExposition, host: str, port: int) -> AsyncIterator[None]:
-    """The process's metrics on a port of their own for as long as the block runs; a negative port: none."""
-    if port < 0:
-        yield
-        return
-    server = MetricsServer(exposition, host=host, port=port)
-    await server.start()
-    print(f"{READY_METRICS}{server.url}/metrics", flush=True)
-    try:
-        yield
-    finally:
-        await server.stop()
+async def open_telemetry(
+    settings: Settings, measures: Metrics, *, role: str, name: str
+) -> AsyncIterator[MetricsExposition]:
+    """The process's metrics, on a port of their own where one is set, and its traces to a collector where one is set,
+    for as long as the block runs. Raises BadInput, Unavailable."""
+    exposition = MetricsExposition(measures, version=VERSION, role=role)
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.metrics_port >= 0:
+            server = MetricsServer(exposition, host=settings.metrics_host, port=settings.metrics_port)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            print(f"{READY_METRICS}{server.url}/metrics", flush=True)
+        if settings.otlp:
+            from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
 
-
-@contextlib.asynccontextmanager
-async def exporting_traces(endpoint: str, measures: Metrics, *, role: str, name: str) -> AsyncIterator[None]:
-    """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
-    if not endpoint:
-        yield
-        return
-    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
-
-    tracer = measures.tracer = otlp(endpoint, role=role, name=name, version=VERSION)
-    try:
-        yield
-    finally:
-        measures.tracer = None
-        await asyncio.to_thread(tracer.close)
+            measures.tracer = tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
+            stack.callback(setattr, measures, "tracer", None)
+        yield exposition
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import secrets
 import signal
 import socket
@@ -53,6 +54,15 @@ def postgres(folder: Path, stack: contextlib.ExitStack) -> str:
     return str(server.get_uri())
 
 
+def master_key(path: Path) -> str:
+    """Makes the key that all members' journal and KV are encrypted with, once; returns its path."""
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    return str(path.resolve())
+
+
 def stop_process(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """Asks a process to stop, and waits until it has."""
     process.terminate()
@@ -89,7 +99,7 @@ def main(arguments: argparse.Namespace) -> None:
         print(f"directory: {directory}\njournal: {journal}", flush=True)
         token = secrets.token_hex(16)
         shared = ["--directory", directory, "--journal", journal, "--peer-token", token]
-        shared += arguments.flags
+        shared += ["--master-key", master_key(data / "master.key"), *arguments.flags]
         for number in range(1, arguments.replicas + 1):
             name = f"replica-{number}"
             start_member(stack, "replica", name, [*shared, "--data", str(data / name)])

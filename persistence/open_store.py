@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,12 +91,13 @@ class OpenableStores:
     """Where keys lie; None in memory."""
     sql: SqlDatabase | None
     """The store's database; None in memory."""
+    now_ms: Callable[[], UnixMs]
 
     def reencryption(self, metrics: Metrics | None = None) -> Reencryption | None:
         """What encrypts older rows again; None where rows are plain."""
         if self.codec is None or self.sql is None:
             return None
-        return Reencryption(self.sql, self.codec, now_ms=_now_ms, metrics=metrics)
+        return Reencryption(self.sql, self.codec, now_ms=self.now_ms, metrics=metrics)
 
     def administration(self, sweep: Reencryption | None) -> EncryptionAdministration | None:
         """What operators do about the keys."""
@@ -133,7 +133,7 @@ class OpenableStores:
             yield self.store
 
 
-def make_stores(settings: StoreSettings, *, folder: Path | None) -> OpenableStores:
+def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callable[[], UnixMs]) -> OpenableStores:
     """What the settings name. With SQLite the master key is made in `folder` where none is named, and bodies are
     encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is named: one
     that a process made for itself would lock the others out. Raises BadInput. Blocking."""
@@ -145,6 +145,7 @@ def make_stores(settings: StoreSettings, *, folder: Path | None) -> OpenableStor
             codec=None,
             database=None,
             sql=None,
+            now_ms=now_ms,
         )
     masters: MasterKeyRing | None = None
     if settings.master_key or folder is not None:
@@ -177,23 +178,24 @@ def make_stores(settings: StoreSettings, *, folder: Path | None) -> OpenableStor
         )
     codec: SealingCodec | None = None
     if wrapper is not None and database is not None:
-        codec = SealingCodec(TenantKeys(database, wrapper, now_ms=_now_ms), writes=mode != "off")
+        codec = SealingCodec(TenantKeys(database, wrapper, now_ms=now_ms), writes=mode != "off")
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
     store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec)
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
-    return OpenableStores(store=store, keys=keys, codec=codec, database=database, sql=sql)
+    return OpenableStores(store=store, keys=keys, codec=codec, database=database, sql=sql, now_ms=now_ms)
 
 
-def offline_stores(settings: StoreSettings) -> OpenableStores:
+def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:
     """For a command: with SQLite no server may have the store open. Raises BadInput. Blocking."""
-    return make_stores(settings, folder=Path(settings.data) if settings.journal == "sqlite" else None)
+    folder = Path(settings.data) if settings.journal == "sqlite" else None
+    return make_stores(settings, folder=folder, now_ms=now_ms)
 
 
 @asynccontextmanager
-async def connect_store(settings: StoreSettings) -> AsyncIterator[Store]:
+async def connect_store(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> AsyncIterator[Store]:
     """The opened store of the settings, for a command."""
-    async with offline_stores(settings).opened() as store:
+    async with offline_stores(settings, now_ms).opened() as store:
         yield store
 
 
@@ -213,7 +215,3 @@ def master_keys_of(master_key: str, folder: Path | None) -> MasterKeyRing:
     if master_key or folder is None:
         return read_master_keys(Path(master_key))
     return read_master_keys(folder / "master.key", make=True)
-
-
-def _now_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

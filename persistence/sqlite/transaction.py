@@ -24,7 +24,7 @@ from persistence.validation import FENCES_PER_INCARNATION, FIRST_KEY, fenced, pu
 from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
 from sessions.model.audit import Sealer
 from sessions.model.journal_types import Due
-from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import SessionKey, UnixMs
 
 STORE_KEY: Final = FIRST_KEY  # the row of `heads` that is the store itself
 
@@ -155,9 +155,8 @@ class Transaction:
         outcomes: dict[SessionKey, object] = {g.key: fenced() for g in grants}
         for statement, rows in ((sql.grant_new, fresh), (sql.grant_next, onward)):
             for size, values in sql.chunks(rows):
-                for (text,) in connection.execute(statement(size), values).fetchall():
-                    row = sql.decode_head_row(text)  # its body is decoded by whoever waits for it
-                    outcomes[SessionKey(TenantId(row[0]), SessionId(row[1]))] = row
+                for row in connection.execute(statement(size), values).fetchall():
+                    outcomes[sql.key_of(row)] = row  # decoded by whoever waits for it
         return outcomes
 
 

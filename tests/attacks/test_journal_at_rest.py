@@ -145,12 +145,12 @@ async def test_a_destroyed_key_makes_backups_unreadable_too(tmp_path: Path) -> N
 
 async def test_a_server_without_the_key_does_not_start_on_an_encrypted_journal(tmp_path: Path) -> None:
     run = RotationSettings(str(tmp_path))
-    async with make_stores(run, folder=tmp_path).opened() as store:
+    async with make_stores(run, folder=tmp_path, now_ms=lambda: NOW).opened() as store:
         await a_log(store.journal, "s", 2)
     (tmp_path / "master.key").unlink()
     for _ in range(2):
         with pytest.raises(BadInput) as refused:
-            async with make_stores(run, folder=tmp_path).opened():
+            async with make_stores(run, folder=tmp_path, now_ms=lambda: NOW).opened():
                 pass
         assert refused.value.code == "journal_encrypted"
 

@@ -88,12 +88,16 @@ class RotationRun:
         return faults
 
 
+def wall_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)
+
+
 def _load(folder: str, out: Connection) -> None:
     asyncio.run(_loaded(folder, out))
 
 
 async def _loaded(folder: str, out: Connection) -> None:
-    stores = make_stores(RotationSettings(folder), folder=Path(folder))
+    stores = make_stores(RotationSettings(folder), folder=Path(folder), now_ms=wall_ms)
     async with stores.opened() as store, asyncio.TaskGroup() as tasks:
         for tenant in TENANTS:
             for number in range(SESSIONS):
@@ -124,7 +128,7 @@ async def _appending(store: Store, tenant: str, session: str, out: Connection) -
 
 async def _rotating(stores: OpenableStores, folder: Path, out: Connection) -> None:
     assert stores.codec is not None and stores.sql is not None
-    sweep = Reencryption(stores.sql, stores.codec, now_ms=lambda: UnixMs(time.time_ns() // 1_000_000), settle_s=0)
+    sweep = Reencryption(stores.sql, stores.codec, now_ms=wall_ms, settle_s=0)
     administration = stores.administration(sweep)
     assert administration is not None
     while True:
@@ -145,7 +149,7 @@ def _check(folder: str, acknowledged: dict[tuple[str, str], int], out: Connectio
 
 async def _checked(folder: str, acknowledged: dict[tuple[str, str], int]) -> list[str]:
     faults: list[str] = []
-    async with make_stores(RotationSettings(folder), folder=Path(folder)).opened() as store:
+    async with make_stores(RotationSettings(folder), folder=Path(folder), now_ms=wall_ms).opened() as store:
         for (tenant, session), top in acknowledged.items():
             name = f"{tenant}/{session}"
             try:

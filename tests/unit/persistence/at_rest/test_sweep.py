@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.sweep import Reencryption
@@ -17,7 +18,11 @@ from tests.support.stores.journals import ACME, NOW, SqliteBed, a_command, a_log
 async def a_plain_journal(folder: Path) -> None:
     store = await SqliteBed(folder).open()
     for name in ("a", "b"):
-        fields = {"head": patch(title=f"title {name}"), "commands": (a_command(1),), "snapshot": Snapshot(5, b"folded")}
+        fields: dict[str, Any] = {
+            "head": patch(title=f"title {name}"),
+            "commands": (a_command(1),),
+            "snapshot": Snapshot(5, b"folded"),
+        }
         await a_log(store.journal, name, 250, **fields)
     await store.close()
 
@@ -74,7 +79,7 @@ async def test_a_new_key_is_swept_for_when_every_process_has_it(tmp_path: Path) 
     store = await SqliteBed(tmp_path, sealed=True).open()
     database, codec = parts(store)
     await a_log(store.journal, "a", 3)
-    now = NOW
+    now = int(NOW)
     sweep = Reencryption(database, codec, now_ms=lambda: UnixMs(now), settle_s=30)
     assert not await sweep.sweep()
     now += 30_000
