@@ -99,7 +99,9 @@ def main(arguments: argparse.Namespace) -> None:
         print(f"directory: {directory}\njournal: {journal}", flush=True)
         token = secrets.token_hex(16)
         shared = ["--directory", directory, "--journal", journal, "--peer-token", token]
-        shared += ["--master-key", master_key(data / "master.key"), *arguments.flags]
+        key = master_key(data / "master.key")
+        print(f"master key: {key}", flush=True)
+        shared += ["--master-key", key, *arguments.flags]
         for number in range(1, arguments.replicas + 1):
             name = f"replica-{number}"
             start_member(stack, "replica", name, [*shared, "--data", str(data / name)])

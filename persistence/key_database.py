@@ -145,7 +145,10 @@ class PostgresKeyDatabase:
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            await pool.close()
+            try:
+                await asyncio.wait_for(pool.close(), self._timeout_s)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                pool.terminate()
 
     async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         if self._pool is None:

@@ -39,12 +39,13 @@ async def test_a_server_leaves_no_words_on_its_disk(tmp_path: Path) -> None:
                 json={"metadata": {"topic": texts[2]}, "items": [{"role": "user", "content": texts[3]}]},
             )
             assert created.status_code == 200, created.text
+            model = (await http.get("/v1/models")).json()["data"][0]["id"]
             for number, text in enumerate(texts[4:8]):
                 answer = await http.post(
                     "/v1/responses",
                     headers={"idempotency-key": f"key-{number}"},
                     json={
-                        "model": "sim",
+                        "model": model,
                         "input": text,
                         "instructions": texts[8],
                         "tools": [tool],

@@ -23,9 +23,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
-from persistence import open_store
+from persistence import connect_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.doors.wire_client import WireClient, connected, text_of
+from tests.support.stores.journals import NOW
+from transport.cli.settings import Settings
 from transport.ops.operator_requests import SessionPage, SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
@@ -53,6 +55,7 @@ class Cluster:
         self.ports = [int(port) for port in re.findall(r"gateway-\d+: .*127\.0\.0\.1:(\d+)/", text)]
         self.journal = next(line.removeprefix("journal: ") for line in lines if line.startswith("journal: "))
         self.directory = next(line.removeprefix("directory: ") for line in lines if line.startswith("directory: "))
+        self.master_key = next(line.removeprefix("master key: ") for line in lines if line.startswith("master key: "))
         self.replicas = {name: int(pid) for name, pid in re.findall(r"(replica-\d+): .*\(pid (\d+)\)", text)}
 
     def url(self, gateway: int) -> str:
@@ -207,6 +210,7 @@ def test_an_unreachable_journal_is_said_at_the_start(cluster: Cluster) -> None:
 def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, folder: str) -> None:
     """The same name for a model with another window is fine; with other weights it is not."""
     flags = ("--directory", cluster.directory, "--journal", cluster.journal, "--peer-token", TOKEN)
+    flags += ("--master-key", cluster.master_key)
     done = subprocess.run(
         [sys.executable, "-c", OTHER_MODEL, "replica", "--name", "stranger", *flags, "--engine", "sim"],
         cwd=ROOT,
@@ -253,11 +257,8 @@ async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) ->
 
 async def owner(cluster: Cluster, session: str) -> str:
     """The replica that was granted the session last, by the journal's word."""
-    store = open_store(cluster.journal, folder=None)
-    await store.open()
-    try:
+    settings = Settings(journal=cluster.journal, master_key=cluster.master_key)
+    async with connect_store(settings, lambda: NOW) as store:
         head = await store.journal.head(SessionKey(LOCAL_PRINCIPAL.tenant, SessionId(session)))
-    finally:
-        await store.close()
     assert head is not None
     return head.owner.split("/", 1)[0]

@@ -98,8 +98,8 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "encryption stop": CommandSpec(encryption.StopSweep, EITHER, f"encryption stop {URL}"),
     "encryption resume": CommandSpec(encryption.ResumeSweep, EITHER, f"encryption resume {URL}"),
     "encryption destroy": CommandSpec(encryption.DestroyKeys, EITHER, "encryption destroy --tenant acme"),
-    "encryption master-key": CommandSpec(
-        encryption.ChangeMasterKey, ("data", "master_key", "Logging"), "encryption master-key add"
+    "encryption master": CommandSpec(
+        encryption.ChangeMasterKey, ("data", "master_key", "Logging"), "encryption master add"
     ),
     "users export": CommandSpec(users.ExportUser, EITHER, "users export mary --tenant acme --out mary.jsonl"),
     "users erase": CommandSpec(users.EraseUser, EITHER, "users erase mary --tenant acme"),

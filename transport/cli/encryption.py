@@ -71,7 +71,7 @@ class DestroyKeys(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
 
-class ChangeMasterKey(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeMasterKey(msgspec.Struct, frozen=True):
     """Puts a new key in front of the master key file, or drops the older ones behind it once `rewrap` is done.
 
     Changes the file of --master-key (or master.key in --data) alone, and may run beside the server.

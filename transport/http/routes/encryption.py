@@ -14,7 +14,7 @@ from pydantic import Field
 from sessions.governance.journal_encryption import EncryptionAction, JournalEncryption
 from sessions.model.audit import INSTALLATION
 from sessions.model.authorization import demand_operator
-from sessions.model.errors import Unavailable
+from sessions.model.errors import BadInput
 from sessions.model.types import TenantId
 from transport.http.context import gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
@@ -36,7 +36,7 @@ def encryption_of(request: Request) -> JournalEncryption:
     demand_operator(principal_of(request))
     encryption = gateway_of(request).encryption
     if encryption is None:
-        raise Unavailable("not_encrypted", "This journal is not encrypted.", retryable=False)
+        raise BadInput("not_encrypted", "This journal is not encrypted.")
     return encryption
 
 
