@@ -81,6 +81,7 @@ class TenantKeys:
         self._now_ms = now_ms
         self._rings: dict[TenantId, KeyRing] = {}
         self._reading: dict[TenantId, asyncio.Lock] = {}
+        self._changing = asyncio.Lock()  # a key that is made meanwhile is wrapped anew too
         self._listeners: list[Callable[[TenantId], None]] = []
 
     def ring(self, tenant: TenantId) -> KeyRing | None:
@@ -112,11 +113,12 @@ class TenantKeys:
 
     async def rotate(self, tenant: TenantId) -> TenantKey:
         """Makes a new key that writes from now on. Where another process has just made one, that is it."""
-        last = await self._database.rows(_OF_TENANT, tenant)
-        seq = last[-1][0] + 1 if last else 1
-        key_id, secret, now = os.urandom(ID_BYTES).hex(), os.urandom(KEY_BYTES), self._now_ms()
-        wrapped = await self._wrapper.wrap(secret, _about(tenant, key_id))
-        made = await self._database.rows(_INSERT, tenant, seq, key_id, wrapped.wrapper, wrapped.data, now)
+        async with self._changing:
+            last = await self._database.rows(_OF_TENANT, tenant)
+            seq = last[-1][0] + 1 if last else 1
+            key_id, secret, now = os.urandom(ID_BYTES).hex(), os.urandom(KEY_BYTES), self._now_ms()
+            wrapped = await self._wrapper.wrap(secret, _about(tenant, key_id))
+            made = await self._database.rows(_INSERT, tenant, seq, key_id, wrapped.wrapper, wrapped.data, now)
         ring = await self._read(tenant)
         if ring.writes is None:
             raise unreadable("key of a tenant, just made,")
@@ -127,6 +129,10 @@ class TenantKeys:
     async def rewrap(self) -> tuple[int, int]:
         """Wraps every key under what wraps now: (how many were, how many cannot be unwrapped). May be cut short and
         run again: each key is readable at every moment."""
+        async with self._changing:
+            return await self._rewrap()
+
+    async def _rewrap(self) -> tuple[int, int]:
         current = await self._wrapper.current()
         done = failed = 0
         for tenant in await self.tenants():

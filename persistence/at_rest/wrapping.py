@@ -46,6 +46,7 @@ class MasterKeyWrapper:
         return self._masters.newest.id
 
     async def wrap(self, secret: bytes, about: bytes) -> WrappedSecret:
+        await asyncio.to_thread(self._masters.reload)  # nothing new under a master that is about to be dropped
         master = self._masters.newest
         return WrappedSecret(master.id, master.wrap(secret, about))
 

@@ -209,8 +209,8 @@ def test_an_unreachable_journal_is_said_at_the_start(cluster: Cluster) -> None:
 
 def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, folder: str) -> None:
     """The same name for a model with another window is fine; with other weights it is not."""
-    flags = ("--directory", cluster.directory, "--journal", cluster.journal, "--peer-token", TOKEN)
-    flags += ("--master-key", cluster.master_key)
+    flags = ["--directory", cluster.directory, "--journal", cluster.journal, "--peer-token", TOKEN]
+    flags += ["--master-key", cluster.master_key]
     done = subprocess.run(
         [sys.executable, "-c", OTHER_MODEL, "replica", "--name", "stranger", *flags, "--engine", "sim"],
         cwd=ROOT,

@@ -102,7 +102,8 @@ async def _loaded(folder: str, out: Connection) -> None:
         for tenant in TENANTS:
             for number in range(SESSIONS):
                 tasks.create_task(_appending(store, tenant, f"s{number}", out))
-        tasks.create_task(_rotating(stores, Path(folder), out))
+        tasks.create_task(_rotating(stores))
+        tasks.create_task(_rewrapping(stores, Path(folder), out))
 
 
 async def _appending(store: Store, tenant: str, session: str, out: Connection) -> None:
@@ -126,20 +127,25 @@ async def _appending(store: Store, tenant: str, session: str, out: Connection) -
         out.send((tenant, session, top))
 
 
-async def _rotating(stores: OpenableStores, folder: Path, out: Connection) -> None:
+async def _rotating(stores: OpenableStores) -> None:
     assert stores.codec is not None and stores.sql is not None
     sweep = Reencryption(stores.sql, stores.codec, now_ms=wall_ms, settle_s=0)
-    administration = stores.administration(sweep)
+    while True:
+        for tenant in TENANTS:
+            await stores.codec.keys.rotate(TenantId(tenant))
+            await sweep.step(TenantId(tenant))
+            await asyncio.sleep(0)
+        await sweep.sweep()
+
+
+async def _rewrapping(stores: OpenableStores, folder: Path, out: Connection) -> None:
+    administration = stores.administration(stores.reencryption())
     assert administration is not None
     while True:
-        await administration.act("rotate", TenantId(TENANTS[0]))
-        await sweep.sweep()
         add_master_key(folder / "master.key")
-        change = await administration.act("rewrap", None)
-        assert change.failed == 0
+        while (change := await administration.act("rewrap", None)).changed:
+            assert change.failed == 0
         drop_older_master_keys(folder / "master.key")
-        await administration.act("rotate", None)
-        await sweep.sweep()
         out.send("rotated")
 
 
