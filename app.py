@@ -43,6 +43,7 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
+from inference.schemas.checker import SchemaWorkers
 from persistence import KeyStore, connect_store, open_key_store, open_store
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
@@ -73,6 +74,7 @@ from transport.http.routes.health import Readiness
 from transport.http.server import Server
 from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
+from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
     latency_targets,
     register_engine_metrics,
@@ -270,13 +272,15 @@ async def serve(settings: Settings) -> int:
     exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
+        SchemaWorkers(measures) as schemas,
+        LoopWatchdog(measures, stall_ms=settings.loop_stall_ms),
         running(store, keys, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
             journal=journal,
             directory=directory,
-            inference=Inference(engine, filters),
+            inference=Inference(engine, filters, schemas),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -295,6 +299,7 @@ async def serve(settings: Settings) -> int:
             models=lambda: (card_of(engine.info, created=started_at),),
             keys=api_keys,
             operator_api=local_operator_api(lambda: member, runtime, engine),
+            schemas=schemas,
             erase=sweeper.eraser.sweep,
         )
         gateway = gateway_of(runtime, store, access, limited, measures, services)
@@ -369,6 +374,8 @@ async def replica_role(settings: Settings) -> int:
     measures = Metrics()
     async with contextlib.AsyncExitStack() as stack:
         filters = await stack.enter_async_context(open_filters(settings, measures))
+        schemas = await stack.enter_async_context(SchemaWorkers(measures))
+        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
@@ -397,7 +404,7 @@ async def replica_role(settings: Settings) -> int:
                     fingerprint=fingerprint,
                 ),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters),
+                inference=Inference(engine, filters, schemas),
                 network=PeerNetwork(
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),
@@ -448,6 +455,8 @@ async def gateway_role(settings: Settings) -> int:
         )
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
+        schemas = await stack.enter_async_context(SchemaWorkers(measures))
+        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         exposition = MetricsExposition(measures, version=VERSION, role="gateway")
         await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="gateway", name=name))
         await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
@@ -457,7 +466,9 @@ async def gateway_role(settings: Settings) -> int:
         drains = Tasks()
         stack.push_async_callback(drains.close)
         operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
-        services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
+        services = GatewayServices(
+            models=models, keys=api_keys, history=history, operator_api=operator_api, schemas=schemas
+        )
         gateway = gateway_of(router, store, access, limited, measures, services)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)

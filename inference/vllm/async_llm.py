@@ -193,7 +193,7 @@ class VllmCore:
 
     def _prepare(self) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
-        variables = {"VLLM_NO_USAGE_STATS": "1"}
+        variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_XGRAMMAR_CACHE_MB": "64"}
         if current_platform.is_cpu():
             variables |= {
                 # With this the scheduler's process is the worker too: one process fewer to hand tensors to.

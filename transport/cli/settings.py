@@ -133,6 +133,7 @@ class Settings:
     )
     metrics_port: int = option(-1, "PORT", "that port; 0 picks a free one, -1 has none", ge=-1, le=65535)
     otlp: str = option("", "URL", "OpenTelemetry collector for traces: http://HOST:4318")
+    loop_stall_ms: int = option(250, "MS", "the event loop standing still for longer is logged; 0: not watched", ge=0)
 
     api_key: str = option(
         "", "KEY", "API key for --url; better as SESSILE_API_KEY than as a flag", group="Running server"
