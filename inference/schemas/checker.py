@@ -40,7 +40,11 @@ HANG_S: Final = 5.0
 START_S: Final = 30.0
 _TOO_LONG: Final = SchemaFault("It takes too long to check")
 _TOO_MUCH: Final = SchemaFault("It takes too much memory to check")
-_LIMITS: Final = {signal.SIGPROF: _TOO_LONG, signal.SIGABRT: _TOO_MUCH, signal.SIGSEGV: _TOO_MUCH}  # by what ended it
+_LIMITS: Final[dict[int, SchemaFault]] = {
+    signal.SIGPROF: _TOO_LONG,
+    signal.SIGABRT: _TOO_MUCH,
+    signal.SIGSEGV: _TOO_MUCH,
+}  # by what ended it
 
 
 class _WorkerEnded(Exception):

@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 import vllm
 from vllm import SamplingParams
-from vllm.config import KVTransferConfig
+from vllm.config import KVTransferConfig, StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
@@ -229,6 +229,8 @@ class VllmCore:
         if self._adapter is not None:
             rank = next(most for most in _RANKS if most >= self._adapter.rank)
             arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+        # Not vLLM's choice, which takes seconds of every core for a string with a length: this one works as it goes.
+        arguments["structured_outputs_config"] = StructuredOutputsConfig(backend="guidance")
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
             if self.is_known_version:

@@ -15,6 +15,7 @@ Pure. What it takes to measure is bounded by the bounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
@@ -26,27 +27,32 @@ from sessions.model.types import Json
 
 
 class SchemaBounds(msgspec.Struct, frozen=True, kw_only=True):
-    values: int = 10_000  # objects, lists and what stands in them
+    values: int = 5_000  # objects, lists and what stands in them
     depth: int = 60  # of objects and lists; engines read 64, and some levels are theirs
-    properties: int = 1_000  # names, and patterns of names, in one object
+    properties: int = 500  # names, and patterns of names, in one object
     choices: int = 2_000  # of one `enum`
-    members: int = 500  # of one allOf, anyOf, oneOf or prefixItems
+    members: int = 256  # of one allOf, anyOf, oneOf or prefixItems
     literal_chars: int = 120_000  # in names, `const`, `enum` and patterns together
-    count: int = 10_000  # of items or properties
+    literal: int = 10_000  # characters of one name or value
+    count: int = 4_000  # of items or properties
+    counts: int = 10_000  # of items, all together
     length: int = 100_000  # of a string
     product: int = 1_000_000  # of counts that stand within each other
     pattern_chars: int = 1_000
     pattern_size: int = 5_000  # characters of a pattern whose repetitions are written out
     pattern_total: int = 20_000  # of all patterns
     chain: int = 64  # references and combinations behind one another that consume nothing
-    alternatives: int = 512  # ways in which the unions at one place combine
+    alternatives: int = 256  # ways in which the unions at one place combine
     place: int = 1_000  # schemas that hold at one place together
-    expanded: int = 20_000  # schemas at all places
+    place_patterns: int = 4  # patterns that a string is to match at once
+    place_multiple: int = 5_000  # the product of what a number is to be a multiple of
+    expanded: int = 10_000  # schemas at all places
 
 
 BOUNDS: Final = SchemaBounds()
 
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"})
+_ITEM_COUNTS: Final = frozenset({"minItems", "maxItems", "minContains", "maxContains"})
 _LENGTHS: Final = frozenset({"minLength", "maxLength"})
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -60,6 +66,7 @@ _DEFINITIONS: Final = ("$defs", "definitions")
 _LITERALS: Final = ("const", "enum", "default", "examples", "example")
 _TEXT: Final = ("description", "title", "$comment", "default", "examples", "example")
 _ANY: Final = "*"
+_LARGE: Final = 10**9
 
 Node = dict[str, Json]
 Held = tuple[tuple[int, int], ...]  # the schemas that hold at a place: (identity, how often), in order
@@ -102,7 +109,7 @@ class _Document:
         self._resources: dict[str, Node] = {}
         self._anchors: dict[tuple[str, str], Node] = {}
         self._dynamic: dict[str, list[Node]] = {}
-        self.values = self.patterns = self._literal_chars = 0
+        self.values = self.patterns = self._literal_chars = self._counts = 0
 
     def read(self, schema: Json) -> None:
         if not isinstance(schema, dict):
@@ -162,6 +169,8 @@ class _Document:
             raise SchemaTooCostly(f"It holds more than {self.bounds.values} values", pointer)
 
     def _literals(self, chars: int, pointer: str) -> None:
+        if chars > self.bounds.literal:
+            raise SchemaTooCostly(f"A name or value may have {self.bounds.literal} characters at most", pointer)
         self._literal_chars += chars
         if self._literal_chars > self.bounds.literal_chars:
             raise SchemaTooCostly(
@@ -202,6 +211,10 @@ class _Document:
         for names, most in ((_COUNTS, bounds.count), (_LENGTHS, bounds.length)):
             if name in names and isinstance(value, int | float) and value > most:
                 raise SchemaTooCostly(f"{name} may be {most} at most", pointer)
+        if name in _ITEM_COUNTS and isinstance(value, int | float):
+            self._counts += max(0, int(value))
+            if self._counts > bounds.counts:
+                raise SchemaTooCostly(f"All counts of items together make more than {bounds.counts}", pointer)
 
     def _pattern(self, pattern: str, pointer: str) -> None:
         bounds = self.bounds
@@ -328,7 +341,20 @@ class _Expansion:
                 together = self._product(together, self._alternatives(node, (), 0), node)
         for nodes in together:
             self._spend(len(nodes), nodes[-1] if nodes else {})
+            self._combine(nodes)
             yield from self._below(nodes)
+
+    def _combine(self, nodes: list[Node]) -> None:
+        """What an engine makes one automaton of: patterns that hold together, and numbers' multiples."""
+        patterns, multiple = 0, 1
+        for node in nodes:
+            at = self._document.pointers.get(id(node), "")
+            patterns += "pattern" in node
+            if patterns > self._bounds.place_patterns:
+                raise SchemaTooCostly(f"More than {self._bounds.place_patterns} patterns hold at one place", at)
+            multiple *= _coefficient(node.get("multipleOf", 1))
+            if multiple > self._bounds.place_multiple:
+                raise SchemaTooCostly(f"multipleOf may be {self._bounds.place_multiple} at most at one place", at)
 
     def _below(self, nodes: list[Node]) -> Iterator[Held]:
         """The places below one at which all of `nodes` hold."""
@@ -425,7 +451,7 @@ class _Expansion:
 
 _CONSUMING: Final = frozenset({*_BY_NAME, *_OF_ANY_NAME, *_OF_ANY_ITEM, "prefixItems"})
 _COMBINING: Final = frozenset({*_REFERENCES, *_UNIONS, *_IN_PLACE, "allOf", *_DEPENDENT})
-_LEADING: Final = _CONSUMING | _COMBINING
+_LEADING: Final = _CONSUMING | _COMBINING | {"pattern", "multipleOf"}
 
 
 def _held(schemas: Iterable[Json]) -> Held:
@@ -448,6 +474,16 @@ def _named(node: Node, keywords: Iterable[str]) -> Iterator[Json]:
         named = node.get(keyword)
         if isinstance(named, dict):
             yield from named.values()
+
+
+def _coefficient(value: Json) -> int:
+    """The digits of a number without its power of ten: 250 and 0.025 have 25; 1 for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        return 1
+    if value > _LARGE:
+        return _LARGE
+    digits, _, power = f"{value:e}".partition("e")
+    return int(value) if isinstance(value, int) or int(power) >= 0 else int(digits.replace(".", "").rstrip("0") or 1)
 
 
 def _is_count(value: Json) -> bool:
