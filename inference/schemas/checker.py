@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from pathlib import Path
@@ -201,7 +200,6 @@ class _Worker:
                     str(self._cpu_ms),
                     str(MEMORY_MIB),
                     cwd=ROOT,
-                    env={**os.environ, "RUST_BACKTRACE": "0"},
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                 )

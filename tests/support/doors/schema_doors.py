@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 import grpc.aio
 import httpx
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import ParseDict, ParseError
 
 from tests.support.doors.grpc_door import ENDS, error_of
 from tests.support.doors.wire_client import connected, new_ulid
@@ -149,6 +149,8 @@ class SchemaDoors:
                 if kind in ENDS and getattr(event, kind).response_id == asked.response_id:
                     failed = event.response_failed.response.error if kind == "response_failed" else pb.ResponseError()
                     return SchemaOutcome(failed.code, failed.message)
+        except ParseError as refused:  # gRPC's messages do not nest so deep
+            return SchemaOutcome("UNKNOWN", str(refused))
         except grpc.aio.AioRpcError as refused:
             if not refused.trailing_metadata():
                 return SchemaOutcome(refused.code().name, refused.details() or "")
