@@ -58,10 +58,7 @@ class SchemaWorkers:
     """The pool, as a `SchemaChecker`. Use as a context manager: no process outlives it."""
 
     def __init__(self, metrics: Metrics | None = None, *, workers: int = WORKERS, cpu_ms: int = CPU_MS) -> None:
-        metrics = metrics or Metrics()
-        self._ended = metrics.counter(
-            "schema_workers_ended", "Schema workers that ended at a limit, or were killed.", "why"
-        )
+        self._ended = (metrics or Metrics()).schema_workers
         self._known = KnownSchemas()
         self._cpu_ms = cpu_ms
         self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()

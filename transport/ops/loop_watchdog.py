@@ -22,7 +22,7 @@ from typing import Final
 
 import structlog
 
-from sessions.metrics import SHORT_S, Metrics
+from sessions.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +36,8 @@ class LoopWatchdog:
 
     def __init__(self, metrics: Metrics, *, stall_ms: float, report: Callable[..., None] | None = None) -> None:
         """`report`: called in place of the log, with `stalled_ms` and `running`, from the thread or the loop."""
-        self._delays = metrics.histogram("loop_delay_seconds", "How late the event loop came to what was due.", SHORT_S)
-        self._stalls = metrics.counter("loop_stalls", "Times that the event loop stood still for longer than allowed.")
+        self._delays = metrics.loop_delay_s
+        self._stalls = metrics.loop_stalls
         self._stall_s = stall_ms / 1000
         self._report = report or _log_stall
         self._stopped = threading.Event()

@@ -49,7 +49,7 @@ async def test_what_takes_too_long_ends_the_worker_and_the_next_is_served() -> N
     async with SchemaWorkers(metrics, workers=1, cpu_ms=50) as workers:
         assert "cannot be checked" in str(await workers.value_problem(DOUBLING, deep(60)))
         assert await workers.value_problem({"type": "object"}, "{}") is None
-    assert metrics.counter("schema_workers_ended", "", "why").values == {("limit",): 1}
+    assert metrics.schema_workers.values == {("limit",): 1, ("killed",): 0}
 
 
 async def test_a_worker_that_is_killed_says_nothing_of_the_schema() -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any
 
-from sessions.metrics import SHORT_S, Metrics
+from sessions.metrics import Metrics
 from transport.ops.loop_watchdog import LoopWatchdog, running_calls
 
 
@@ -22,7 +22,7 @@ async def test_a_stall_is_reported_while_it_lasts_with_what_runs() -> None:
 
     async with LoopWatchdog(metrics, stall_ms=40, report=report):
         hold_the_loop(reported)  # ends when the watchdog has seen it
-        stalls = metrics.counter("loop_stalls", "")
+        stalls = metrics.loop_stalls
         for _ in range(3):  # the beat has waited: it is next
             await asyncio.sleep(0)
     assert stalls.total == 1 and len(reports) == 1
@@ -31,7 +31,7 @@ async def test_a_stall_is_reported_while_it_lasts_with_what_runs() -> None:
 
 async def test_a_loop_that_runs_is_measured_and_not_reported() -> None:
     metrics, reports = Metrics(), list[dict[str, Any]]()
-    delays = metrics.histogram("loop_delay_seconds", "", SHORT_S)
+    delays = metrics.loop_delay_s
     async with LoopWatchdog(metrics, stall_ms=5_000, report=lambda **what: reports.append(what)) as watchdog:
         due = time.monotonic()
         answered = threading.Event()
