@@ -55,7 +55,7 @@ from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
-from sessions.ports import Engine, Member, Published, Sessions
+from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
@@ -194,23 +194,8 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def gateway_of(
-    sessions: Sessions,
-    store: Store,
-    access: Authenticator,
-    limited: LimitServices | None,
-    measures: Metrics,
-    services: GatewayServices,
-) -> Gateway:
-    return Gateway(
-        sessions,
-        store,
-        access,
-        Clock(now_ms, new_id),
-        quotas=None if limited is None else limited.quotas,
-        measures=measures,
-        services=services,
-    )
+def quotas_of(limited: LimitServices | None) -> Quotas | None:
+    return None if limited is None else limited.quotas
 
 
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
@@ -264,29 +249,25 @@ async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
     stop = stop_signal()
     store = open_store(settings.journal, folder=Path(settings.data), audit_key=settings.audit_key)
-    journal = store.journal
     keys = open_key_store(settings.journal, folder=Path(settings.data), master_key=settings.master_key)
     engine = make_engine(settings, keys)
     directory = MemoryDirectory()
     measures, prices = Metrics(), PriceFile(settings.prices)
-    exposition = MetricsExposition(measures, version=VERSION, role="serve")
     async with (
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
-        LoopWatchdog(measures, stall_ms=settings.loop_stall_ms),
         running(store, keys, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
-            journal=journal,
+            journal=store.journal,
             directory=directory,
             inference=Inference(engine, filters, schemas),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
-        serving_metrics(exposition, settings.metrics_host, settings.metrics_port),
-        exporting_traces(settings.otlp, measures, role="serve", name="local"),
+        open_telemetry(settings, measures, role="serve", name="local") as exposition,
         open_credentials(settings, store) as (access, api_keys),
     ):
         register_engine_metrics(measures, engine)
@@ -302,7 +283,9 @@ async def serve(settings: Settings) -> int:
             schemas=schemas,
             erase=sweeper.eraser.sweep,
         )
-        gateway = gateway_of(runtime, store, access, limited, measures, services)
+        gateway = Gateway(
+            runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
+        )
         server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
         await directory.open()
         await audit_policies(filters, store.audit, now_ms)
@@ -375,7 +358,6 @@ async def replica_role(settings: Settings) -> int:
     async with contextlib.AsyncExitStack() as stack:
         filters = await stack.enter_async_context(open_filters(settings, measures))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
-        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
@@ -391,9 +373,7 @@ async def replica_role(settings: Settings) -> int:
 
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
-        exposition = MetricsExposition(measures, version=VERSION, role="replica")
-        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="replica", name=name))
-        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
+        await stack.enter_async_context(open_telemetry(settings, measures, role="replica", name=name))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -434,7 +414,6 @@ async def gateway_role(settings: Settings) -> int:
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         store = open_store(settings.journal, folder=None, audit_key=settings.audit_key)
-        journal = store.journal
         await store.open()
         stack.push_async_callback(store.close)
         directory = directory_of(settings)
@@ -444,7 +423,7 @@ async def gateway_role(settings: Settings) -> int:
             Router(
                 gateway=name,
                 directory=directory,
-                journal=journal,
+                journal=store.journal,
                 placement=BoundedRendezvous(),
                 connect=Connector(GrpcDialer(security), kind="gateway", name=name),
                 rng=random.Random(),
@@ -455,11 +434,8 @@ async def gateway_role(settings: Settings) -> int:
         )
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
+        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway", name=name))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
-        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
-        exposition = MetricsExposition(measures, version=VERSION, role="gateway")
-        await stack.enter_async_context(exporting_traces(settings.otlp, measures, role="gateway", name=name))
-        await stack.enter_async_context(serving_metrics(exposition, settings.metrics_host, settings.metrics_port))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
         access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
@@ -469,7 +445,7 @@ async def gateway_role(settings: Settings) -> int:
         services = GatewayServices(
             models=models, keys=api_keys, history=history, operator_api=operator_api, schemas=schemas
         )
-        gateway = gateway_of(router, store, access, limited, measures, services)
+        gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
         server, grpc = doors_of(settings, gateway, exposition)
         await start_doors(server, grpc)
         tune_process()
@@ -623,34 +599,26 @@ async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, Hist
 
 
 @contextlib.asynccontextmanager
-async def serving_metrics(exposition: MetricsExposition, host: str, port: int) -> AsyncIterator[None]:
-    """The process's metrics on a port of their own for as long as the block runs; a negative port: none."""
-    if port < 0:
-        yield
-        return
-    server = MetricsServer(exposition, host=host, port=port)
-    await server.start()
-    print(f"{READY_METRICS}{server.url}/metrics", flush=True)
-    try:
-        yield
-    finally:
-        await server.stop()
+async def open_telemetry(
+    settings: Settings, measures: Metrics, *, role: str, name: str
+) -> AsyncIterator[MetricsExposition]:
+    """The process's metrics, on a port of their own where one is set, its traces to a collector where one is set, and
+    the watchdog of its loop, for as long as the block runs. Raises BadInput, Unavailable."""
+    exposition = MetricsExposition(measures, version=VERSION, role=role)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
+        if settings.metrics_port >= 0:
+            server = MetricsServer(exposition, host=settings.metrics_host, port=settings.metrics_port)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            print(f"{READY_METRICS}{server.url}/metrics", flush=True)
+        if settings.otlp:
+            from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
 
-
-@contextlib.asynccontextmanager
-async def exporting_traces(endpoint: str, measures: Metrics, *, role: str, name: str) -> AsyncIterator[None]:
-    """The process's traces to a collector for as long as the block runs; "": none. Raises BadInput."""
-    if not endpoint:
-        yield
-        return
-    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
-
-    tracer = measures.tracer = otlp(endpoint, role=role, name=name, version=VERSION)
-    try:
-        yield
-    finally:
-        measures.tracer = None
-        await asyncio.to_thread(tracer.close)
+            measures.tracer = tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
+            stack.callback(setattr, measures, "tracer", None)
+        yield exposition
 
 
 if __name__ == "__main__":

@@ -14,6 +14,18 @@ import msgspec
 from tests.support.doors.wire_client import TERMINAL, new_ulid
 
 ACK_EVERY = 64  # events
+HANDSHAKE = (
+    b"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    b"Sec-WebSocket-Protocol: sessile.v1+json\r\n\r\n"
+)
+
+
+def framed(message: dict[str, Any]) -> bytes:
+    """A client's text frame; a mask of zeros changes nothing."""
+    data = msgspec.json.encode(message)
+    length = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
+    return b"\x81" + length + bytes(4) + data
 
 
 class Happened(msgspec.Struct):
@@ -59,11 +71,7 @@ class Device(asyncio.Protocol):
         """Connects, makes a session and reads it."""
         await asyncio.get_running_loop().create_connection(lambda: self, *self._address)
         upgraded = self.expect("upgraded")
-        self._transport.write(
-            b"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-            b"Sec-WebSocket-Protocol: sessile.v1+json\r\n\r\n"
-        )
+        self._transport.write(HANDSHAKE)
         await upgraded
         ready = self.expect("ready")
         self.send({"type": "hello"})
@@ -93,9 +101,7 @@ class Device(asyncio.Protocol):
         return self._awaited[1]
 
     def send(self, frame: dict[str, Any]) -> None:
-        data = msgspec.json.encode(frame)
-        length = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
-        self._transport.write(b"\x81" + length + bytes(4) + data)  # masked with zeros
+        self._transport.write(framed(frame))
 
     # -- what it reads ---------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from actors.cluster.membership import Membership
 from actors.directory.address import connect
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import Option, command_line, lower_bound, report
+from bench.support import Option, lower_bound, report, run_bench, spread
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
 from tests.support.cluster.directories import running
@@ -88,9 +88,9 @@ async def measure(url: str, arguments: argparse.Namespace) -> None:
         for number in range(SESSIONS):
             await claim(number)
         for at_once in arguments.at_once:
-            rates: dict[str, list[float]] = {"bare": [], "claim": [], "lost claim": [], "locate": []}
-            took_s: dict[str, list[float]] = {name: [] for name in rates}
             calls: dict[str, Call] = {"bare": bare_call, "claim": claim, "lost claim": lose, "locate": locate}
+            rates: dict[str, list[float]] = {name: [] for name in calls}
+            took_s: dict[str, list[float]] = {name: [] for name in calls}
             for _ in range(arguments.rounds):
                 for name, call in calls.items():
                     per_second, took = await rate(call, at_once, arguments.seconds / arguments.rounds)
@@ -99,8 +99,7 @@ async def measure(url: str, arguments: argparse.Namespace) -> None:
             figures: dict[str, Any] = {"at once": at_once, "rounds": arguments.rounds}
             for name, values in rates.items():
                 figures[f"{name}s/s"] = sum(values) / len(values)
-                figures[f"{name} p50 ms"] = percentile(took_s[name], 0.50) * 1e3
-                figures[f"{name} p99 ms"] = percentile(took_s[name], 0.99) * 1e3
+                figures |= spread(name + " {} ms", took_s[name], times=1e3)
             pairs = [mine / theirs for mine, theirs in zip(rates["claim"], rates["bare"], strict=True)]
             figures["claims against bare, median"] = percentile(pairs, 0.5)
             figures["claims against bare, 95% lower bound"] = lower_bound(pairs)
@@ -126,14 +125,11 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(
-            command_line(
-                __doc__,
-                seconds=Option(5.0, "of measuring each kind of call at each concurrency"),
-                rounds=50,
-                at_once=Option([1, 16, 64], "calls under way"),
-                url=Option("", "a server to measure; it gets keys of the bench"),
-            )
-        )
+    run_bench(
+        main,
+        __doc__,
+        seconds=Option(5.0, "of measuring each kind of call at each concurrency"),
+        rounds=50,
+        at_once=Option([1, 16, 64], "calls under way"),
+        url=Option("", "a server to measure; it gets keys of the bench"),
     )

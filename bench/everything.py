@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.openai_overhead import ours
 from bench.pairs import compared
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
 
 POLICY = """
@@ -100,4 +100,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, pairs=10, streams=32, model="SmolLM2-135M-Instruct.Q4_1")))
+    run_bench(main, __doc__, pairs=10, streams=32, model="SmolLM2-135M-Instruct.Q4_1")

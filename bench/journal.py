@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.support import Option, command_line, report
+from bench.support import Option, report, run_bench, spread
 from persistence import open_store
 from persistence.memory.journal import MemoryJournal
 from sessions.model.commands import Ok
@@ -44,7 +44,6 @@ from sessions.model.types import (
     pack_tokens,
 )
 from sessions.ports import Journal
-from tests.support.percentiles import percentile
 from tests.support.stores.postgres_server import PostgresServer
 from transport.ops.process_tuning import tune_process
 
@@ -208,34 +207,25 @@ async def main(arguments: argparse.Namespace) -> None:
         "sessions": arguments.sessions,
         "rate per session": arguments.rate,
         "durable events/s": events / arguments.seconds,
-        "append p50 ms": percentile(load.latencies_s, 0.50) * 1e3,
-        "append p99 ms": percentile(load.latencies_s, 0.99) * 1e3,
-        "append max ms": max(load.latencies_s) * 1e3,
+        **spread("append {} ms", load.latencies_s, "p50 p99 max", times=1e3),
         "journal CPU us/event": cpu_s / events * 1e6 - idle_cpu_s / len(idle.latencies_s) * 1e6,
         "load generator CPU us/event": idle_cpu_s / len(idle.latencies_s) * 1e6,
     }
     if load.reads_s:
-        figures |= {
-            "reads": len(load.reads_s),
-            "read p50 ms": percentile(load.reads_s, 0.50) * 1e3,
-            "read p99 ms": percentile(load.reads_s, 0.99) * 1e3,
-        }
+        figures |= {"reads": len(load.reads_s), **spread("read {} ms", load.reads_s, times=1e3)}
     report("journal", figures)
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(
-            command_line(
-                __doc__,
-                journal=Option("sqlite", choices=["memory", "sqlite", "postgres"]),
-                sessions=400,
-                rate=Option(25.0, "events per second and session; 0: as fast as it goes"),
-                seconds=10.0,
-                readers=Option(0, "replays beside it, each 100 times a second at most"),
-                busy=Option(0.0, "share of the time that the loop does other work"),
-                data=Option("", "a folder on the disk to measure"),
-                seed=1,
-            )
-        )
+    run_bench(
+        main,
+        __doc__,
+        journal=Option("sqlite", choices=["memory", "sqlite", "postgres"]),
+        sessions=400,
+        rate=Option(25.0, "events per second and session; 0: as fast as it goes"),
+        seconds=10.0,
+        readers=Option(0, "replays beside it, each 100 times a second at most"),
+        busy=Option(0.0, "share of the time that the loop does other work"),
+        data=Option("", "a folder on the disk to measure"),
+        seed=1,
     )

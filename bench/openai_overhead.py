@@ -18,8 +18,8 @@ import msgspec
 
 from bench.overhead_ws import ANSWER, APART_S, theirs
 from bench.pairs import compared, speed
-from bench.peer import LlamaServerProcess
-from bench.support import command_line, report
+from bench.peer import LlamaServerProcess, posted
+from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
 
 
@@ -52,14 +52,7 @@ async def streamed(port: int, model: str, question: str) -> Any:
         "max_tokens": ANSWER,
         "temperature": 0.0,
     }
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
-    data = msgspec.json.encode(body)
-    writer.write(
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
-        + data
-    )
-    head = await reader.readuntil(b"\r\n\r\n")
+    reader, writer, head = await posted("127.0.0.1", port, "/v1/chat/completions", body)
     if b" 200 " not in head.split(b"\r\n", 1)[0]:
         raise RuntimeError(head.decode() + (await reader.read()).decode())
     async for line in reader:
@@ -78,4 +71,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, pairs=10, streams=8, model="SmolLM2-135M-Instruct.Q4_1")))
+    run_bench(main, __doc__, pairs=10, streams=8, model="SmolLM2-135M-Instruct.Q4_1")

@@ -17,7 +17,7 @@ from functools import partial
 
 from bench.pairs import compared, speed
 from bench.peer import LlamaServerProcess
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import WireClient, connected
 
@@ -71,4 +71,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, pairs=10, streams=8)))
+    run_bench(main, __doc__, pairs=10, streams=8)

@@ -18,13 +18,27 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bench.support import command_line
+from bench.support import run_bench
 from tests.support.doors.server_process import ROOT
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 PIECE_TOKENS = 64  # of a prompt in one step, as our engine does on a CPU
+
+
+Posted = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]  # with the answer's head
+
+
+async def posted(host: str, port: int, path: str, body: dict[str, Any], *, http: str = "1.1") -> Posted:
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 24)
+    data = msgspec.json.encode(body)
+    writer.write(
+        f"POST {path} HTTP/{http}\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+        + data
+    )
+    return reader, writer, await reader.readuntil(b"\r\n\r\n")
 
 
 class LlamaServerProcess:
@@ -101,18 +115,8 @@ class LlamaServerProcess:
                 yield msgspec.json.decode(line[at + 6 :])
         writer.close()
 
-    async def _request(
-        self, path: str, body: dict[str, Any]
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
-        reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 24)
-        data = msgspec.json.encode(body)
-        writer.write(
-            f"POST {path} HTTP/1.0\r\nHost: {self.host}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
-            + data
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        return reader, writer, head
+    async def _request(self, path: str, body: dict[str, Any]) -> Posted:
+        return await posted(self.host, self.port, path, body, http="1.0")
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -133,4 +137,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(command_line(__doc__, slots=8, threads=1, context=8192, model=MODEL))
+    run_bench(main, __doc__, slots=8, threads=1, context=8192, model=MODEL)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import psutil
 import structlog
 
 from tests.support.doors.server_process import ROOT
+from tests.support.percentiles import percentile
 
 
 class Option(NamedTuple):
@@ -27,13 +29,14 @@ class Option(NamedTuple):
     choices: Sequence[Any] | None = None
 
 
-def command_line(doc: str | None, /, *positional: str, **options: Any) -> argparse.Namespace:
+def command_line(doc: str | None, /, *positional: str | tuple[str, ...], **options: Any) -> argparse.Namespace:
     """Parses `--name value` for every keyword: its default gives the type, a list takes several values, False is a
-    switch. Logs below errors are kept off the figures."""
+    switch. A positional argument is a name, or a name and its choices. Logs below errors are kept off the figures."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in positional:
-        parser.add_argument(name)
+    for argument in positional:
+        name, *one_of = (argument,) if isinstance(argument, str) else argument
+        parser.add_argument(name, choices=one_of or None)
     for name, given in options.items():
         default, explanation, choices = given if isinstance(given, Option) else Option(given)
         flag = f"--{name.replace('_', '-')}"
@@ -53,10 +56,29 @@ def command_line(doc: str | None, /, *positional: str, **options: Any) -> argpar
     return parser.parse_args()
 
 
-def print_faults(faults: Sequence[str]) -> None:
-    """The first twenty, to standard error: what a bench that misses its bar has to show."""
+def run_bench(
+    main: Callable[[argparse.Namespace], Any], doc: str | None, /, *positional: str | tuple[str, ...], **options: Any
+) -> NoReturn:
+    """Runs `main` (a coroutine to its end) with what `command_line` parses. Exit status 1 where it returns False."""
+    result = main(command_line(doc, *positional, **options))
+    if asyncio.iscoroutine(result):
+        result = asyncio.run(result)
+    sys.exit(1 if result is False else 0)
+
+
+def is_faultless(faults: Sequence[str]) -> bool:
+    """Prints the first twenty to standard error: what a bench that misses its bar has to show."""
     for fault in faults[:20]:
         print("  fault:", fault, file=sys.stderr)
+    return not faults
+
+
+def spread(name: str, values: Sequence[float], points: str = "p50 p99", *, times: float = 1) -> dict[str, float]:
+    """Figures named `name` with its `{}` replaced by each point (a percentile, or `max`), `times` as large."""
+    return {
+        name.format(point): times * (max(values) if point == "max" else percentile(values, int(point[1:]) / 100))
+        for point in points.split()
+    }
 
 
 def where() -> dict[str, Any]:

@@ -10,11 +10,10 @@ tokens of history and in one with about 7k, turns of both alternating, against t
 from __future__ import annotations
 
 import argparse
-import asyncio
 
 import psutil
 
-from bench.support import command_line, filler, report
+from bench.support import filler, report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import WireClient, connected
 
@@ -62,4 +61,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, turns=10, rounds=10)))
+    run_bench(main, __doc__, turns=10, rounds=10)

@@ -147,24 +147,16 @@ class CombinedHoldings:
 
     def __init__(self, main: Holdings, smaller: Holdings) -> None:
         self._each = (main, smaller)
-        self._ceiling: Callable[[TenantId], int | None] = lambda tenant: None
+        self.ceiling: Callable[[TenantId], int | None] = lambda tenant: None
         main.ceiling = self._less(smaller)
         smaller.ceiling = self._less(main)
 
     def _less(self, other: Holdings) -> Callable[[TenantId], int | None]:
         def left(tenant: TenantId) -> int | None:
-            ceiling = self._ceiling(tenant)
+            ceiling = self.ceiling(tenant)
             return None if ceiling is None else max(0, ceiling - other.bytes_of(tenant))
 
         return left
-
-    @property
-    def ceiling(self) -> Callable[[TenantId], int | None]:
-        return self._ceiling
-
-    @ceiling.setter
-    def ceiling(self, ceiling: Callable[[TenantId], int | None]) -> None:
-        self._ceiling = ceiling
 
     def bytes_of(self, tenant: TenantId) -> int:
         return sum(each.bytes_of(tenant) for each in self._each)

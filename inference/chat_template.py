@@ -193,6 +193,15 @@ class ChatTemplate:
                     raise _NotSeparable(f"its text of {turns} turns is not the sum of its parts")
 
 
+def template_source(name: str | None, own: str | None, missing: str) -> str:
+    """The text of the template that an engine's option names: the model's own (None), one of `BUILT_IN`, or itself.
+    Raises BadInput with `missing`: the model has none."""
+    source = own if name is None else BUILT_IN.get(name, name)
+    if source is None:
+        raise BadInput("bad_chat_template", missing, param="chat_template")
+    return source
+
+
 def call_text(name: str, arguments: str) -> str:
     """A tool call as Hermes-style models write it."""
     try:

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Generic, TypeVar
 
 from sessions.model.types import TenantId
@@ -52,31 +53,20 @@ TENANTS_REMEMBERED: Final = 4_096  # without a claim; the longest idle are forgo
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class SlotClaim(Generic[T]):
     """One run that wants a slot, has one, or waits to go on. Mutable; the queue's, but for `holder` and `may_yield`."""
 
-    __slots__ = (
-        "arrival",
-        "charged",
-        "holder",
-        "may_yield",
-        "priority",
-        "prompt_tokens",
-        "started",
-        "tenant",
-        "weight",
-    )
-
-    def __init__(self, holder: T, *, tenant: TenantId, priority: int, weight: float, prompt_tokens: int) -> None:
-        self.holder = holder
-        self.tenant = tenant
-        self.priority = priority
-        self.weight = weight
-        self.prompt_tokens = prompt_tokens
-        self.may_yield = True  # it can be stopped where it is, and go on later
-        self.arrival = 0
-        self.started = 0  # when it was given its slot, in the queue's own ticks; 0: it waits
-        self.charged = False  # for its prompt: computing it again is our doing
+    holder: T
+    _: KW_ONLY
+    tenant: TenantId
+    priority: int
+    weight: float
+    prompt_tokens: int
+    may_yield: bool = field(default=True, init=False)  # it can be stopped where it is, and go on later
+    arrival: int = field(default=0, init=False)
+    started: int = field(default=0, init=False)  # when it was given its slot, in the queue's own ticks; 0: it waits
+    charged: bool = field(default=False, init=False)  # for its prompt: computing it again is our doing
 
 
 class _Tenant:

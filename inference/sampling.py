@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.json_schema import schema_of_format
 from sessions.model.types import Json
 
-HONOURED: Final = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "frequency_penalty",
-        "presence_penalty",
-        "repeat_penalty",
-        "seed",
-        "max_output_tokens",
-        "logit_bias",
-        "logprobs",
-        "top_logprobs",
-        "text",
-    }
+DIRECT: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repeat_penalty",
 )
+"""Parameters that engines know as they are, all but one by the same name."""
+HONOURED: Final = frozenset(
+    {*DIRECT, "seed", "max_output_tokens", "logit_bias", "logprobs", "top_logprobs", "text"},
+)
+
+
+def direct_parameters(request: GenerationRequest, *, repeat_penalty: str = "repeat_penalty") -> dict[str, Any]:
+    """Those of `DIRECT` that a request sets. `repeat_penalty`: the engine's own name of that one."""
+    values = {name: getattr(request.sampling, name) for name in DIRECT}
+    values[repeat_penalty] = values.pop("repeat_penalty")
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def output_schema(request: GenerationRequest) -> Json | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -168,7 +169,7 @@ class GroupCommit:
                 batch.append(pending.popleft())
         pending.extendleft(reversed(later))
         self._pending_bytes -= size
-        batch.sort(key=_key_of)
+        batch.sort(key=attrgetter("key"))
         return batch
 
 
@@ -188,7 +189,3 @@ def outcome_unknown(cause: BaseException | None) -> OutcomeUnknown:
     error = OutcomeUnknown("journal_outcome_unknown", "The store failed in an unforeseen way.")
     error.__cause__ = cause
     return error
-
-
-def _key_of(write: Write) -> SessionKey:
-    return write.key

@@ -16,7 +16,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 import asyncpg
@@ -45,7 +45,7 @@ def _unavailable(exc: BaseException) -> Unavailable:
     return Unavailable("keys_unavailable", f"The key store does not answer ({type(exc).__name__}).")
 
 
-class _WrappedKey(msgspec.Struct, frozen=True):
+class _WrappedKey(NamedTuple):
     id: str
     wrapped: bytes
 
@@ -150,8 +150,7 @@ class SqliteKeyStore:
     def _find(self, key: SessionKey) -> DataKey | None:
         row = self._do(
             "SELECT id, wrapped FROM data_keys WHERE tenant = ? AND session = ? AND master = ?",
-            key.tenant,
-            key.session,
+            *key,
             self._master.id,
         ).fetchone()
         return _unwrap(self._master, key, _WrappedKey(*row) if row else None)
@@ -162,18 +161,16 @@ class SqliteKeyStore:
             new = _new_key(self._master, key)
             self._do(
                 "INSERT OR REPLACE INTO data_keys VALUES (?, ?, ?, ?, ?)",
-                key.tenant,
-                key.session,
+                *key,
                 self._master.id,
-                new.id,
-                new.wrapped,
+                *new,
             )
             found = _unwrap(self._master, key, new)
             assert found is not None
         return found
 
     def _destroy(self, key: SessionKey) -> None:
-        self._do("DELETE FROM data_keys WHERE tenant = ? AND session = ?", key.tenant, key.session)
+        self._do("DELETE FROM data_keys WHERE tenant = ? AND session = ?", *key)
 
 
 class PostgresKeyStore:
@@ -216,11 +213,9 @@ class PostgresKeyStore:
             await self._do(
                 f'INSERT INTO "{self._schema}".data_keys VALUES ($1, $2, $3, $4, $5)'
                 " ON CONFLICT (tenant, session, master) DO NOTHING",
-                key.tenant,
-                key.session,
+                *key,
                 self._master.id,
-                new.id,
-                new.wrapped,
+                *new,
             )
             found = await self._find(key)
             if found is None:
@@ -232,15 +227,12 @@ class PostgresKeyStore:
         return found if found is not None and found.id == key_id else None
 
     async def destroy(self, key: SessionKey) -> None:
-        await self._do(
-            f'DELETE FROM "{self._schema}".data_keys WHERE tenant = $1 AND session = $2', key.tenant, key.session
-        )
+        await self._do(f'DELETE FROM "{self._schema}".data_keys WHERE tenant = $1 AND session = $2', *key)
 
     async def _find(self, key: SessionKey) -> DataKey | None:
         rows = await self._do(
             f'SELECT id, wrapped FROM "{self._schema}".data_keys WHERE tenant = $1 AND session = $2 AND master = $3',
-            key.tenant,
-            key.session,
+            *key,
             self._master.id,
         )
         return _unwrap(self._master, key, _WrappedKey(*rows[0]) if rows else None)

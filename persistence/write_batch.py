@@ -7,6 +7,7 @@ inside a batch of others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,36 @@ ROW_OVERHEAD_BYTES: Final = 96
 REVIEW_COLUMNS: Final = (
     "tenant, id, session, cause, direction, action, category, score, model, policy, end_user, response, item,"
     " log_offset, span_start, span_end, kept, note, opened_at, appealed_at"
+)
+USAGE_COLUMNS: Final = (
+    "tenant, session, response, principal_key, principal_user, principal_role, model, status, input_tokens,"
+    " output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, price_version, currency,"
+    " cost"
+)
+_CASE_ATTRIBUTES: Final = {
+    "tenant": "key.tenant",
+    "session": "key.session",
+    "end_user": "user",
+    "response": "response_id",
+    "item": "item_id",
+    "log_offset": "offset",
+    "span_start": "start",
+    "span_end": "end",
+}
+
+
+def case_attributes(columns: str) -> list[str]:
+    """What the columns of `reviews` are called in a case."""
+    return [_CASE_ATTRIBUTES.get(name, name) for name in columns.split(", ")]
+
+
+_REVIEW_ATTRIBUTES: Final = case_attributes(REVIEW_COLUMNS)
+_KEPT, _NOTE = _REVIEW_ATTRIBUTES.index("kept"), _REVIEW_ATTRIBUTES.index("note")
+_review_values = attrgetter(*_REVIEW_ATTRIBUTES)
+_usage_values = attrgetter(
+    *("response_id", "principal.key_id", "principal.user", "principal.role", "model", "status"),
+    *("usage.input_tokens", "usage.output_tokens", "usage.cached_tokens", "usage.reasoning_tokens"),
+    *("recomputed_tokens", "withheld_tokens", "at", "price_version", "currency", "cost"),
 )
 REVIEW_AGAIN: Final = (
     "ON CONFLICT (tenant, id) DO UPDATE SET appealed_at = excluded.appealed_at, note = excluded.note,"
@@ -66,7 +97,7 @@ class AppendWrite(Write):
         self.snapshot: tuple[Any, ...] | None = None
         if append.reviews:
             self.reviews = review_rows(codec, append.reviews)
-            size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[16]) + len(row[17]) for row in self.reviews)
+            size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[_KEPT]) + len(row[_NOTE]) for row in self.reviews)
         if append.head is not None or append.commands or append.usage or append.snapshot is not None:
             size += self._beside(encode)
         self.audit: list[AuditEntry] = []
@@ -118,31 +149,13 @@ def unsealed(codec: Codec, key: SessionKey, stored: bytes) -> str:
 
 def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
     """One row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
-    return [
-        (
-            case.key.tenant,
-            case.id,
-            case.key.session,
-            case.cause,
-            case.direction,
-            case.action,
-            case.category,
-            case.score,
-            case.model,
-            case.policy,
-            case.user,
-            case.response_id,
-            case.item_id,
-            case.offset,
-            case.start,
-            case.end,
-            sealed(codec, case.key, case.kept),
-            sealed(codec, case.key, case.note),
-            case.opened_at,
-            case.appealed_at,
-        )
-        for case in {each.id: each for each in cases}.values()
-    ]
+    rows = []
+    for case in {each.id: each for each in cases}.values():
+        row = list(_review_values(case))
+        row[_KEPT] = sealed(codec, case.key, case.kept)
+        row[_NOTE] = sealed(codec, case.key, case.note)
+        rows.append(tuple(row))
+    return rows
 
 
 class GrantWrite(Write):
@@ -173,24 +186,4 @@ class JobWrite(Write):
 
 def usage_row(key: SessionKey, row: UsageRow) -> tuple[Any, ...]:
     """The columns of the `usage` tables, as far as they are written here."""
-    usage = row.usage
-    return (
-        key.tenant,
-        key.session,
-        row.response_id,
-        row.principal.key_id,
-        row.principal.user,
-        row.principal.role,
-        row.model,
-        row.status,
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cached_tokens,
-        usage.reasoning_tokens,
-        row.recomputed_tokens,
-        row.withheld_tokens,
-        row.at,
-        row.price_version,
-        row.currency,
-        row.cost,
-    )
+    return (*key, *_usage_values(row))

@@ -20,7 +20,7 @@ from sessions.limits import Forecast, Share
 from sessions.model.commands import Ok
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
-from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace, UsageRow
+from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
 from sessions.model.json_schema import SchemaFault
 from sessions.model.request import Request
 from sessions.model.schema_bounds import SchemaSize
@@ -112,8 +112,6 @@ class Journal(Protocol):
         """Erases those of `keys` that are still `due`, and commands older than a time; returns the sessions' keys. That
         one was purged stands in its tenant's audit log, in the same transaction, with `at`."""
         ...
-
-    async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]: ...
 
 
 # == tokens =======================================================================================================

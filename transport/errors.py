@@ -13,11 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from sessions.model.errors import SessileError
 
-GOING_AWAY: Final = 1001
-PROTOCOL_ERROR: Final = 1002
 UNSUPPORTED_DATA: Final = 1003
 INVALID_DATA: Final = 1007
-TOO_BIG: Final = 1009
 INTERNAL: Final = 1011
 RESTART: Final = 1012
 TRY_LATER: Final = 1013
@@ -28,8 +25,6 @@ FORBIDDEN: Final = 4403
 SLOW_READER: Final = 4408
 HEARTBEAT: Final = 4412
 
-RECONNECT_AFTER: Final = frozenset({1001, 1006, 1011, 1012, 1013, 4402, 4408, 4412})
-
 
 class ErrorRow(NamedTuple):
     http: int
@@ -37,123 +32,69 @@ class ErrorRow(NamedTuple):
     close: int | None = None  # set where the error ends a connection
 
 
-CODES: Final[dict[str, ErrorRow]] = {
-    # The request is wrong.
-    "invalid_request": ErrorRow(400, "INVALID_ARGUMENT"),
-    "unknown_parameter": ErrorRow(400, "INVALID_ARGUMENT"),
-    "missing_required_parameter": ErrorRow(400, "INVALID_ARGUMENT"),
-    "unknown_type": ErrorRow(400, "UNIMPLEMENTED"),
-    "unsupported_parameter": ErrorRow(400, "INVALID_ARGUMENT"),
-    "empty_prompt": ErrorRow(400, "INVALID_ARGUMENT"),
-    "context_length_exceeded": ErrorRow(400, "INVALID_ARGUMENT"),
-    "content_filter": ErrorRow(400, "FAILED_PRECONDITION"),
-    "content_too_large": ErrorRow(413, "RESOURCE_EXHAUSTED"),
-    "model_not_found": ErrorRow(404, "NOT_FOUND"),
-    "session_not_found": ErrorRow(404, "NOT_FOUND"),
-    "item_not_found": ErrorRow(404, "NOT_FOUND"),
-    "response_not_found": ErrorRow(404, "NOT_FOUND"),
-    "replica_not_found": ErrorRow(404, "NOT_FOUND"),
-    "call_not_found": ErrorRow(404, "NOT_FOUND"),
-    "key_not_found": ErrorRow(404, "NOT_FOUND"),
-    "review_not_found": ErrorRow(404, "NOT_FOUND"),
-    "not_found": ErrorRow(404, "NOT_FOUND"),
-    "method_not_allowed": ErrorRow(405, "UNIMPLEMENTED"),
-    "session_deleted": ErrorRow(410, "NOT_FOUND"),
-    "too_large": ErrorRow(413, "RESOURCE_EXHAUSTED"),
-    # True of the request, given what is stored.
-    "idempotency_conflict": ErrorRow(409, "ALREADY_EXISTS"),
-    "session_exists": ErrorRow(409, "ALREADY_EXISTS"),
-    "session_full": ErrorRow(409, "FAILED_PRECONDITION"),
-    "session_quarantined": ErrorRow(409, "FAILED_PRECONDITION"),
-    "call_answered": ErrorRow(409, "ALREADY_EXISTS"),
-    "response_in_progress": ErrorRow(409, "ABORTED"),
-    "tools_pending": ErrorRow(409, "ABORTED"),
-    "not_withheld": ErrorRow(409, "FAILED_PRECONDITION"),
-    "appealed_already": ErrorRow(409, "ALREADY_EXISTS"),
-    "review_claimed": ErrorRow(409, "ABORTED"),
-    "review_not_claimed": ErrorRow(409, "FAILED_PRECONDITION"),
-    "review_decided": ErrorRow(409, "FAILED_PRECONDITION"),
-    "session_stays": ErrorRow(409, "ABORTED"),
-    # Who.
-    "unauthorized": ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED),
-    "token_expired": ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED),
-    "forbidden": ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN),
-    # How much.
-    "rate_limited": ErrorRow(429, "RESOURCE_EXHAUSTED"),
-    "quota_exceeded": ErrorRow(429, "RESOURCE_EXHAUSTED"),
-    "limits_unavailable": ErrorRow(503, "UNAVAILABLE"),
-    "too_many_subscriptions": ErrorRow(429, "RESOURCE_EXHAUSTED"),
-    "queue_full": ErrorRow(503, "RESOURCE_EXHAUSTED"),
-    "overloaded": ErrorRow(503, "UNAVAILABLE", TRY_LATER),
-    "draining": ErrorRow(503, "UNAVAILABLE", RESTART),
-    # What we need is away, or the fault is ours.
-    "journal_unavailable": ErrorRow(503, "UNAVAILABLE", TRY_LATER),
-    "directory_unavailable": ErrorRow(503, "UNAVAILABLE"),
-    "engine_unavailable": ErrorRow(503, "UNAVAILABLE"),
-    "outcome_unknown": ErrorRow(503, "UNAVAILABLE"),
-    "fenced": ErrorRow(503, "UNAVAILABLE"),
-    "tool_call_invalid": ErrorRow(500, "INTERNAL"),
-    "internal_error": ErrorRow(500, "INTERNAL", INTERNAL),
-    # The connection itself.
-    "bad_frame": ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME),
-    "hello_expected": ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME),
-    "hello_repeated": ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME),
-    "hello_timeout": ErrorRow(408, "DEADLINE_EXCEEDED", BAD_FRAME),
-    "request_timeout": ErrorRow(408, "DEADLINE_EXCEEDED"),
-    "slow_reader": ErrorRow(408, "RESOURCE_EXHAUSTED", SLOW_READER),
-    "heartbeat_lost": ErrorRow(408, "UNAVAILABLE", HEARTBEAT),
+_ROWS: Final[dict[ErrorRow, str]] = {
+    ErrorRow(400, "FAILED_PRECONDITION"): "content_filter",
+    ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
+    ErrorRow(400, "INVALID_ARGUMENT"): (
+        "invalid_request unknown_parameter missing_required_parameter unsupported_parameter empty_prompt "
+        "context_length_exceeded"
+    ),
+    ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
+    ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
+    ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized",
+    ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
+    ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
+    ErrorRow(404, "NOT_FOUND"): (
+        "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
+        "key_not_found review_not_found not_found"
+    ),
+    ErrorRow(405, "UNIMPLEMENTED"): "method_not_allowed",
+    ErrorRow(408, "DEADLINE_EXCEEDED"): "request_timeout",
+    ErrorRow(408, "DEADLINE_EXCEEDED", BAD_FRAME): "hello_timeout",
+    ErrorRow(408, "RESOURCE_EXHAUSTED", SLOW_READER): "slow_reader",
+    ErrorRow(408, "UNAVAILABLE", HEARTBEAT): "heartbeat_lost",
+    ErrorRow(409, "ABORTED"): "response_in_progress tools_pending review_claimed session_stays",
+    ErrorRow(409, "ALREADY_EXISTS"): "idempotency_conflict session_exists call_answered appealed_already",
+    ErrorRow(409, "FAILED_PRECONDITION"): (
+        "session_full session_quarantined not_withheld review_not_claimed review_decided"
+    ),
+    ErrorRow(410, "NOT_FOUND"): "session_deleted",
+    ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large",
+    ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions",
+    ErrorRow(500, "INTERNAL"): "tool_call_invalid",
+    ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
+    ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full",
+    ErrorRow(503, "UNAVAILABLE"): "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced",
+    ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
+    ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable",
 }
+CODES: Final = {code: row for row, codes in _ROWS.items() for code in codes.split()}
+"""What each public code is, at every door."""
 
-INNER: Final[dict[str, str]] = {
-    # Codes of our own, by the public code that a client sees.
-    "append_too_large": "too_large",
-    "body_unreadable": "internal_error",
-    "directory_closed": "directory_unavailable",
-    "directory_forbids": "directory_unavailable",
-    "directory_full": "directory_unavailable",
-    "directory_outcome_unknown": "directory_unavailable",
-    "directory_script_failed": "directory_unavailable",
-    "erasure_not_found": "not_found",
-    "engine_failed": "engine_unavailable",
-    "engine_lost": "engine_unavailable",
-    "engine_refused": "engine_unavailable",
-    "internal": "internal_error",
-    "invalid_format": "invalid_request",
-    "invalid_logit_bias": "invalid_request",
-    "invalid_schema": "invalid_request",
-    "invalid_text": "invalid_request",
-    "journal_away": "journal_unavailable",
-    "journal_broken": "journal_unavailable",
-    "journal_closed": "journal_unavailable",
-    "journal_damaged": "journal_unavailable",
-    "journal_disk_full": "journal_unavailable",
-    "journal_hole": "internal_error",
-    "journal_outcome_unknown": "outcome_unknown",
-    "journal_overloaded": "overloaded",
-    "journal_read_only": "journal_unavailable",
-    "journal_refused": "journal_unavailable",
-    "journal_slow": "journal_unavailable",
-    "journal_taken": "journal_unavailable",
-    "audit_not_kept": "journal_unavailable",
-    "keys_unavailable": "journal_unavailable",
-    "lease_missing": "fenced",
-    "limits_outcome_unknown": "limits_unavailable",
-    "mailbox_full": "overloaded",
-    "model_not_loaded": "engine_unavailable",
-    "no_desk": "engine_unavailable",
-    "no_replica": "engine_unavailable",
-    "quarantined": "session_quarantined",
-    "recovery_incompatible": "unsupported_parameter",
-    "reviews_not_kept": "journal_unavailable",
-    "usage_not_kept": "journal_unavailable",
-    "usage_stream_away": "journal_unavailable",
-    "replica_replaced": "fenced",
-    "replica_unreachable": "fenced",
-    "session_moving": "fenced",
-    "session_unavailable": "fenced",
-    "shutting_down": "draining",
-    "tokenizer_failed": "internal_error",
+_INNER: Final = {
+    "too_large": "append_too_large",
+    "internal_error": "body_unreadable internal journal_hole tokenizer_failed",
+    "directory_unavailable": (
+        "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed"
+    ),
+    "not_found": "erasure_not_found",
+    "engine_unavailable": "engine_failed engine_lost engine_refused model_not_loaded no_desk no_replica",
+    "invalid_request": "invalid_format invalid_logit_bias invalid_schema invalid_text",
+    "journal_unavailable": (
+        "journal_away journal_broken journal_closed journal_damaged journal_disk_full journal_read_only "
+        "journal_refused journal_slow journal_taken audit_not_kept keys_unavailable reviews_not_kept "
+        "usage_not_kept usage_stream_away"
+    ),
+    "outcome_unknown": "journal_outcome_unknown",
+    "overloaded": "journal_overloaded mailbox_full",
+    "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
+    "limits_unavailable": "limits_outcome_unknown",
+    "session_quarantined": "quarantined",
+    "unsupported_parameter": "recovery_incompatible",
+    "draining": "shutting_down",
 }
+INNER: Final = {code: public for public, codes in _INNER.items() for code in codes.split()}
+"""Codes of our own, by the public code that a client sees."""
 
 STARTUP: Final = frozenset(
     {

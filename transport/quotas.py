@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -59,13 +60,11 @@ Execute = Callable[[Request], Awaitable[cm.Ok]]
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
 class RateLimitState:
     """Where the caller's buckets stand, as far as this request knows. Mutable: the request's own."""
 
-    __slots__ = ("standing",)
-
-    def __init__(self) -> None:
-        self.standing: RateLimitStatus | None = None
+    standing: RateLimitStatus | None = None
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -81,43 +80,34 @@ class RateLimitState:
 RATE_LIMIT_STATE: Final[ContextVar[RateLimitState | None]] = ContextVar("rate_limits", default=None)
 
 
+@dataclass(slots=True)
 class _Tally:
-    __slots__ = ("at", "sessions", "stored_bytes", "with_bytes")
-
-    def __init__(self, sessions: int, stored_bytes: int, with_bytes: bool, at: float) -> None:
-        self.sessions = sessions
-        self.stored_bytes = stored_bytes
-        self.with_bytes = with_bytes
-        self.at = at
+    sessions: int
+    stored_bytes: int
+    with_bytes: bool
+    at: float
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Quotas:
     """Reserves at the limiter for each command that costs something. One per gateway."""
 
-    def __init__(
-        self,
-        limiter: Limiter,
-        limits: LimitsNow,
-        tallies: Tallies,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self.counters: Counter[str] = Counter()  # of the gateway that has these quotas
-        self._limiter = limiter
-        self._limits = limits
-        self._tallies = tallies
-        self._clock = clock
-        self._pace = ConnectionRate()
-        self._tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = OrderedDict()
+    limiter: Limiter
+    limits: LimitsNow
+    tallies: Tallies
+    clock: Callable[[], float]
+    counters: Counter[str] = field(default_factory=Counter)  # of the gateway that has these quotas
+    _pace: ConnectionRate = field(default_factory=ConnectionRate)
+    _tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = field(default_factory=OrderedDict)
 
     def table(self, tenant: TenantId) -> TenantLimits:
         """What holds for a tenant now."""
-        return self._limits().of(tenant)
+        return self.limits().of(tenant)
 
     def connect(self) -> None:
         """Somebody opens a connection. Raises Overloaded, with a time of its own, where too many do."""
-        rate = self._limits().connections_per_s
-        after_ms = self._pace.enter(self._clock(), rate) if rate is not None else 0
+        rate = self.limits().connections_per_s
+        after_ms = self._pace.enter(self.clock(), rate) if rate is not None else 0
         if after_ms:
             self.counters["connections_paced"] += 1
             raise Overloaded(
@@ -127,13 +117,13 @@ class Quotas:
     async def execute(self, request: Request, execute: Execute) -> cm.Ok:
         """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""
         principal, command = request.principal, request.command
-        tenant = self._limits().of(principal.tenant)
+        tenant = self.limits().of(principal.tenant)
         text_bytes = begins(command)
         await self._check_room(request, text_bytes, tenant, tenant.user)
         demand = self._demand(request, text_bytes, tenant, tenant.user)
         if demand is None:
             return await execute(request)
-        grant = await self._limiter.reserve(demand)
+        grant = await self.limiter.reserve(demand)
         rate_limits = RATE_LIMIT_STATE.get()
         if rate_limits is not None:
             rate_limits.standing = grant.standing
@@ -153,7 +143,7 @@ class Quotas:
 
     async def _released(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
         try:
-            await self._limiter.release(tenant, name, unasked=unasked)
+            await self.limiter.release(tenant, name, unasked=unasked)
         except Unavailable as error:
             log.warning("reservation_release_failed", response=name, error=error.code)
 
@@ -161,7 +151,7 @@ class Quotas:
         """What a command asks for; None where it begins no response, or nothing of it is limited."""
         if text_bytes is None or not (_counts(tenant) or _counts(user)):
             return None
-        limits, key, principal, command = self._limits(), request.key, request.principal, request.command
+        limits, key, principal, command = self.limits(), request.key, request.principal, request.command
         output_max = getattr(command, "max_output_tokens", None)
         return Demand(
             tenant=principal.tenant,
@@ -197,7 +187,7 @@ class Quotas:
                 full = "stored_bytes", ceilings.stored_bytes
             else:
                 continue
-            if await self._tallies.find_command(request.key, principal.id, command.id) is None:
+            if await self.tallies.find_command(request.key, principal.id, command.id) is None:
                 raise self._full(*full, whose)
             return
         for _, _, tally in tallied:
@@ -206,10 +196,10 @@ class Quotas:
 
     async def _tally(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
         known = self._tallied.get((tenant, user))
-        now = self._clock()
+        now = self.clock()
         if known is not None and now - known.at < TALLY_S and (known.with_bytes or not stored):
             return known
-        stored_now = await self._tallies.tally(tenant, user=user, stored=stored)
+        stored_now = await self.tallies.tally(tenant, user=user, stored=stored)
         tally = self._tallied[(tenant, user)] = _Tally(stored_now.sessions, stored_now.stored_bytes, stored, now)
         self._tallied.move_to_end((tenant, user))
         while len(self._tallied) > TALLIES_MAX:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final
 
 from actors.directory.common import session_name
 from sessions.model.types import ReplicaId, SessionKey
@@ -38,25 +38,8 @@ RANKED_MAX: Final = 16_384
 SLACK: Final = 1e-9
 
 
-class Placement(Protocol):
-    def choose(
-        self,
-        key: SessionKey,
-        view: View,
-        *,
-        model: str | None = None,
-        holder: ReplicaId | None = None,
-        avoid: Collection[ReplicaId] = (),
-    ) -> Member | None:
-        """The member that `key` should go to, of those that serve `model` (None: any) and are not to be avoided.
-
-        `holder` has the session's KV. None when no member is left: all are draining or avoided.
-        """
-        ...
-
-
 class BoundedRendezvous:
-    """Implements `Placement`. One object per process; not for threads."""
+    """Chooses members for cold sessions. One object per process; not for threads."""
 
     def __init__(self, *, bound: float = BOUND, session_load: float | None = None) -> None:
         """`session_load` is what one more session adds to the load of a member of weight 1; None: one of its slots, as
@@ -81,6 +64,10 @@ class BoundedRendezvous:
         holder: ReplicaId | None = None,
         avoid: Collection[ReplicaId] = (),
     ) -> Member | None:
+        """The member that `key` should go to, of those that serve `model` (None: any) and are not to be avoided.
+
+        `holder` has the session's KV. None when no member is left: all are draining or avoided.
+        """
         self._update_view(view)
         able = {member.replica: member for member in view.members if _serves(member, model)}
         members = {replica: member for replica, member in able.items() if replica not in avoid}

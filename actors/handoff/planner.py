@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from actors.cluster.membership import Membership
-from actors.cluster.placement import Placement
+from actors.cluster.placement import BoundedRendezvous
 from actors.handoff.source import HandoffAbandoned, HandoffSource
 from actors.hosting.runtime import Runtime
 from sessions.model.errors import SessileError
@@ -22,7 +22,12 @@ class HandoffPlanner:
     """The sessions of one replica, and the others that could have them."""
 
     def __init__(
-        self, runtime: Runtime, engine: Engine, membership: Membership, source: HandoffSource, placement: Placement
+        self,
+        runtime: Runtime,
+        engine: Engine,
+        membership: Membership,
+        source: HandoffSource,
+        placement: BoundedRendezvous,
     ) -> None:
         self.runtime = runtime
         self.engine = engine

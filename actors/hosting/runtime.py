@@ -377,7 +377,7 @@ class Runtime:
             me = self.identity.replica
             self._reasons[key] = activation_reason(head, me, instead_of, handed_off=cause is not None)
             same = head is not None and last_replica(head) == me
-            actor.activate(Activated(me, cause or ("restart" if same else "failover")))
+            actor.post(Activated(me, cause or ("restart" if same else "failover")))
             why = activation_cause(head, same=same, replaced=instead_of is not None, handed_off=cause is not None)
             self.metrics.activated(why, asyncio.get_running_loop().time() - begun_at)
             log.info(

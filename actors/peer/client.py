@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 from actors.hosting.runtime import Moved
 from actors.peer import frames as pf
@@ -24,6 +24,9 @@ from sessions.model.types import SessionKey
 from sessions.ports import Member, Owner
 
 PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed
+
+
+R = TypeVar("R", bound=PeerReply)
 
 
 class _RemoteSubscription:
@@ -81,26 +84,17 @@ class PeerClient:
     async def execute(
         self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
-        number = self._number()
-        frame = pf.Execute(number, request.principal, request.command, activate, instead_of)
-        answer = await self._request(number, frame)
-        assert isinstance(answer, pf.Executed)
+        answer = await self._request(pf.Executed, pf.Execute, request.principal, request.command, activate, instead_of)
         return answer.ok, answer.owner
 
     async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
-        number = self._number()
-        answer = await self._request(number, pf.TakeOver(number, key, instead_of, priority))
-        assert isinstance(answer, pf.SessionTaken)
-        return answer.owner
+        return (await self._request(pf.SessionTaken, pf.TakeOver, key, instead_of, priority)).owner
 
     async def holds(self, key: SessionKey) -> Owner | None:
-        number = self._number()
         try:
-            answer = await self._request(number, pf.Holds(number, key))
+            return (await self._request(pf.SessionTaken, pf.Holds, key)).owner
         except Moved:
             return None
-        assert isinstance(answer, pf.SessionTaken)
-        return answer.owner
 
     def deleted(self, key: SessionKey) -> None:
         self._check_room()
@@ -116,12 +110,14 @@ class PeerClient:
         if len(self._pending) >= self._limits.requests or self._wire.queued_bytes >= self._limits.queue_bytes:
             raise Overloaded("overloaded", "Too much waits for this replica.", retry_after_ms=500)
 
-    async def _request(self, number: int, frame: pf.Frame) -> PeerReply:
-        """The answer to a request. Raises LinkDown, Moved, or the error that was answered."""
+    async def _request(self, reply: type[R], frame: Callable[..., pf.Frame], *fields: object) -> R:
+        """Sends a numbered frame with these fields; returns its answer. Raises LinkDown, Moved, or the error that was
+        answered."""
         self._check_room()
+        number = self._number()
         pending: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
         self._pending[number] = pending
-        self._wire.post(frame)
+        self._wire.post(frame(number, *fields))
         try:
             answer = await pending
         finally:
@@ -132,6 +128,7 @@ class PeerClient:
             case pf.MovedTo():
                 raise Moved(answer.owner)
             case _:
+                assert isinstance(answer, reply)
                 return answer
 
     # -- watches ----------------------------------------------------------------------------------------------------
@@ -182,17 +179,11 @@ class PeerClient:
         self, *, after: SessionKey | None, limit: int, tenant: str = "", session: str = "", state: str = ""
     ) -> pf.Surveyed:
         """A page of the sessions in memory there. Raises SessileError, LinkDown."""
-        number = self._number()
-        answer = await self._request(number, pf.Survey(number, after, limit, tenant, session, state))
-        assert isinstance(answer, pf.Surveyed)
-        return answer
+        return await self._request(pf.Surveyed, pf.Survey, after, limit, tenant, session, state)
 
     async def move(self, key: SessionKey, to: str = "") -> Owner:
         """Has the replica hand a session off; returns who has it then. Raises SessileError, LinkDown."""
-        number = self._number()
-        answer = await self._request(number, pf.Move(number, key, to))
-        assert isinstance(answer, pf.SessionTaken)
-        return answer.owner
+        return (await self._request(pf.SessionTaken, pf.Move, key, to)).owner
 
     # -- what arrives -----------------------------------------------------------------------------------------------
 

@@ -30,6 +30,24 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of all frames."""
 
 
+class RequestFrame(Frame, frozen=True):
+    """A request or its answer: `id` numbers the request on its link."""
+
+    id: int
+
+
+class WatchFrame(Frame, frozen=True):
+    """About one session that is read over the link: `watch` is the reader's number for it."""
+
+    watch: int
+
+
+class HandoffFrame(Frame, frozen=True):
+    """Part of one hand-off: `handoff` is the source's number for it."""
+
+    handoff: int
+
+
 # -- the beginning and the end ------------------------------------------------------------------------------------
 
 
@@ -73,38 +91,34 @@ class Goodbye(Frame, frozen=True, tag=4):
 # -- commands -----------------------------------------------------------------------------------------------------
 
 
-class Execute(Frame, frozen=True, tag=10):
+class Execute(RequestFrame, frozen=True, tag=10):
     """Run a command, where the session is in memory; elsewhere only with `activate`, set where it was placed
     there. `instead_of`: the owner that the sender has lost (early takeover)."""
 
-    id: int
     principal: Principal
     command: ActorCommand
     activate: bool = False
     instead_of: Owner | None = None
 
 
-class TakeOver(Frame, frozen=True, tag=11):
+class TakeOver(RequestFrame, frozen=True, tag=11):
     """Activate a session so that its open turns go on. Smaller `priority` comes first."""
 
-    id: int
     key: SessionKey
     instead_of: Owner | None = None
     priority: int = 0
 
 
-class Executed(Frame, frozen=True, tag=12):
+class Executed(RequestFrame, frozen=True, tag=12):
     """`Execute` was applied; `owner` holds the session."""
 
-    id: int
     ok: Ok
     owner: Owner | None
 
 
-class Failed(Frame, frozen=True, tag=13):
+class Failed(RequestFrame, frozen=True, tag=13):
     """A request's error."""
 
-    id: int
     kind: str
     code: str
     message: str
@@ -113,80 +127,71 @@ class Failed(Frame, frozen=True, tag=13):
     retry_after_ms: int | None = None
 
 
-class MovedTo(Frame, frozen=True, tag=14):
+class MovedTo(RequestFrame, frozen=True, tag=14):
     """Another replica holds the session, as far as we know; None: not we, and we do not know who."""
 
-    id: int
     owner: Owner | None
 
 
-class SessionTaken(Frame, frozen=True, tag=15):
+class SessionTaken(RequestFrame, frozen=True, tag=15):
     """`TakeOver` or a hand-off: the session is ours now."""
 
-    id: int
     owner: Owner
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-class Attach(Frame, frozen=True, tag=20):
+class Attach(WatchFrame, frozen=True, tag=20):
     """Send `watch` everything of `key` that becomes durable from now on, if the session is in memory there."""
 
-    watch: int
     key: SessionKey
 
 
-class Detach(Frame, frozen=True, tag=21):
-    watch: int
+class Detach(WatchFrame, frozen=True, tag=21):
+    """Send no more events of this session."""
 
 
-class Attached(Frame, frozen=True, tag=22):
+class Attached(WatchFrame, frozen=True, tag=22):
     """From offset `top` + 1 on, `Events` follow."""
 
-    watch: int
     owner: Owner
     epoch: Epoch
     top: int
 
 
-class Absent(Frame, frozen=True, tag=23):
+class Absent(WatchFrame, frozen=True, tag=23):
     """The session is not in memory there; `owner` as far as known. The watch has ended."""
 
-    watch: int
     owner: Owner | None
 
 
-class Events(Frame, frozen=True, tag=24):
+class Events(WatchFrame, frozen=True, tag=24):
     """`num_bytes` is the size of the encoded records, which the reader credits back."""
 
-    watch: int
     epoch: Epoch
     num_bytes: int
     records: tuple[Record, ...]
 
 
-class EncodedEvents(Frame, frozen=True, tag=24):
+class EncodedEvents(WatchFrame, frozen=True, tag=24):
     """`Events` as a replica sends it: the records are encoded once for all who watch."""
 
-    watch: int
     epoch: Epoch
     num_bytes: int
     records: msgspec.Raw
 
 
-class Behind(Frame, frozen=True, tag=25):
+class Behind(WatchFrame, frozen=True, tag=25):
     """Events up to `top` were left out because the reader was slow: the journal has them. `Events` follow again."""
 
-    watch: int
     epoch: Epoch
     top: int
 
 
-class SessionDeactivated(Frame, frozen=True, tag=26):
+class SessionDeactivated(WatchFrame, frozen=True, tag=26):
     """The session has left that replica's memory at `top`; `owner` is the next one, if known. The watch has ended."""
 
-    watch: int
     epoch: Epoch
     top: int
     owner: Owner | None
@@ -201,74 +206,64 @@ class Credit(Frame, frozen=True, tag=27):
 # -- hand-off -------------------------------------------------------------------------------------------------------
 
 
-class Reserve(Frame, frozen=True, tag=30):
+class Reserve(HandoffFrame, frozen=True, tag=30):
     """May `key` come to you? `handoff` names this hand-off on this link until it ends; its ledger has `tokens`."""
 
-    handoff: int
     key: SessionKey
     tokens: int
 
 
-class Reserved(Frame, frozen=True, tag=31):
-    handoff: int
+class Reserved(HandoffFrame, frozen=True, tag=31):
+    """Yes: there is room for the session."""
 
 
-class KVSnapshotChunk(Frame, frozen=True, tag=32):
+class KVSnapshotChunk(HandoffFrame, frozen=True, tag=32):
     """A piece of the session's KV snapshot; an empty one is its end."""
 
-    handoff: int
     data: bytes
 
 
-class KVSnapshotCredit(Frame, frozen=True, tag=33):
+class KVSnapshotCredit(HandoffFrame, frozen=True, tag=33):
     """The target has room for this many bytes more."""
 
-    handoff: int
     num_bytes: int
 
 
-class HandoffPrefill(Frame, frozen=True, tag=34):
+class HandoffPrefill(HandoffFrame, frozen=True, tag=34):
     """Bring KV up for a ledger: its first `keep` tokens as they were sent before, then `tokens` (packed)."""
 
-    handoff: int
     keep: int
     tokens: bytes
 
 
-class HandoffReady(Frame, frozen=True, tag=35):
+class HandoffReady(HandoffFrame, frozen=True, tag=35):
     """KV for so many leading tokens of the ledger is there: the answer to a snapshot's end and to `HandoffPrefill`."""
 
-    handoff: int
     tokens: int
 
 
-class Sealed(Frame, frozen=True, tag=36):
+class Sealed(HandoffFrame, frozen=True, tag=36):
     """The source has stopped at `top` and writes nothing more: claim the session instead of `owner`, and go on."""
 
-    handoff: int
     owner: Owner
     epoch: Epoch
     top: int
 
 
-class Abort(Frame, frozen=True, tag=37):
+class Abort(HandoffFrame, frozen=True, tag=37):
     """The hand-off ends here (either side). From the target, with a reason."""
 
-    handoff: int
     reason: str
 
 
 # -- operations -----------------------------------------------------------------------------------------------------
 
 
-class DrainRequest(Frame, frozen=True, tag=40):
+class DrainRequest(RequestFrame, frozen=True, tag=40):
     """Hand everything off and take nothing new. Answered by `DrainProgress` again and again until nothing is left."""
 
-    id: int
 
-
-class DrainProgress(Frame, frozen=True, tag=41):
-    id: int
+class DrainProgress(RequestFrame, frozen=True, tag=41):
     handed_off: int
     parked: int
     left: int
@@ -291,10 +286,9 @@ class ResidentSession(Frame, frozen=True):
     reason: str
 
 
-class Survey(Frame, frozen=True, tag=42):
+class Survey(RequestFrame, frozen=True, tag=42):
     """Which sessions are in memory there? Those behind `after`; an empty filter lets everything through."""
 
-    id: int
     after: SessionKey | None = None
     limit: int = 100
     tenant: str = ""
@@ -302,38 +296,34 @@ class Survey(Frame, frozen=True, tag=42):
     state: str = ""
 
 
-class Surveyed(Frame, frozen=True, tag=43):
+class Surveyed(RequestFrame, frozen=True, tag=43):
     """In order of their keys; `total` pass the filter, on all pages. `kv_bytes` is what the engine there holds of the
     tenant that was requested; None where none was, or it is not counted."""
 
-    id: int
     residents: tuple[ResidentSession, ...]
     total: int
     has_more: bool
     kv_bytes: int | None = None
 
 
-class Move(Frame, frozen=True, tag=44):
+class Move(RequestFrame, frozen=True, tag=44):
     """Hand this session off, to the replica `to` or ("") to where placement would have it. Answered by `SessionTaken`
     with this id, or `Failed`."""
 
-    id: int
     key: SessionKey
     to: str = ""
 
 
-class Holds(Frame, frozen=True, tag=45):
+class Holds(RequestFrame, frozen=True, tag=45):
     """Is `key` in memory there, and yours? Answered by `SessionTaken` with this id, or `MovedTo`. From a replica that
     is to take the session, because the directory has no owner for it."""
 
-    id: int
     key: SessionKey
 
 
-class Deleted(Frame, frozen=True, tag=46):
+class Deleted(RequestFrame, frozen=True, tag=46):
     """`key` is deleted: what lies there of its KV goes, if the journal confirms it. Answered only where that failed."""
 
-    id: int
     key: SessionKey
 
 

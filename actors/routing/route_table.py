@@ -18,7 +18,7 @@ from collections import OrderedDict
 import msgspec
 import structlog
 
-from actors.cluster.placement import Placement
+from actors.cluster.placement import BoundedRendezvous
 from actors.hosting.ownership import last_replica
 from actors.peer.links import Links
 from actors.routing.router_limits import RouterLimits
@@ -60,7 +60,7 @@ class RouteTable:
         *,
         directory: Directory,
         journal: Journal,
-        placement: Placement,
+        placement: BoundedRendezvous,
         links: Links,
         limits: RouterLimits,
     ) -> None:

@@ -19,7 +19,7 @@ from types import TracebackType
 
 import structlog
 
-from actors.cluster.placement import Placement
+from actors.cluster.placement import BoundedRendezvous
 from actors.hosting.ownership import Moved, session_moving_error
 from actors.hosting.task_scope import TaskScope
 from actors.peer.links import Connect, LinkDown, Links, unreachable
@@ -47,7 +47,7 @@ class Router:
         gateway: str,
         directory: Directory,
         journal: Journal,
-        placement: Placement,
+        placement: BoundedRendezvous,
         connect: Connect,
         rng: random.Random,
         limits: RouterLimits | None = None,

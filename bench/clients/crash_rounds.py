@@ -16,7 +16,7 @@ import random
 import time
 from typing import Any
 
-from bench.support import Option, command_line, report
+from bench.support import Option, is_faultless, report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import TERMINAL, WireClient, connected, new_ulid
 
@@ -114,7 +114,7 @@ def story(reader: CrashReader) -> list[Any]:
     return told
 
 
-async def rounds(arguments: argparse.Namespace) -> None:
+async def rounds(arguments: argparse.Namespace) -> bool:
     chance = random.Random(arguments.seed)
     flags = ["--engine", arguments.engine]
     if arguments.engine == "llama":
@@ -177,22 +177,9 @@ async def rounds(arguments: argparse.Namespace) -> None:
             "ready again p50 s": sorted(restarts)[len(restarts) // 2],
         },
     )
-    for fault in faults[:20]:
-        print("  fault:", fault)
-    if faults:
-        raise SystemExit(1)
+    return is_faultless(faults)
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        rounds(
-            command_line(
-                __doc__,
-                rounds=100,
-                seed=1,
-                engine=Option("llama", choices=("llama", "sim")),
-                kill_within=1.2,
-                turns_a_session=5,
-            )
-        )
-    )
+    engines = Option("llama", choices=("llama", "sim"))
+    run_bench(rounds, __doc__, rounds=100, seed=1, engine=engines, kill_within=1.2, turns_a_session=5)

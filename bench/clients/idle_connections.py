@@ -12,33 +12,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import resource
 import selectors
 import socket
-import sys
 import time
 
 import psutil
 
-from bench.support import Option, command_line, report
+from bench.device import HANDSHAKE, framed
+from bench.support import Option, report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected
 
 FILES_BESIDE = 200
-HANDSHAKE = (
-    b"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-    b"Sec-WebSocket-Protocol: sessile.v1+json\r\n\r\n"
-)
 FLAGS = ("--engine", "sim", "--journal", "sqlite")
-
-
-def framed(message: dict[str, object]) -> bytes:
-    """A client's text frame; a mask of zeros changes nothing."""
-    data = json.dumps(message).encode()
-    head = bytes((0x81, 0x80 | len(data))) if len(data) < 126 else b"\x81\xfe" + len(data).to_bytes(2, "big")
-    return head + b"\0\0\0\0" + data
 
 
 PONG = framed({"type": "pong"})
@@ -110,12 +97,11 @@ def resident(pid: int) -> int:
     return int(psutil.Process(pid).memory_info().rss)
 
 
-def main(arguments: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> bool:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = arguments.connections + FILES_BESIDE
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        print(f"this needs {wanted} open files a process; the hard limit here is {hard} (ulimit -Hn)", file=sys.stderr)
-        return 2
+        raise SystemExit(f"this needs {wanted} open files a process; the hard limit here is {hard} (ulimit -Hn)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     server = ServerProcess(*FLAGS)
     server.start()
@@ -158,10 +144,8 @@ def main(arguments: argparse.Namespace) -> int:
             "server_cpu_share_while_idle": cpu / arguments.hold_s,
         },
     )
-    return 0 if each <= arguments.bar_kib and not idle.lost else 1
+    return bool(each <= arguments.bar_kib and not idle.lost)
 
 
 if __name__ == "__main__":
-    sys.exit(
-        main(command_line(__doc__, connections=10000, hold_s=30.0, bar_kib=Option(20.0, "exit status 1 above this")))
-    )
+    run_bench(main, __doc__, connections=10000, hold_s=30.0, bar_kib=Option(20.0, "exit status 1 above this"))

@@ -8,29 +8,28 @@ What a round does and what is wrong in one: `tests.support.rounds.sdk_faults`.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 
-from bench.support import command_line, print_faults, report
+from bench.support import is_faultless, report, run_bench
 from tests.support.doors.server_process import ROOT
 
 sys.path.insert(0, str(ROOT / "clients" / "python"))
 from tests.support.rounds.sdk_faults import kills, rounds
 
 
-def main() -> int:
-    given = command_line(__doc__, rounds=0, kills=0, seed="1", at_once=12)
-    wrong = 0
+def main(given: argparse.Namespace) -> bool:
+    good = True
     for name, result in (
         ("sdk_faults", asyncio.run(rounds(given.rounds, given.seed, given.at_once)) if given.rounds else None),
         ("sdk_kills", asyncio.run(kills(given.kills, given.seed)) if given.kills else None),
     ):
         if result is not None:
-            print_faults(result["faults"])
-            wrong += len(result["faults"])
+            good &= is_faultless(result["faults"])
             report(name, {**result, "faults": len(result["faults"])})
-    return 1 if wrong else 0
+    return good
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_bench(main, __doc__, rounds=0, kills=0, seed="1", at_once=12)

@@ -28,16 +28,17 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import Option, command_line, filler, report
-from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
+from bench.support import Option, filler, is_faultless, report, run_bench, spread
 from tests.support.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
 from tests.support.chaos.device import Device, device
 from tests.support.doors.wire_client import TERMINAL
-from tests.support.percentiles import percentile
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
-LLAMA = ("--engine", "llama", "--threads", "1", "--slots", "2")
-VLLM = ("--engine", "vllm", "--model", str(MODEL), "--threads", "1", "--slots", "2", "--context", "2048")
+FLAGS = {
+    "llama": ("--engine", "llama", "--threads", "1", "--slots", "2"),
+    "sim": SIMULATED,
+    "vllm": ("--engine", "vllm", "--model", str(MODEL), "--threads", "1", "--slots", "2", "--context", "2048"),
+}
 SLEEP_S = 10.0
 EARLY = 2  # pieces of text before the earliest kill
 
@@ -127,8 +128,8 @@ async def measured_prefill(
     cluster: ChaosCluster, speaker: Device, session: str, response: str, number: int
 ) -> tuple[float, int]:
     """Seconds that the survivor takes for as many tokens as it had to prefill again, and how many those were."""
-    rows = await cluster.journal.read_usage(LOCAL_PRINCIPAL.tenant, since=UnixMs(0), limit=100_000)
-    again = next(row.recomputed_tokens for row in rows if row.response_id == response)
+    entries = await cluster.store.usage.of_session(key_of(session))
+    again = next(entry.row.recomputed_tokens for entry in entries if entry.row.response_id == response)
     control = await speaker.create()
     asked_at = time.monotonic()
     answer = await speaker.say(control, filler(max(20, again - 40), seed=10_000 + number), tokens=2)
@@ -155,13 +156,12 @@ async def devices(cluster: ChaosCluster) -> AsyncIterator[tuple[Device, Device]]
         yield speaker, reader
 
 
-async def main(arguments: argparse.Namespace) -> None:
+async def main(arguments: argparse.Namespace) -> bool:
     rng = random.Random(arguments.seed)
-    flags = {"llama": LLAMA, "sim": SIMULATED, "vllm": VLLM}[arguments.engine]
     done: list[Round] = []
     python = str(ROOT / ".venv-vllm" / "bin" / "python") if arguments.engine == "vllm" else sys.executable
     async with (
-        chaos_cluster(*flags, names=("r1", "r2", "g1"), python=python) as cluster,
+        chaos_cluster(*FLAGS[arguments.engine], names=("r1", "r2", "g1"), python=python) as cluster,
         devices(cluster) as (speaker, reader),
     ):
         until = time.monotonic() + arguments.seconds
@@ -181,37 +181,25 @@ async def main(arguments: argparse.Namespace) -> None:
             "rounds": len(done),
             "seed": arguments.seed,
             "lost, repeated or changed": len(findings),
-            "moved p50 s": percentile([one.moved_s for one in done], 0.5),
-            "moved p95 s": percentile([one.moved_s for one in done], 0.95),
-            "next token p50 s": percentile([one.next_token_s for one in done], 0.5),
-            "next token p95 s": percentile([one.next_token_s for one in done], 0.95),
-            "next token max s": max(one.next_token_s for one in done),
-            "prefill p50 s": percentile([one.prefill_s for one in done], 0.5),
-            "prefill p95 s": percentile([one.prefill_s for one in done], 0.95),
-            "beyond prefill p50 s": percentile([one.beyond_s for one in done], 0.5),
-            "beyond prefill p95 s": percentile([one.beyond_s for one in done], 0.95),
-            "beyond prefill max s": max(one.beyond_s for one in done),
+            **spread("moved {} s", [one.moved_s for one in done], "p50 p95"),
+            **spread("next token {} s", [one.next_token_s for one in done], "p50 p95 max"),
+            **spread("prefill {} s", [one.prefill_s for one in done], "p50 p95"),
+            **spread("beyond prefill {} s", [one.beyond_s for one in done], "p50 p95 max"),
             "beyond, each ms": [round(one.beyond_s * 1000) for one in done],
         },
     )
-    for each in findings[:20]:
-        print("  finding:", each)
-    if findings:
-        raise SystemExit(1)
+    return is_faultless(findings)
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever was started is ended
-    asyncio.run(
-        main(
-            command_line(
-                __doc__,
-                rounds=25,
-                seed=1,
-                seconds=Option(3600.0, "no round begins after that"),
-                how=Option("kill", choices=("kill", "sleep", "engine")),
-                engine=Option("llama", choices=("llama", "sim", "vllm")),
-                tokens=60,
-            )
-        )
+    run_bench(
+        main,
+        __doc__,
+        rounds=25,
+        seed=1,
+        seconds=Option(3600.0, "no round begins after that"),
+        how=Option("kill", choices=("kill", "sleep", "engine")),
+        engine=Option("llama", choices=tuple(FLAGS)),
+        tokens=60,
     )

@@ -14,7 +14,6 @@ of several tokens at any time).
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import tempfile
 import time
@@ -23,7 +22,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from actors.routing.router import Router
-from bench.support import Option, command_line, filler, report
+from bench.support import Option, filler, report, run_bench, spread
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
@@ -155,10 +154,8 @@ async def idle(bench: Bench, moves: int) -> dict[str, float]:
         story.close()
     return {
         "moves": len(blackouts),
-        "blackout_ms_p50": percentile(blackouts, 0.5) * 1000,
-        "blackout_ms_p95": percentile(blackouts, 0.95) * 1000,
+        **spread("blackout_ms_{}", blackouts, "p50 p95", times=1000),
         "next_turn_ms_p50": percentile(follow_ups, 0.5) * 1000,
-        "re_prefill_ms_p50": percentile(bench.prefills, 0.5) * 1000,
     }
 
 
@@ -176,9 +173,7 @@ async def mid(bench: Bench, moves: int) -> dict[str, float]:
         story.close()
     return {
         "moves": len(stalls),
-        "stall_ms_p50": percentile(stalls, 0.5) * 1000,
-        "stall_ms_p95": percentile(stalls, 0.95) * 1000,
-        "re_prefill_ms_p50": percentile(bench.prefills, 0.5) * 1000,
+        **spread("stall_ms_{}", stalls, "p50 p95", times=1000),
     }
 
 
@@ -191,30 +186,24 @@ async def two_replicas(model: str, tokens: int) -> AsyncIterator[Bench]:
             yield Bench(made, await made.add_gateway("g1"), tokens)
 
 
-async def run(given: argparse.Namespace) -> None:
+async def main(given: argparse.Namespace) -> None:
     engine = "llama" if given.model else "simulated"
     for name, measured, tokens in (("idle", idle, given.idle_tokens), ("mid", mid, given.mid_tokens)):
         if given.only in ("", name):
             async with two_replicas(given.model, tokens) as bench:
-                report(
-                    f"cluster_moves_{name}", {"engine": engine, "tokens": tokens, **await measured(bench, given.moves)}
+                figures = await measured(bench, given.moves) | spread(
+                    "re_prefill_ms_{}", bench.prefills, "p50", times=1000
                 )
-
-
-def main() -> None:
-    asyncio.run(
-        run(
-            command_line(
-                __doc__,
-                moves=20,
-                model=Option("", "a GGUF file; without it engines are simulated"),
-                only=Option("", choices=["", "idle", "mid"]),
-                idle_tokens=4000,
-                mid_tokens=3000,
-            )
-        )
-    )
+                report(f"cluster_moves_{name}", {"engine": engine, "tokens": tokens, **figures})
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        main,
+        __doc__,
+        moves=20,
+        model=Option("", "a GGUF file; without it engines are simulated"),
+        only=Option("", choices=["", "idle", "mid"]),
+        idle_tokens=4000,
+        mid_tokens=3000,
+    )

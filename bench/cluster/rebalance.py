@@ -17,7 +17,7 @@ import random
 
 from actors.cluster.placement import ranking
 from actors.routing.router import Router
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from inference.simulated import SimulatedOptions
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import ReplicaId, SessionId, SessionKey
@@ -107,9 +107,5 @@ def measured(given: argparse.Namespace) -> None:
     )
 
 
-def main() -> None:
-    measured(command_line(__doc__, sessions=64, seconds=20.0, settle_s=15.0, think_s=1.0))
-
-
 if __name__ == "__main__":
-    main()
+    run_bench(measured, __doc__, sessions=64, seconds=20.0, settle_s=15.0, think_s=1.0)

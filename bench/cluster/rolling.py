@@ -11,16 +11,15 @@ length.
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import signal
 import time
 from urllib.parse import urlsplit
 
-from bench.support import command_line, report
+from bench.support import is_faultless, report, run_bench, spread
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device
 from tests.support.chaos.load import Load, load
-from tests.support.percentiles import percentile
 
 
 def errors(devices: list[Device], since: float) -> list[str]:
@@ -90,23 +89,20 @@ async def report_of(name: str, running: Load, since: float, figures: dict[str, o
             "turns": running.turns,
             "handed_off": moves.count("handoff"),
             "other_moves": len(moves) - moves.count("handoff"),
-            "silence_ms_p50": percentile(silences, 0.5) * 1000,
-            "silence_ms_max": max(silences) * 1000,
+            **spread("silence_ms_{}", silences, "p50 max", times=1000),
             "errors": len(found),
             "findings": len(findings),
         },
     )
-    for each in [*found, *findings][:20]:
-        print("  ", each)
+    is_faultless([*found, *findings])
 
 
-def main() -> None:
-    given = command_line(__doc__, open=50, sessions=24)
+async def main(given: argparse.Namespace) -> None:
     if given.open:
-        asyncio.run(drained(given.open))
+        await drained(given.open)
     if given.sessions:
-        asyncio.run(restarted(given.sessions))
+        await restarted(given.sessions)
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(main, __doc__, open=50, sessions=24)

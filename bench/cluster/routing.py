@@ -10,6 +10,7 @@ sessions that the gateway has met; `unmet` ones are looked up in the directory f
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
@@ -22,13 +23,12 @@ from typing import Any
 import msgspec
 
 from actors.routing.router import Router
-from bench.support import command_line, report
+from bench.support import report, run_bench, spread
 from sessions.model import commands as cm
 from sessions.model.request import request_of
 from sessions.model.types import CommandId, SessionKey
 from tests.support.cluster.processes import processes
 from tests.support.cluster.real import ALICE, create, new_id
-from tests.support.percentiles import percentile
 
 NOTES = "SESSILE_BENCH_NOTES"
 
@@ -91,22 +91,19 @@ async def run(rate: float, seconds: float, sessions: int, folder: Path) -> None:
         inside |= msgspec.json.decode(path.read_bytes())
     figures: dict[str, float] = {"commands_per_s": rate, "commands": len(met)}
     for name, took in (("met", met), ("unmet", unmet)):
-        added = [(seconds - inside[id]) * 1000 for id, seconds in took.items()]
-        figures |= {f"{name}_ms_p50": percentile(added, 0.5), f"{name}_ms_p99": percentile(added, 0.99)}
-    whole = [seconds * 1000 for seconds in met.values()]
-    figures |= {"command_ms_p50": percentile(whole, 0.5), "command_ms_p99": percentile(whole, 0.99)}
+        figures |= spread(name + "_ms_{}", [seconds - inside[id] for id, seconds in took.items()], times=1000)
+    figures |= spread("command_ms_{}", list(met.values()), times=1000)
     report("cluster_routing", figures)
 
 
-def main() -> None:
-    given = command_line(__doc__, rate=200.0, seconds=10.0, sessions=200)
+async def main(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
         os.environ[NOTES] = folder  # the replicas inherit it
-        asyncio.run(run(given.rate, given.seconds, given.sessions, Path(folder)))
+        await run(given.rate, given.seconds, given.sessions, Path(folder))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["replica"]:
         replica(sys.argv[1:])
     else:
-        main()
+        run_bench(main, __doc__, rate=200.0, seconds=10.0, sessions=200)

@@ -25,13 +25,12 @@ import uvloop
 
 from actors.routing.router import Router
 from bench.device import Device, DeviceFrame, Happened
-from bench.support import command_line, report
+from bench.support import command_line, report, spread
 from sessions.model.events import OutputTextDelta
 from sessions.ports import Published
 from tests.support.chaos.cluster import chaos_cluster
 from tests.support.cluster.processes import processes
 from tests.support.cluster.real import create, say
-from tests.support.percentiles import percentile
 
 EVENTS_PER_TOKEN = 0.92  # of the simulated engine: its other tokens are beginnings of characters
 SPARE_S = 25.0  # answers go on for so long beyond what is measured
@@ -60,8 +59,7 @@ class Meter:
         events = len(self.late_ms)
         return {
             "events_per_s": events / took,
-            "late_ms_p50": percentile(self.late_ms, 0.50),
-            "late_ms_p99": percentile(self.late_ms, 0.99),
+            **spread("late_ms_{}", self.late_ms),
             "gateway_cpu_us_per_event": used / events * 1e6,
             "gateway_cpu_share": used / took,
         }
@@ -133,7 +131,7 @@ async def inside(streams: int, rate: float, seconds: float, replicas: int, *, pr
         return figures
 
 
-async def run(given: argparse.Namespace) -> None:
+async def main(given: argparse.Namespace) -> None:
     if given.inside or given.profile:
         figures = await inside(given.streams, given.rate, given.seconds, given.replicas, profile=given.profile)
     else:
@@ -143,11 +141,7 @@ async def run(given: argparse.Namespace) -> None:
     report(name, {"streams": given.streams, **figures, "share_of_due": figures["events_per_s"] / due})
 
 
-def main() -> None:
-    uvloop.run(
-        run(command_line(__doc__, streams=250, rate=25.0, seconds=10.0, replicas=2, inside=False, profile=False))
-    )
-
-
 if __name__ == "__main__":
-    main()
+    uvloop.run(
+        main(command_line(__doc__, streams=250, rate=25.0, seconds=10.0, replicas=2, inside=False, profile=False))
+    )

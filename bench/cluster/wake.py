@@ -9,14 +9,14 @@ second's, and `shown` from its sending to the second's sight. Nobody reconnects 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import time
 
 from actors.directory.valkey import ValkeyDirectory
-from bench.support import command_line, report
+from bench.support import report, run_bench, spread
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.device import Device, device
-from tests.support.percentiles import percentile
 from transport.ops.operator_requests import SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
@@ -44,13 +44,13 @@ def seen_at(of: Device, session: str, offset: int) -> float:
     return at
 
 
-async def run(sessions: int) -> None:
+async def main(given: argparse.Namespace) -> None:
     lags: list[float] = []
     totals: list[float] = []
     async with chaos_cluster(*SIMULATED, "--idle-s", str(IDLE_S)) as cluster:
         near, far = cluster.urls
         async with device(near) as speaker, device(far) as reader:
-            names = [await speaker.create() for _ in range(sessions)]
+            names = [await speaker.create() for _ in range(given.sessions)]
             for name in names:
                 await reader.read(name)
             await parked(cluster)
@@ -68,20 +68,13 @@ async def run(sessions: int) -> None:
     report(
         "cluster_wake",
         {
-            "sessions": sessions,
-            "lag_ms_p50": percentile(lags, 0.5) * 1000,
-            "lag_ms_p95": percentile(lags, 0.95) * 1000,
-            "lag_ms_max": max(lags) * 1000,
-            "shown_ms_p50": percentile(totals, 0.5) * 1000,
-            "shown_ms_p95": percentile(totals, 0.95) * 1000,
+            "sessions": given.sessions,
+            **spread("lag_ms_{}", lags, "p50 p95 max", times=1000),
+            **spread("shown_ms_{}", totals, "p50 p95", times=1000),
             "reconnected": reconnected,
         },
     )
 
 
-def main() -> None:
-    asyncio.run(run(command_line(__doc__, sessions=30).sessions))
-
-
 if __name__ == "__main__":
-    main()
+    run_bench(main, __doc__, sessions=30)

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from bench.support import command_line, filler, report
+from bench.support import filler, report, run_bench, spread
 from inference.llama.http import HttpClient
 from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.doors.wire_client import connected
@@ -58,7 +58,7 @@ async def num_busy(http: HttpClient) -> int:
     return sum(slot.is_processing for slot in msgspec.json.decode(body, type=list[_Slot]))
 
 
-async def main(arguments: argparse.Namespace) -> None:
+async def main(arguments: argparse.Namespace) -> bool:
     chance = random.Random(arguments.seed)
     late: list[dict[str, Any]] = []
     freed: dict[str, list[float]] = {"decode": [], "prefill": []}
@@ -112,19 +112,16 @@ async def main(arguments: argparse.Namespace) -> None:
         {
             "rounds": arguments.rounds,
             "cancel answered p50 ms": percentile(answers, 0.5) * 1000,
-            "slot free in decode, p50 ms": percentile(freed["decode"], 0.5) * 1000,
-            "slot free in decode, p99 ms": percentile(freed["decode"], 0.99) * 1000,
-            "slot free in prefill, p50 ms": percentile(freed["prefill"], 0.5) * 1000,
-            "slot free in prefill, p99 ms": percentile(freed["prefill"], 0.99) * 1000,
+            **spread("slot free in decode, {} ms", freed["decode"], times=1000),
+            **spread("slot free in prefill, {} ms", freed["prefill"], times=1000),
             "beyond the round's longest step, p99 ms (bar 100)": percentile(over, 0.99) * 1000,
             "events after the answer": len(late),
         },
     )
-    if late:
-        raise SystemExit(1)
+    return not late
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
         sys.exit(serve(sys.argv[2:]))
-    asyncio.run(main(command_line(__doc__, rounds=100, seed=1)))
+    run_bench(main, __doc__, rounds=100, seed=1)

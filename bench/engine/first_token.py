@@ -9,24 +9,19 @@ later starts ready in ≤ 5 s. Package caches of the machine are used if there a
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
+from deploy.cluster import free_port
 from tests.support.doors.server_process import READY, ROOT
 from tests.support.doors.wire_client import connected
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def first_delta(port: int) -> None:
@@ -65,7 +60,7 @@ def served(folder: Path) -> tuple[float, float]:
         process.wait(timeout=60)
 
 
-def main() -> None:
+def main(_: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="sessile-fresh-") as scratch:
         folder = Path(scratch) / "sessile"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
@@ -82,5 +77,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    command_line(__doc__)
-    main()
+    run_bench(main, __doc__)

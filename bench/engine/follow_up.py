@@ -10,11 +10,10 @@ reused, TTFT ≤ 1.15 × the direct request's.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 
 from bench.peer import LlamaServerProcess
-from bench.support import command_line, filler, report
+from bench.support import filler, report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected
 from tests.support.percentiles import percentile
@@ -72,4 +71,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, turns=12)))
+    run_bench(main, __doc__, turns=12)

@@ -12,34 +12,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
-from bench.support import command_line, lower_bound, report
+from bench.peer import MODEL
+from bench.support import lower_bound, report, run_bench
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.model.generation import Chunk, GenerationRequest
-from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
-from sessions.ports import ChatMessage
-from tests.support.doors.server_process import ROOT
+from sessions.model.generation import Chunk
+from sessions.model.types import Tokens
+from tests.support.engines.engines import key, prompt_of, request
 from tests.support.percentiles import percentile
 
-MODEL: Path = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+Side = Callable[[int, Tokens, int], Awaitable[float]]  # seconds to the first token: number, prompt, tokens
 
 
-async def through_engine(engine: LlamaEngine, number: int, prompt: list[int], tokens: int) -> float:
+async def through_engine(engine: LlamaEngine, number: int, prompt: Tokens, tokens: int) -> float:
     """Seconds to the first token."""
-    request = GenerationRequest(
-        key=SessionKey(TenantId("bench"), SessionId(f"s{number}")),
-        response_id=ResponseId("r"),
-        generation=1,
-        prompt=prompt,
-        sampling=Sampling(temperature=0),
-        seed=1,
-        max_tokens=tokens,
-    )
     started, first, seen = time.perf_counter(), 0.0, 0
-    async for item in engine.generate(request):
+    async for item in engine.generate(request(key(f"s{number}"), prompt, max_tokens=tokens)):
         if isinstance(item, Chunk):
             first = first or time.perf_counter() - started
             seen += len(item.tokens)
@@ -47,10 +39,10 @@ async def through_engine(engine: LlamaEngine, number: int, prompt: list[int], to
     return first
 
 
-async def straight(host: str, port: int, slot: int, prompt: list[int], tokens: int) -> float:
+async def straight(host: str, port: int, slot: int, prompt: Tokens, tokens: int) -> float:
     body = msgspec.json.encode(
         {
-            "prompt": prompt,
+            "prompt": list(prompt),
             "id_slot": slot,
             "cache_prompt": True,
             "stream": True,
@@ -76,33 +68,28 @@ async def main(arguments: argparse.Namespace) -> None:
     )
     await engine.start()
     host, port = engine.address
-    tokenizer = engine.tokenizer
-    prompts: list[list[int]] = []
-    for number in range(arguments.streams):
-        text = f"Tell me a very long story about the sea, chapter {number}."
-        message = await tokenizer.message(ChatMessage(role="user", text=text))
-        prompts.append([*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening])
+    opening = await engine.tokenizer.opening(None, ())
+    prompts = [
+        await prompt_of(engine, f"Tell me a very long story about the sea, chapter {number}.", before=opening)
+        for number in range(arguments.streams)
+    ]
+    ours, theirs = partial(through_engine, engine), partial(straight, host, port)
 
-    async def ours(count: int, tokens: int) -> tuple[float, list[float]]:
+    async def run(side: Side, count: int, tokens: int) -> tuple[float, list[float]]:
         started = time.perf_counter()
-        firsts = await asyncio.gather(*(through_engine(engine, n, prompts[n], tokens) for n in range(count)))
+        firsts = await asyncio.gather(*(side(n, prompts[n], tokens) for n in range(count)))
         return count * tokens / (time.perf_counter() - started), firsts
 
-    async def theirs(count: int, tokens: int) -> tuple[float, list[float]]:
-        started = time.perf_counter()
-        firsts = await asyncio.gather(*(straight(host, port, n, prompts[n], tokens) for n in range(count)))
-        return count * tokens / (time.perf_counter() - started), firsts
-
-    await ours(arguments.streams, 8)  # every prompt is resident from here on, for both sides
+    await run(ours, arguments.streams, 8)  # every prompt is resident from here on, for both sides
     ratios, rates, first_ours, first_theirs = [], [], [], []
     for pair in range(arguments.pairs):
-        sides = (ours, theirs) if pair % 2 else (theirs, ours)
-        results = {side: (await side(arguments.streams, arguments.tokens))[0] for side in sides}
+        sides: tuple[Side, ...] = (ours, theirs) if pair % 2 else (theirs, ours)
+        results = {side: (await run(side, arguments.streams, arguments.tokens))[0] for side in sides}
         ratios.append(results[ours] / results[theirs])
         rates.append(results[ours])
         for _ in range(10):
-            first_ours += (await ours(1, 1))[1]
-            first_theirs += (await theirs(1, 1))[1]
+            first_ours += (await run(ours, 1, 1))[1]
+            first_theirs += (await run(theirs, 1, 1))[1]
     await engine.close()
     report(
         "engine_overhead",
@@ -121,4 +108,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, streams=8, tokens=64, pairs=10)))
+    run_bench(main, __doc__, streams=8, tokens=64, pairs=10)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from bench.peer import MODEL
-from bench.support import Option, command_line, filler, report
+from bench.support import Option, filler, report, run_bench
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Sampling
@@ -67,4 +67,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, tokens=1536, beside=Option([0, 1, 3], choices=range(SLOTS)))))
+    run_bench(main, __doc__, tokens=1536, beside=Option([0, 1, 3], choices=range(SLOTS)))

@@ -11,6 +11,7 @@ the 95% lower bound of the ratio is 0.95 or more at each number of streams.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from bench.engine.vllm_support import BLOCK, VllmTurn, answer_to, endings, options, peer, running, served, settle, words
 from bench.pairs import ORDER
-from bench.support import Option, command_line, lower_bound, report
+from bench.support import Option, lower_bound, report, run_bench
 
 BAR = 0.95
 PROMPT = 96
@@ -84,11 +85,10 @@ def _rate(turns: list[VllmTurn], elapsed_s: float, tokens: int) -> float:
     return len(turns) * tokens / elapsed_s
 
 
-def main() -> None:
-    arguments = command_line(__doc__, pairs=10, streams=[1, 8, 32], answer=Option(64, "tokens of each answer"))
+async def main(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as scratch:
-        asyncio.run(compare(Path(scratch), arguments.pairs, arguments.streams, arguments.answer))
+        await compare(Path(scratch), arguments.pairs, arguments.streams, arguments.answer)
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(main, __doc__, pairs=10, streams=[1, 8, 32], answer=Option(64, "tokens of each answer"))

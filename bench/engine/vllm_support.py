@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from deploy.cluster import free_port
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine, VllmOptions
 from sessions.model.generation import Chunk, Finish, GenerationRequest
@@ -137,14 +137,8 @@ async def peer(blocks: int, slots: int, window: int) -> AsyncIterator[httpx.Asyn
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--port", str(port)]
     command += ["--host", "127.0.0.1", "--dtype", "bfloat16", "--enforce-eager", "--block-size", str(BLOCK)]
     command += ["--num-gpu-blocks-override", str(blocks), "--kv-cache-memory-bytes", str(1 << 30)]
-    command += [
-        "--max-model-len",
-        str(window),
-        "--max-num-seqs",
-        str(slots),
-        "--enable-prefix-caching",
-        "--enable-prompt-tokens-details",
-    ]
+    command += ["--max-model-len", str(window), "--max-num-seqs", str(slots)]
+    command += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
     command += ["--distributed-executor-backend", "uni", "--served-model-name", "m", "--disable-log-stats"]
     async with _healthy(command, port, environment) as client:
         yield client
@@ -162,13 +156,6 @@ async def routed(servers: int, blocks: int, slots: int, window: int) -> AsyncIte
         command += ["--prometheus-port", str(free_port())]
         command += ["--worker-urls", *(str(each.base_url).rstrip("/") for each in peers)]
         yield await stack.enter_async_context(_healthy(command, port, dict(os.environ)))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from bench.support import Option, command_line
+from bench.support import Option, run_bench
 from persistence import open_store
 from sessions.governance.audit_verify import verify
 from sessions.model.audit import Audited
@@ -32,6 +33,7 @@ from tests.support.stores.journals import ACME, NOW, a_command, delta, grant, ke
 from tests.support.stores.postgres_server import PostgresServer
 
 SESSIONS = 16
+KINDS = ("sqlite", "postgres")
 FOUND = Finding(
     category="pii/email",
     action="redact",
@@ -99,36 +101,21 @@ async def compare(store: Store, kind: str, pairs: int, seconds: float) -> None:
     print(f"  verdict     {'within noise' if within else f'above noise: the median is below {worst:.3f}'}")
 
 
-async def run(arguments: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.journal in ("sqlite", "both"):
-            sqlite = open_store("sqlite", folder=Path(folder) / "sqlite")
-            await sqlite.open()
-            try:
-                await compare(sqlite, "sqlite", arguments.pairs, arguments.seconds)
-            finally:
-                await sqlite.close()
-        if arguments.journal in ("postgres", "both"):
-            server = PostgresServer()
-            server.start()
-            try:
-                postgres = open_store(server.dsn, folder=Path(folder) / "postgres")
-                await postgres.open()
-                try:
-                    await compare(postgres, "postgres", arguments.pairs, arguments.seconds)
-                finally:
-                    await postgres.close()
-            finally:
-                server.stop()
-
-
-def main() -> None:
-    asyncio.run(
-        run(
-            command_line(__doc__, pairs=10, seconds=1.5, journal=Option("both", choices=("sqlite", "postgres", "both")))
-        )
-    )
+async def main(arguments: argparse.Namespace) -> None:
+    for kind in KINDS if arguments.journal == "both" else (arguments.journal,):
+        async with contextlib.AsyncExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            url = kind
+            if kind == "postgres":
+                server = PostgresServer()
+                server.start()
+                stack.callback(server.stop)
+                url = server.dsn
+            store = open_store(url, folder=Path(folder))
+            await store.open()
+            stack.push_async_callback(store.close)
+            await compare(store, kind, arguments.pairs, arguments.seconds)
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(main, __doc__, pairs=10, seconds=1.5, journal=Option("both", choices=(*KINDS, "both")))

@@ -13,16 +13,15 @@ thing from one that does not exist, and afterwards the victim's log and keys sta
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import random
-import sys
 import time
 from collections import Counter
 from typing import Any
 
 import structlog
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from tests.support.authorisation.entries import Names
 from tests.support.authorisation.generated import doors, one
 from tests.support.authorisation.matrix import ENTRIES, askers, judged, missing
@@ -65,13 +64,12 @@ async def measure(attempts: int, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    given = command_line(__doc__, attempts=10000, seed=1)
+async def main(given: argparse.Namespace) -> bool:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    figures = asyncio.run(measure(given.attempts, given.seed))
+    figures = await measure(given.attempts, given.seed)
     report("authorisation", figures)
-    return 0 if figures["verdict"] == "met" else 1
+    return bool(figures["verdict"] == "met")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_bench(main, __doc__, attempts=10000, seed=1)

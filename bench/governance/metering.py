@@ -9,29 +9,20 @@ each row at least once, and what it has without repetitions is the table. A roun
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import argparse
 
-from bench.support import Option, command_line, print_faults, report
+from bench.support import Option, is_faultless, report, run_bench
 from tests.support.rounds.metering import rounds
 
 
-def main() -> int:
-    given = command_line(
-        __doc__,
-        rounds=200,
-        seed=1,
-        clients=6,
-        kill_within=1.2,
-        kafka=Option(False, "the rows go to Kafka and not to Valkey"),
-    )
+async def main(given: argparse.Namespace) -> bool:
     how = {"clients": given.clients, "kill_within_s": given.kill_within, "kafka": given.kafka}
-    figures = asyncio.run(rounds(given.rounds, seed=given.seed, **how))
+    figures = await rounds(given.rounds, seed=given.seed, **how)
     faults = figures.pop("faults")
     report("metering", {**figures, "faults": len(faults), "verdict": "met" if not faults else "NOT met"})
-    print_faults(faults)
-    return 1 if faults else 0
+    return is_faultless(faults)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    kafka = Option(False, "the rows go to Kafka and not to Valkey")
+    run_bench(main, __doc__, rounds=200, seed=1, clients=6, kill_within=1.2, kafka=kafka)

@@ -16,7 +16,6 @@ the disk's speed has just changed (`regret_p95_changed` is theirs alone).
 from __future__ import annotations
 
 import argparse
-import asyncio
 import io
 import random
 import tempfile
@@ -24,8 +23,8 @@ import time
 from pathlib import Path
 
 import inference.kv.disk
-from bench.kv.engine_kv import MODEL
-from bench.support import command_line, report
+from bench.peer import MODEL
+from bench.support import report, run_bench, spread
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.cost import CostModel, RestoreChoice
 from inference.kv.envelope import SnapshotRefused
@@ -34,8 +33,9 @@ from inference.kv.promotion import Promotions
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
-from sessions.model.generation import Chunk, GenerationRequest
-from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
+from sessions.model.generation import Chunk
+from sessions.model.types import SessionKey
+from tests.support.engines.engines import key, request
 from tests.support.percentiles import percentile
 
 
@@ -104,18 +104,9 @@ class Waits:
             raise
 
 
-async def first_token(engine: LlamaEngine, key: SessionKey, prompt: tuple[int, ...]) -> float:
-    request = GenerationRequest(
-        key=key,
-        response_id=ResponseId("r"),
-        generation=1,
-        prompt=prompt,
-        sampling=Sampling(temperature=0),
-        seed=1,
-        max_tokens=1,
-    )
+async def first_token(engine: LlamaEngine, who: SessionKey, prompt: tuple[int, ...]) -> float:
     begun, first = time.perf_counter(), 0.0
-    async for item in engine.generate(request):
+    async for item in engine.generate(request(who, prompt, max_tokens=1)):
         if isinstance(item, Chunk):
             first = first or time.perf_counter() - begun
     return first
@@ -155,9 +146,9 @@ async def main(arguments: argparse.Namespace) -> None:
         slot_kv = engine._slot_kv
         waits = Waits(slot_kv.tiers._promotions)
         text = tuple(await engine.tokenizer.text("rivers and mountains and the long road between them " * 400))
-        keys = {size: SessionKey(TenantId("bench"), SessionId(f"s{size}")) for size in arguments.sizes}
-        for size, key in keys.items():
-            await first_token(engine, key, text[:size])
+        keys = {size: key(f"s{size}") for size in arguments.sizes}
+        for size, who in keys.items():
+            await first_token(engine, who, text[:size])
             await lay_down(engine)
             await empty(engine)
         for _ in range(arguments.rounds):
@@ -198,9 +189,7 @@ async def main(arguments: argparse.Namespace) -> None:
         {
             "cells": len(regrets),
             "restored": restores,
-            "regret_p50": percentile(regrets, 0.5),
-            "regret_p95": percentile(regrets, 0.95),
-            "regret_max": max(regrets),
+            **spread("regret_{}", regrets, "p50 p95 max"),
             "regret_p95_changed": percentile(changed, 0.95),
             "bar_p95": 0.15,
             "regret_p95_by_the_clock": percentile(by_the_clock, 0.95),
@@ -211,10 +200,5 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(
-            command_line(
-                __doc__, sizes=[128, 256, 512, 1024], mb_per_s=[1.5, 3.0, 6.0, 12.0, 25.0, 100.0], rounds=2, seed=1
-            )
-        )
-    )
+    speeds = [1.5, 3.0, 6.0, 12.0, 25.0, 100.0]
+    run_bench(main, __doc__, sizes=[128, 256, 512, 1024], mb_per_s=speeds, rounds=2, seed=1)

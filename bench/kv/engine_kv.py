@@ -15,15 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support import Option, command_line, report
+from bench.peer import MODEL
+from bench.support import Option, report, run_bench, spread
 from inference.llama import LlamaEngine, LlamaOptions
-from sessions.model.generation import Chunk, Finish, GenerationRequest
-from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
-from sessions.ports import ChatMessage
-from tests.support.doors.server_process import ROOT
+from sessions.model.generation import Chunk, Finish
+from tests.support.engines.engines import key, prompt_of, request
 from tests.support.percentiles import percentile
-
-MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 class SavesLate(LlamaEngine):
@@ -39,7 +36,7 @@ class Talk:
 
     def __init__(self, engine: LlamaEngine, name: str) -> None:
         self.engine = engine
-        self.key = SessionKey(TenantId("bench"), SessionId(name))
+        self.key = key(name)
         self.ledger: tuple[int, ...] = ()
         self.cached = 0
 
@@ -50,28 +47,17 @@ class Talk:
 
     async def turn(self, text: str, max_tokens: int) -> tuple[float, Finish]:
         """(seconds to the first token, the finish)"""
-        tokenizer = self.engine.tokenizer
-        message = await tokenizer.message(ChatMessage(role="user", text=text))
-        prompt = (*self.ledger, *message, *tokenizer.answer_opening)
-        request = GenerationRequest(
-            key=self.key,
-            response_id=ResponseId("r"),
-            generation=1,
-            prompt=prompt,
-            sampling=Sampling(temperature=0),
-            seed=1,
-            max_tokens=max_tokens,
-        )
+        prompt = await prompt_of(self.engine, text, before=self.ledger)
         started, first, finish = time.perf_counter(), 0.0, None
         answer: list[int] = []
-        async for item in self.engine.generate(request):
+        async for item in self.engine.generate(request(self.key, prompt, max_tokens=max_tokens)):
             if isinstance(item, Chunk):
                 first = first or time.perf_counter() - started
                 answer += item.tokens
             else:
                 finish = item
         assert finish is not None
-        self.ledger = (*prompt, *answer, *tokenizer.answer_closing)
+        self.ledger = (*prompt, *answer, *self.engine.tokenizer.answer_closing)
         return first, finish
 
 
@@ -120,8 +106,7 @@ async def main(arguments: argparse.Namespace) -> None:
             "save_late": arguments.save_late,
             "context_tokens": arguments.context,
             "reprefill_ttft_s_p50": percentile(cold, 0.5),
-            "returning_ttft_s_p50": percentile(back, 0.5),
-            "returning_ttft_s_p95": percentile(back, 0.95),
+            **spread("returning_ttft_s_{}", back, "p50 p95"),
             "ratio_p50": percentile(back, 0.5) / percentile(cold, 0.5),
             "bar": 0.25,
             "recomputed_share": recomputed / reusable,
@@ -131,18 +116,15 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(
-            command_line(
-                __doc__,
-                slots=2,
-                sessions=Option(0, "0: four for each slot"),
-                turns=3,
-                context=3000,
-                answer=16,
-                at_once=1,
-                save_late=False,
-                host_mb=1000,
-            )
-        )
+    run_bench(
+        main,
+        __doc__,
+        slots=2,
+        sessions=Option(0, "0: four for each slot"),
+        turns=3,
+        context=3000,
+        answer=16,
+        at_once=1,
+        save_late=False,
+        host_mb=1000,
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskEntry
 from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker
@@ -105,4 +105,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(command_line(__doc__, snapshots=20000, pairs=30))
+    run_bench(main, __doc__, snapshots=20000, pairs=30)

@@ -11,12 +11,12 @@ edited: bar: only tokens after the fork are computed.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import tempfile
 from pathlib import Path
 
-from bench.kv.engine_kv import MODEL, Talk
-from bench.support import command_line, report
+from bench.kv.engine_kv import Talk
+from bench.peer import MODEL
+from bench.support import report, run_bench, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from persistence.keys import MemoryKeyStore
 from tests.support.percentiles import percentile
@@ -92,8 +92,7 @@ async def main(arguments: argparse.Namespace) -> None:
         {
             "context_tokens": len(ledger),
             "cold_ttft_s_p50": percentile(cold, 0.5),
-            "restored_ttft_s_p50": percentile(restored, 0.5),
-            "restored_ttft_s_max": max(restored),
+            **spread("restored_ttft_s_{}", restored, "p50 max"),
             "times_faster_p50": percentile(cold, 0.5) / percentile(restored, 0.5),
             "times_faster_worst": min(cold) / max(restored),
             "bar": 10,
@@ -111,4 +110,4 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(command_line(__doc__, context=4000, rounds=3)))
+    run_bench(main, __doc__, context=4000, rounds=3)

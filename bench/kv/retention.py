@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from inference.kv.eviction_rank import ReturnModel, SilenceKind, silence_kind
 
 BLOCK_TOKENS = 512
@@ -174,4 +174,4 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(command_line(__doc__, "trace", blocks=[10000, 20000, 30000]))
+    run_bench(main, __doc__, "trace", blocks=[10000, 20000, 30000])

@@ -54,13 +54,12 @@ from bench.engine.vllm_support import (
     settle,
     words,
 )
-from bench.support import lower_bound, report
+from bench.support import Option, lower_bound, report, run_bench, spread
 from inference.tokens import as_tokens
 from inference.vllm.engine import VllmEngine
 from persistence.keys import MemoryKeyStore
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import SessionId, SessionKey, TenantId
-from tests.support.percentiles import percentile
 
 WINDOW = 4096  # of the fleet: vLLM starts with no fewer blocks than one context takes
 
@@ -78,15 +77,15 @@ async def second_turn(engine: VllmEngine, chance: random.Random, tokens: int) ->
     return later, resident
 
 
-async def restore(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
+async def restore(folder: Path, given: argparse.Namespace) -> None:
     chance = random.Random(4)
     cold: list[VllmTurn] = []
     restored: list[VllmTurn] = []
-    async with running(options(folder, dtype)) as engine:
-        later, resident = await second_turn(engine, chance, tokens)
+    async with running(options(folder, given.dtype)) as engine:
+        later, resident = await second_turn(engine, chance, given.tokens)
         await empty(engine)
         same = (await answer_to(engine, "alone", later, 16)).tokens == resident.tokens
-        for number in range(pairs):
+        for number in range(given.pairs):
             await settle(engine)
             await empty(engine)
             cold.append(await answer_to(engine, f"cold{number}", words(chance, len(later)), 16))
@@ -95,66 +94,59 @@ async def restore(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
             await empty(engine)
             restored.append(await answer_to(engine, "s", later, 16))
             same = same and restored[-1].tokens == resident.tokens
+    figures = {"dtype": given.dtype, "tokens": len(later), **restored_figures(cold, restored, resident)}
+    report("vllm restore", {**figures, "cold_resident_restored_equal": same})
+
+
+def restored_figures(cold: list[VllmTurn], restored: list[VllmTurn], resident: VllmTurn) -> dict[str, Any]:
+    """Pairs of a cold turn and the same one from what was kept, beside the turn that found everything in place."""
     ratios = [c.ttft_s / r.ttft_s for c, r in zip(cold, restored, strict=True)]
-    report(
-        "vllm restore",
-        {
-            "dtype": dtype,
-            "tokens": len(later),
-            "pairs": pairs,
-            "cold_ttft_s_p50": percentile([t.ttft_s for t in cold], 0.5),
-            "restored_ttft_s_p50": percentile([t.ttft_s for t in restored], 0.5),
-            "resident_ttft_s": resident.ttft_s,
-            "cold_over_restored_mean": sum(ratios) / len(ratios),
-            "cold_over_restored_lower_bound": lower_bound(ratios),
-            "restored_tokens_cached": restored[-1].cached,
-            "cold_resident_restored_equal": same,
-        },
-    )
+    return {
+        "pairs": len(ratios),
+        **spread("cold_ttft_s_{}", [t.ttft_s for t in cold], "p50"),
+        **spread("restored_ttft_s_{}", [t.ttft_s for t in restored], "p50"),
+        "resident_ttft_s": resident.ttft_s,
+        **ratio_figures("cold_over_restored", ratios),
+        "cold_over_restored_least": min(ratios),
+        "bar": 10.0,
+        "restored_tokens_cached": restored[-1].cached,
+    }
+
+
+def ratio_figures(name: str, ratios: list[float]) -> dict[str, float]:
+    return {
+        f"{name}_mean": sum(ratios) / len(ratios),
+        f"{name}_lower_bound": lower_bound(ratios) if len(ratios) > 1 else 0.0,
+    }
 
 
 # -- on engines that have just started -------------------------------------------------------------------------
 
 
-async def fresh(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
+async def fresh(folder: Path, given: argparse.Namespace) -> None:
     chance, keys = random.Random(4), MemoryKeyStore()
-    async with running(options(folder, dtype), keys) as engine:
-        later, resident = await second_turn(engine, chance, tokens)
+    async with running(options(folder, given.dtype), keys) as engine:
+        later, resident = await second_turn(engine, chance, given.tokens)
     cold: list[VllmTurn] = []
     restored: list[VllmTurn] = []
-    for number in range(pairs):
+    for number in range(given.pairs):
         for side in (restored, cold) if number % 2 else (cold, restored):
             kept = {} if side is restored else {"disk_folder": None}
-            async with running(options(folder, dtype, **kept), keys) as engine:
+            async with running(options(folder, given.dtype, **kept), keys) as engine:
                 side.append(await answer_to(engine, "s", later, 16))
-    ratios = [c.ttft_s / r.ttft_s for c, r in zip(cold, restored, strict=True)]
-    report(
-        "vllm restore on a fresh engine, from disk, encrypted",
-        {
-            "dtype": dtype,
-            "tokens": len(later),
-            "pairs": pairs,
-            "cold_ttft_s_p50": percentile([t.ttft_s for t in cold], 0.5),
-            "restored_ttft_s_p50": percentile([t.ttft_s for t in restored], 0.5),
-            "resident_ttft_s": resident.ttft_s,
-            "cold_over_restored_mean": sum(ratios) / len(ratios),
-            "cold_over_restored_lower_bound": lower_bound(ratios) if pairs > 1 else 0.0,
-            "cold_over_restored_least": min(ratios),
-            "bar": 10.0,
-            "tokens_cached": restored[-1].cached,
-            "cold_resident_restored_equal": all(t.tokens == resident.tokens for t in (*cold, *restored)),
-        },
-    )
+    figures = {"dtype": given.dtype, "tokens": len(later), **restored_figures(cold, restored, resident)}
+    same = all(t.tokens == resident.tokens for t in (*cold, *restored))
+    report("vllm restore on a fresh engine, from disk, encrypted", {**figures, "cold_resident_restored_equal": same})
 
 
 # -- edit ----------------------------------------------------------------------------------------------------
 
 
-async def edit(folder: Path, tokens: int, dtype: str) -> None:
+async def edit(folder: Path, given: argparse.Namespace) -> None:
     chance, keys = random.Random(8), MemoryKeyStore()
     turns, answer, fork, each = 10, 40, 0, 0
     prompts: list[list[int]] = []
-    figures: dict[str, Any] = {"dtype": dtype, "turns": turns}
+    figures: dict[str, Any] = {"dtype": given.dtype, "turns": turns}
 
     async def answer_again(engine: VllmEngine, place: str) -> None:
         """Turn 5, in other words."""
@@ -169,9 +161,9 @@ async def edit(folder: Path, tokens: int, dtype: str) -> None:
         figures[f"{place}_all_computed_ttft_s"] = alone.ttft_s
         figures[f"{place}_equal"] = alone.cached == 0 and got.tokens == alone.tokens
 
-    async with running(options(folder, dtype), keys) as engine:
+    async with running(options(folder, given.dtype), keys) as engine:
         conversation: list[int] = []
-        each = tokens // turns - answer
+        each = given.tokens // turns - answer
         for number in range(turns):
             if number == 4:
                 fork = len(conversation)
@@ -183,7 +175,7 @@ async def edit(folder: Path, tokens: int, dtype: str) -> None:
         await answer_again(engine, "device")
         await empty(engine)
         await answer_again(engine, "host")
-    async with running(options(folder, dtype), keys) as engine:
+    async with running(options(folder, given.dtype), keys) as engine:
         await answer_again(engine, "disk")
     report("vllm edit of turn 5 of 10", figures)
 
@@ -191,17 +183,17 @@ async def edit(folder: Path, tokens: int, dtype: str) -> None:
 # -- move ----------------------------------------------------------------------------------------------------
 
 
-async def move(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
+async def move(folder: Path, given: argparse.Namespace) -> None:
     chance, key = random.Random(9), SessionKey(TenantId("bench"), SessionId("s"))
     took: dict[str, list[float]] = {"moved": [], "computed": []}
     same, missing = True, []
     async with (
-        running(options(folder / "source", dtype)) as source,
-        running(options(folder / "target", dtype, disk_folder=None)) as target,
+        running(options(folder / "source", given.dtype)) as source,
+        running(options(folder / "target", given.dtype, disk_folder=None)) as target,
     ):
         banned = endings(source)
-        conversation = words(chance, tokens)
-        for number in range(pairs):
+        conversation = words(chance, given.tokens)
+        for number in range(given.pairs):
             said: list[int] = []
             async with contextlib.aclosing(
                 cast(AsyncGenerator[Any], source.generate(request("s", conversation, 600, banned)))
@@ -229,14 +221,12 @@ async def move(folder: Path, pairs: int, tokens: int, dtype: str) -> None:
     report(
         "vllm session that moves in mid-answer",
         {
-            "dtype": dtype,
+            "dtype": given.dtype,
             "tokens": len(ledger),
-            "pairs": pairs,
-            "moved_s_p50": percentile(took["moved"], 0.5),
-            "moved_s_max": max(took["moved"]),
-            "computed_s_p50": percentile(took["computed"], 0.5),
-            "computed_over_moved_mean": sum(ratios) / len(ratios),
-            "computed_over_moved_lower_bound": lower_bound(ratios) if pairs > 1 else 0.0,
+            "pairs": given.pairs,
+            **spread("moved_s_{}", took["moved"], "p50 max"),
+            **spread("computed_s_{}", took["computed"], "p50"),
+            **ratio_figures("computed_over_moved", ratios),
             "tokens_not_moved_max": max(missing),
             "goes_on_as_the_first": same,
         },
@@ -254,8 +244,8 @@ async def hear(stream: AsyncIterator[Chunk | Finish], said: list[int], enough: i
 # -- write-through -------------------------------------------------------------------------------------------
 
 
-async def write_through(folder: Path, pairs: int, streams: int, tokens: int) -> None:
-    chance = random.Random(5)
+async def write_through(folder: Path, given: argparse.Namespace) -> None:
+    chance, pairs, streams, tokens = random.Random(5), given.pairs, given.streams, given.answer
     ratios = []
     rates: dict[bool, list[float]] = {True: [], False: []}
     async with running(options(folder, "bfloat16", disk_folder=None)) as engine:
@@ -289,8 +279,7 @@ async def write_through(folder: Path, pairs: int, streams: int, tokens: int) -> 
             "tokens_each": tokens,
             "tokens_per_s_with": sum(rates[True]) / pairs,
             "tokens_per_s_without": sum(rates[False]) / pairs,
-            "ratio_mean": sum(ratios) / pairs,
-            "ratio_lower_bound": lower_bound(ratios),
+            **ratio_figures("ratio", ratios),
             "snapshots_saved": saved,
         },
     )
@@ -335,8 +324,7 @@ class Played(NamedTuple):
 def figures_of(name: str, played: list[Played]) -> dict[str, float]:
     firsts = [second for each in played for second in each.follow_ups_s]
     return {
-        f"{name}_ttft_ms_p50": 1000 * percentile(firsts, 0.5),
-        f"{name}_ttft_ms_p95": 1000 * percentile(firsts, 0.95),
+        **spread(name + "_ttft_ms_{}", firsts, "p50 p95", times=1000),
         f"{name}_tokens_per_s": sum(each.tokens_per_s for each in played) / len(played),
         f"{name}_recomputed_share": 1 - sum(each.reused for each in played) / sum(each.reusable for each in played),
     }
@@ -401,7 +389,8 @@ async def theirs(fleet: Fleet, servers: int) -> AsyncIterator[One]:
         yield one
 
 
-async def fleet_against(folder: Path, fleet: Fleet, servers: int, pairs: int) -> None:
+async def fleet_against(folder: Path, given: argparse.Namespace) -> None:
+    fleet, servers, pairs = Fleet(given.sessions, given.turns, given.opening), given.servers, given.pairs
     own: list[Played] = []
     vllm: list[Played] = []
     async with ours(folder, fleet, servers) as our_one, theirs(fleet, servers) as their_one:
@@ -423,36 +412,33 @@ async def fleet_against(folder: Path, fleet: Fleet, servers: int, pairs: int) ->
     report("vllm fleet", figures)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("restore", "fresh", "edit", "move", "write-through", "fleet"))
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--dtype", default="float32", help="in bfloat16 outputs may differ at a near-tie")
-    parser.add_argument("--tokens", type=int, default=4096, help="of the session")
-    parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--answer", type=int, default=96, help="write-through: tokens of each answer")
-    parser.add_argument("--servers", type=int, default=1, help="fleet: engines, and servers behind a router")
-    parser.add_argument("--sessions", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--opening", type=int, default=2500)
-    arguments = parser.parse_args()
+RUNS = {
+    "restore": restore,
+    "fresh": fresh,
+    "edit": edit,
+    "move": move,
+    "write-through": write_through,
+    "fleet": fleet_against,
+}
+
+
+async def main(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as scratch:
-        folder = Path(scratch)
-        match arguments.what:
-            case "restore":
-                asyncio.run(restore(folder, arguments.pairs, arguments.tokens, arguments.dtype))
-            case "fresh":
-                asyncio.run(fresh(folder, arguments.pairs, arguments.tokens, arguments.dtype))
-            case "edit":
-                asyncio.run(edit(folder, arguments.tokens, arguments.dtype))
-            case "move":
-                asyncio.run(move(folder, arguments.pairs, arguments.tokens, arguments.dtype))
-            case "write-through":
-                asyncio.run(write_through(folder, arguments.pairs, arguments.streams, arguments.answer))
-            case _:
-                fleet = Fleet(arguments.sessions, arguments.turns, arguments.opening)
-                asyncio.run(fleet_against(folder, fleet, arguments.servers, arguments.pairs))
+        await RUNS[given.what](Path(scratch), given)
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        main,
+        __doc__,
+        ("what", *RUNS),
+        pairs=10,
+        dtype=Option("float32", "in bfloat16 outputs may differ at a near-tie"),
+        tokens=Option(4096, "of the session"),
+        streams=8,
+        answer=Option(96, "write-through: tokens of each answer"),
+        servers=Option(1, "fleet: engines, and servers behind a router"),
+        sessions=8,
+        turns=5,
+        opening=2500,
+    )

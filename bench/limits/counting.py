@@ -17,8 +17,8 @@ more, can be had afterwards; and one who waits as long as it was told is let in.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from tests.support.chaos.cluster import chaos_cluster
 from tests.support.percentiles import percentile
 
@@ -178,13 +178,13 @@ def headers_wrong(asked: list[LimitedAnswer]) -> list[str]:
     return found
 
 
-async def main(seconds: float) -> bool:
+async def main(given: argparse.Namespace) -> bool:
     file = Path(tempfile.mkdtemp(prefix="sessile-limits-")) / "limits.toml"
     file.write_text(LIMITS)
     names = ("r1", "r2", "g1", "g2", "g3")
     async with chaos_cluster(*FLAGS, "--limits", str(file), names=names) as cluster:
         urls = [url.replace("ws", "http", 1).removesuffix("/v1/ws") for url in cluster.urls]
-        asked = await load(urls, seconds, cluster.members["g3"].kill)
+        asked = await load(urls, given.seconds, cluster.members["g3"].kill)
         wrong, held = await truth(urls[:2])
         client = cluster.valkey.client()
         left_over = sum(client.zcard(places) for places in client.scan_iter("*limits*:o:*"))
@@ -209,7 +209,7 @@ async def main(seconds: float) -> bool:
     report(
         "limits",
         {
-            "seconds": seconds,
+            "seconds": given.seconds,
             "granted": len(granted),
             "refused": len(refused),
             "refused_by": {
@@ -231,4 +231,4 @@ async def main(seconds: float) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if asyncio.run(main(command_line(__doc__, seconds=40.0).seconds)) else 1)
+    run_bench(main, __doc__, seconds=40.0)

@@ -14,18 +14,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sys
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from bench.kv.engine_kv import MODEL
-from bench.support import Option, command_line, report
+from bench.peer import MODEL
+from bench.support import Option, report, run_bench, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.errors import Overloaded
-from sessions.model.generation import Chunk, GenerationRequest
-from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
+from sessions.model.generation import Chunk
 from sessions.ports import Engine
+from tests.support.engines.engines import key, request
 from tests.support.percentiles import percentile
 from tests.support.virtual_time import run as run_virtual
 
@@ -73,7 +72,7 @@ class Tenant:
     """Somebody who asks, and what came of it."""
 
     def __init__(self, name: str, engine: Engine) -> None:
-        self.name = TenantId(name)
+        self.name = name
         self.engine = engine
         self.ttft_s: list[float] = []
         self.tokens = 0
@@ -81,18 +80,12 @@ class Tenant:
 
     async def turn(self, number: int, asked: TrafficRequest) -> None:
         loop = asyncio.get_running_loop()
-        request = GenerationRequest(
-            key=SessionKey(self.name, SessionId(f"{self.name}{number}")),
-            response_id=ResponseId(f"{self.name}{number}"),
-            generation=1,
-            prompt=asked.prompt,
-            sampling=Sampling(temperature=0),
-            seed=number,
-            max_tokens=asked.answer_tokens,
-        )
+        who = key(f"{self.name}{number}", self.name)
         begun, first = loop.time(), 0.0
         try:
-            async for part in self.engine.generate(request):
+            async for part in self.engine.generate(
+                request(who, asked.prompt, max_tokens=asked.answer_tokens, seed=number)
+            ):
                 if isinstance(part, Chunk):
                     if not first:
                         first = loop.time()
@@ -100,7 +93,7 @@ class Tenant:
                     self.tokens += len(part.tokens)
         except Overloaded:
             self.shed += 1
-        await self.engine.release(request.key)
+        await self.engine.release(who)
 
     async def send(self, traffic: list[TrafficRequest], seconds: float) -> None:
         """Asks as the traffic says; what is still under way when the time is over is left."""
@@ -165,10 +158,8 @@ def measure(arguments: argparse.Namespace) -> bool:
         "seconds": arguments.seconds,
         "other_load_of_its_share": arguments.load,
         "turns": len(alone.ttft_s),
-        "alone_ttft_ms_p50": percentile(alone.ttft_s, 0.5) * 1000,
-        "alone_ttft_ms_p95": percentile(alone.ttft_s, 0.95) * 1000,
-        "beside_ttft_ms_p50": percentile(other.ttft_s, 0.5) * 1000,
-        "beside_ttft_ms_p95": percentile(other.ttft_s, 0.95) * 1000,
+        **spread("alone_ttft_ms_{}", alone.ttft_s, "p50 p95", times=1000),
+        **spread("beside_ttft_ms_{}", other.ttft_s, "p50 p95", times=1000),
         "ttft_p95_ratio": ratio,
         "turns_shed_of_the_other": other.shed,
         "tokens_of_the_other": other.tokens,
@@ -185,15 +176,5 @@ def measure(arguments: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        0
-        if measure(
-            command_line(
-                __doc__,
-                engine=Option("sim", choices=["sim", "llama"]),
-                seconds=120.0,
-                load=Option(0.5, "the other tenant's, as part of its share"),
-            )
-        )
-        else 1
-    )
+    share = Option(0.5, "the other tenant's, as part of its share")
+    run_bench(measure, __doc__, engine=Option("sim", choices=["sim", "llama"]), seconds=120.0, load=share)

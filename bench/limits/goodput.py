@@ -15,10 +15,10 @@ or down.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import random
-import sys
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,7 +28,7 @@ from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Inference
 from bench.limits.fairness import GPU as SHARED_GPU
-from bench.support import command_line, filler, report
+from bench.support import filler, report, run_bench
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
@@ -218,7 +218,8 @@ def figures_of(turns: list[GoodputTurn], levels: list[int], seconds: float) -> d
     }
 
 
-def measure(seconds: float) -> bool:
+def measure(given: argparse.Namespace) -> bool:
+    seconds = given.seconds
 
     def browned(*steps: int | BrownoutStep) -> Limits:
         return Limits(targets={"default": TARGET}, brownout=steps)
@@ -247,4 +248,4 @@ def measure(seconds: float) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if measure(command_line(__doc__, seconds=300.0).seconds) else 1)
+    run_bench(measure, __doc__, seconds=300.0)

@@ -35,16 +35,17 @@ from typing import Any
 
 import uvloop
 
-from bench.kv.engine_kv import MODEL
 from bench.pairs import ORDER
-from bench.support import Option, command_line, lower_bound, report
+from bench.peer import MODEL
+from bench.support import Option, command_line, lower_bound, report, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
 from inference.moderation.injection.train import DATA, read
 from inference.moderation.patterns import is_card_number, is_iban
-from sessions.model.generation import Chunk, GenerationRequest
-from sessions.model.types import LOCAL_PRINCIPAL, ResponseId, Sampling, SessionId, SessionKey, TenantId
+from sessions.model.generation import Chunk
+from sessions.model.types import LOCAL_PRINCIPAL, Sampling
 from sessions.ports import InputFilter
+from tests.support.engines.engines import key, request
 from tests.support.percentiles import percentile
 
 FOLDER = Path(__file__).parent / "filters_data"
@@ -208,17 +209,12 @@ class Streams:
     async def run(self, number: int) -> None:
         chance = random.Random(number)
         for turn in itertools.count():
-            request = GenerationRequest(
-                key=SessionKey(TenantId("bench"), SessionId(f"s{number}")),
-                response_id=ResponseId(f"r{number}-{turn}"),
-                generation=1,
-                prompt=tuple(chance.randrange(300, 4000) for _ in range(24)),
-                sampling=Sampling(temperature=0.8),
-                seed=turn,
-                max_tokens=960,  # whole stretches are decoded: prompts would come in lumps
-            )
+            prompt = tuple(chance.randrange(300, 4000) for _ in range(24))
+            sampling, most = Sampling(temperature=0.8), 960  # whole stretches are decoded: prompts would come in lumps
             said = False
-            async for part in self._engine.generate(request):
+            async for part in self._engine.generate(
+                request(key(f"s{number}"), prompt, max_tokens=most, sampling=sampling, seed=turn)
+            ):
                 if isinstance(part, Chunk):
                     self.begun += turn == 0 and not said
                     said = True
@@ -289,9 +285,7 @@ async def beside_engine(pairs: int) -> bool:
         "tokens/s": rate,
         "messages": len(took),
         "code points": CODE_POINTS,
-        "p50 ms": percentile(took, 0.5),
-        "p95 ms": percentile(took, 0.95),
-        "p99 ms": percentile(took, 0.99),
+        **spread("{} ms", took, "p50 p95 p99"),
         "tokens/s with messages, of those without": share,
         "95% lower bound": lower_bound(ratios) if len(ratios) > 1 else None,
         "pairs": len(ratios),
@@ -311,23 +305,17 @@ async def measure(rounds: int) -> bool:
         await timed(each, texts[:20], 1)
         figures: dict[str, Any] = {}
         for name, at_once in (("alone", 1), ("eight at once", 8)):
-            took = await timed(each, texts, at_once)
-            figures |= {f"{name}, p50 ms": percentile(took, 0.5), f"{name}, p99 ms": percentile(took, 0.99)}
+            figures |= spread(name + ", {} ms", await timed(each, texts, at_once))
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
             took = await timed(each, texts, 1)
         finally:
             busy.kill()
             busy.wait()
-        return figures | {
-            "beside a busy process, p50 ms": percentile(took, 0.5),
-            "beside a busy process, p99 ms": percentile(took, 0.99),
-            "quality": await quality(each),
-        }
+        return figures | spread("beside a busy process, {} ms", took) | {"quality": await quality(each)}
 
     async def named(each: InputFilter) -> dict[str, Any]:
-        took = await timed(each, texts[:60], 1)
-        return {"with names, p50 ms": percentile(took, 0.5), "with names, p99 ms": percentile(took, 0.99)}
+        return spread("with names, {} ms", await timed(each, texts[:60], 1))
 
     figures = await with_filter(POLICY.replace("KINDS", ""), chain)
     found = figures.pop("quality")

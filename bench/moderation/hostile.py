@@ -17,7 +17,6 @@ import json
 import os
 import random
 import struct
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import msgpack
 import psutil
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
 
 Outcome = collections.Counter[str]
@@ -475,7 +474,7 @@ async def play(server: ServerProcess, rng: random.Random, scale: float, frames: 
     return figures
 
 
-async def main(arguments: argparse.Namespace) -> int:
+async def main(arguments: argparse.Namespace) -> bool:
     rng = random.Random(arguments.seed)
     # Sessions are data, not a leak: they go to the disk, and their actors soon leave memory.
     flags = ("--engine", "sim", "--journal", "sqlite", "--sim-answer-tokens", "2", "--actors", "100", "--idle-s", "1")
@@ -505,8 +504,8 @@ async def main(arguments: argparse.Namespace) -> int:
             "seed": arguments.seed,
         },
     )
-    return 0 if not crashed and growth <= 0.05 else 1
+    return not crashed and growth <= 0.05
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(command_line(__doc__, frames=100000, seed=int.from_bytes(os.urandom(3))))))
+    run_bench(main, __doc__, frames=100000, seed=int.from_bytes(os.urandom(3)))

@@ -16,12 +16,12 @@ token by token. The verdict is the last line, and the exit status.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import json
 import random
 import re
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -34,7 +34,7 @@ import httpx
 from google.protobuf.json_format import MessageToJson
 from websockets.asyncio.client import connect
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from inference.moderation import PolicyFilterSet
 from inference.simulated import SimulatedOptions, decode
 from sessions.machine.state import replay
@@ -336,12 +336,7 @@ async def check_next_turn(serving_: Serving, engine: Planned, client: Client, pl
         for message in (
             {"type": "hello", "auth": plan.key},
             {"type": "subscribe", "id": new_ulid(), "session": session},
-            {
-                "type": "message.create",
-                "id": new_ulid(),
-                "session": session,
-                "content": f"after {plan.number}",
-            },
+            {"type": "message.create", "id": new_ulid(), "session": session, "content": f"after {plan.number}"},
         ):
             await socket.send(json.dumps(message))
         async for frame in socket:
@@ -357,9 +352,9 @@ async def check_next_turn(serving_: Serving, engine: Planned, client: Client, pl
         found.note(plan, f"the next prompt is {decode(prompt)!r}, {prompt} without {between}")
 
 
-async def measure(streams: int, seed: int) -> bool:
+async def main(given: argparse.Namespace) -> bool:
     engine, found = Planned(), Verdicts()
-    plans = make_plans(streams, seed)
+    plans = make_plans(given.streams, given.seed)
     engine.plans = {plan.number: plan for plan in plans}
     keys = {key_digest(f"key-of-{name}-{'x' * 24}"): Principal(tenant=TenantId(name), key_id=name) for name in POLICIES}
     began = time.monotonic()
@@ -406,8 +401,8 @@ async def measure(streams: int, seed: int) -> bool:
     for example in found.examples:
         print(example)
     figures: dict[str, Any] = {
-        "streams": streams,
-        "seed": seed,
+        "streams": given.streams,
+        "seed": given.seed,
         "kinds of span": len(SPANS),
         **{f"streams, {name}": count for name, count in sorted(by_policy.items()) if name != "next turns"},
         "characters of a withheld span released": found.leaked,
@@ -422,10 +417,5 @@ async def measure(streams: int, seed: int) -> bool:
     return passed
 
 
-def main() -> None:
-    asked = command_line(__doc__, streams=10000, seed=1)
-    sys.exit(0 if asyncio.run(measure(asked.streams, asked.seed)) else 1)
-
-
 if __name__ == "__main__":
-    main()
+    run_bench(main, __doc__, streams=10000, seed=1)

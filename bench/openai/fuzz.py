@@ -8,20 +8,18 @@ Exits with 1 when an answer is not as the document says.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
-from bench.support import command_line, print_faults, report
+from bench.support import is_faultless, report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.rounds.openai_fuzz import FAST, fuzzed
 
 
-def main() -> int:
-    given = command_line(__doc__, cases=10_000, seed=1)
+def main(given: argparse.Namespace) -> bool:
     started = time.monotonic()
     with ServerProcess(*FAST) as server:
         done = fuzzed(f"http://127.0.0.1:{server.port}", given.cases, given.seed)
-    print_faults(done.problems)
     figures = {
         "cases": done.cases,
         "seed": given.seed,
@@ -30,8 +28,8 @@ def main() -> int:
         "seconds": time.monotonic() - started,
     }
     report("openai_fuzz", figures)
-    return 1 if done.problems else 0
+    return is_faultless(done.problems)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_bench(main, __doc__, cases=10_000, seed=1)

@@ -8,24 +8,21 @@ Exits with 1 when anything is.
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import argparse
 import time
 
-from bench.support import command_line, print_faults, report
+from bench.support import is_faultless, report, run_bench
 from tests.support.rounds.openai_retries import retried
 
 
-def main() -> int:
-    given = command_line(__doc__, rounds=1000, seed=1)
+async def main(given: argparse.Namespace) -> bool:
     started = time.monotonic()
-    done = asyncio.run(retried(given.rounds, given.seed))
+    done = await retried(given.rounds, given.seed)
     problems = done.pop("problems")
-    print_faults(problems)
     figures = {"rounds": given.rounds, "seed": given.seed, **done, "problems (bar 0)": len(problems)}
     report("openai_retries", {**figures, "seconds": time.monotonic() - started})
-    return 1 if problems else 0
+    return is_faultless(problems)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_bench(main, __doc__, rounds=1000, seed=1)

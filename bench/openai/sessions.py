@@ -11,14 +11,13 @@ of that session and cost what stands behind the fork, within `SPARE_TOKENS`. Exi
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import argparse
 import time
 from typing import Any
 
 import openai
 
-from bench.support import command_line, report
+from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.rounds.openai_users import ResendingClient, interleaved
 
@@ -63,26 +62,25 @@ def missed(figures: dict[str, Any]) -> bool:
     return (
         figures["sessions (bar 1)"] != 1
         or figures["reused of them (bar 0.99)"] < 0.99
-        or any(figures[f"{name}: sessions in all (bar 1)"] != 1 for name in ("asked again", "edited"))
         or any(
-            figures[f"{name}: computed"] > figures[f"{name}: behind the fork"] + SPARE_TOKENS
+            figures[f"{name}: sessions in all (bar 1)"] != 1
+            or figures[f"{name}: computed"] > figures[f"{name}: behind the fork"] + SPARE_TOKENS
             for name in ("asked again", "edited")
         )
     )
 
 
-def main() -> int:
-    given = command_line(__doc__, rounds=1000, seed=1, turns=0)
+async def main(given: argparse.Namespace) -> bool:
     started = time.monotonic()
     if given.turns:
-        figures = asyncio.run(resending(given.turns))
+        figures = await resending(given.turns)
         wrong = missed(figures)
     else:
-        figures = asyncio.run(interleaved(given.rounds, given.seed))
+        figures = await interleaved(given.rounds, given.seed)
         wrong = bool(figures["shared"])
     report("openai_sessions", {**figures, "seconds": time.monotonic() - started})
-    return int(wrong)
+    return not wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_bench(main, __doc__, rounds=1000, seed=1, turns=0)

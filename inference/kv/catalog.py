@@ -7,16 +7,18 @@ nothing by itself.
 from __future__ import annotations
 
 import array
+import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
 
 from inference.kv.cold_tier import ColdSnapshot, ColdTier
+from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import KvIdentity
+from inference.kv.eviction_rank import ReturnTracker
 from inference.kv.host_tier import HostSnapshot, HostTier
 from inference.kv.snapshot_worth import SnapshotWorth
 from inference.kv.staging import StagingFolder
+from inference.options import KvOptions
 from inference.tokens import common_prefix
 from sessions.model.generation import KVPlace
 from sessions.model.types import SHARED, SessionKey, TenantId
@@ -78,26 +80,11 @@ class SnapshotCatalog:
             await self.host.drop(snapshot)
 
 
-class TierOptions(Protocol):
-    """What of an engine's options concerns its tiers."""
-
-    @property
-    def host_bytes_max(self) -> int: ...
-    @property
-    def disk_folder(self) -> Path | None: ...
-    @property
-    def disk_bytes_max(self) -> int: ...
-    @property
-    def redis_url(self) -> str: ...
-    @property
-    def redis_bytes_max(self) -> int: ...
-
-
 def make_catalog(
-    identity: KvIdentity, options: TierOptions, staging: StagingFolder, keys: Keys | None, worth: SnapshotWorth
+    identity: KvIdentity, options: KvOptions, staging: StagingFolder, keys: Keys | None, cost: CostModel
 ) -> SnapshotCatalog:
     """The tiers that the options name, none of them open."""
-    disk = None
+    disk, worth = None, SnapshotWorth(ReturnTracker(time.monotonic), cost)
     cold: list[ColdTier] = []
     if options.disk_folder is not None:
         disk = DiskTier(options.disk_folder, options.disk_bytes_max, identity, keys, rank=worth)

@@ -20,6 +20,7 @@ from typing import Final, Literal, Protocol
 
 from inference.kv.encryption import StoredHead
 from inference.kv.envelope import SnapshotManifest, SnapshotRefused
+from inference.kv.index import Indexed
 from sessions.model.errors import SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
@@ -42,15 +43,11 @@ class ColdSnapshot:
         self.used_s = used_s  # on the process's monotonic clock
 
 
-class Ranked(Protocol):
+class Ranked(Indexed, Protocol):
     """What a ranking looks at."""
 
     @property
-    def key(self) -> SessionKey: ...
-    @property
     def tokens(self) -> array.array[int]: ...
-    @property
-    def bytes(self) -> int: ...
     @property
     def used_s(self) -> float: ...
 

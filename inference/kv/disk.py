@@ -65,9 +65,6 @@ class DiskEntry(ColdSnapshot):
         self.path = path
 
 
-DiskSnapshot = ColdSnapshot  # what engines call it: a snapshot that is not in host memory
-
-
 class _Write:
     """A snapshot on its way into the folder."""
 

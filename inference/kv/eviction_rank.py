@@ -127,15 +127,10 @@ class ReturnModel:
         return table[bucket * _STEPS + min(step, _STEPS - 1)]
 
 
-class _Silence:
-    """A session since its last turn began."""
-
-    __slots__ = ("kind", "since_s", "turns")
-
-    def __init__(self, kind: SilenceKind, since_s: float, turns: int) -> None:
-        self.kind = kind
-        self.since_s = since_s
-        self.turns = turns
+class _Silence(NamedTuple):
+    kind: SilenceKind
+    since_s: float
+    turns: int
 
 
 class ReturnTracker:

@@ -15,6 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
@@ -33,55 +34,30 @@ _ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is needed
 
 
+@dataclass(slots=True, eq=False)
 class HostSnapshot:
     """A payload in the staging folder. The tier's own; engines only hand it back."""
 
-    __slots__ = (
-        "bytes",
-        "forgotten",
-        "freed",
-        "key",
-        "manifest",
-        "moving",
-        "parked",
-        "path",
-        "tagging",
-        "tokens",
-        "used_s",
-        "users",
-    )
-
     tier: ClassVar[Literal["host"]] = "host"
-
-    def __init__(
-        self,
-        key: SessionKey,
-        tokens: array.array[int],
-        path: Path,
-        size: int,
-        manifest: SnapshotManifest | None = None,
-    ) -> None:
-        self.key = key
-        self.tokens = tokens
-        self.path = path
-        self.bytes = size
-        self.manifest = manifest  # None: until it is tagged
-        self.used_s = 0.0
-        self.parked = False
-        self.users = 0  # readers of the file: it is not evicted meanwhile
-        self.moving = False  # on its way to disk
-        self.forgotten = False  # out of the index: no new reader may begin to use it
-        self.freed = False
-        self.tagging: asyncio.Task[None] | None = None
+    key: SessionKey
+    tokens: array.array[int]
+    path: Path
+    bytes: int
+    manifest: SnapshotManifest | None = None  # None: until it is tagged
+    used_s: float = 0.0
+    parked: bool = False
+    users: int = 0  # readers of the file: it is not evicted meanwhile
+    moving: bool = False  # on its way to disk
+    forgotten: bool = False  # out of the index: no new reader may begin to use it
+    freed: bool = False
+    tagging: asyncio.Task[None] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class PendingHostSnapshot:
     """A session's snapshot on its way into host memory."""
 
-    __slots__ = ("revoked",)
-
-    def __init__(self) -> None:
-        self.revoked = False  # the session has been erased meanwhile
+    revoked: bool = False  # the session has been erased meanwhile
 
 
 class HostTier:

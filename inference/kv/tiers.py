@@ -68,6 +68,18 @@ class Tiers:
         for tier in self.cold:
             await tier.close()
 
+    def stats(self) -> dict[str, float]:
+        """What each tier holds and may hold, and what moving KV is taken to cost."""
+        stats = {
+            "host_bytes": float(self.host.bytes),
+            "host_bytes_max": float(self.host.bytes_max),
+            "host_snapshots": float(len(self.host)),
+        }
+        for tier in self.cold:
+            stats[f"{tier.name}_bytes"] = float(tier.bytes)
+            stats[f"{tier.name}_bytes_max"] = float(tier.bytes_max)
+        return stats | self.cost.described()
+
     # -- finding -------------------------------------------------------------------------------------
 
     async def discover(self, key: SessionKey, prompt: array.array[int] | None = None) -> None:

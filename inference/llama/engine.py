@@ -12,20 +12,16 @@ import asyncio
 import contextlib
 import functools
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inference.chat_template import BUILT_IN, ChatTemplate
+from inference.chat_template import ChatTemplate, template_source
 from inference.forecast import LoadForecast
 from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
 from inference.kv.envelope import KvIdentity
-from inference.kv.eviction_rank import ReturnTracker
-from inference.kv.snapshot_worth import SnapshotWorth
 from inference.kv.staging import StagingFolder, create_staging_folder
-from inference.kv.stats import tier_stats
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.llama.completion import LlamaCompletion
@@ -47,7 +43,7 @@ from inference.request_checks import check_model, check_prompt
 from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from sessions.limits import Forecast, Share
-from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
@@ -130,7 +126,7 @@ class LlamaEngine:
                 "preemptions": float(self._scheduler.num_preempted),
                 **{name: float(value) for counters in counted for name, value in counters.items()},
             },
-            gauges=tier_stats(tiers),
+            gauges=tiers.stats(),
             away=None if self._unavailable is None else self._unavailable.public_message,
         )
 
@@ -160,8 +156,7 @@ class LlamaEngine:
             options, staging = await asyncio.to_thread(_staged, self.options)
             undo.callback(staging.close)
             identity = KvIdentity(BUILD, model.fingerprint, "f16", _LAYOUT)
-            worth = SnapshotWorth(ReturnTracker(time.monotonic), self._cost)
-            catalog = make_catalog(identity, options, staging, self._keys, worth)
+            catalog = make_catalog(identity, options, staging, self._keys, self._cost)
             usage = SlotUsage(self._table, catalog, bytes_per_token(model.metadata, model.architecture))
             quota = TenantKvQuota(catalog, usage, lambda tenant: self.holdings.ceiling(tenant))
             tiers = Tiers(identity, catalog, quota)
@@ -401,11 +396,6 @@ def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
 
 
 def _template(name: str | None, model: GgufModel, vocabulary: Vocabulary) -> ChatTemplate:
-    source = model.chat_template if name is None else BUILT_IN.get(name, name)
-    if source is None:
-        raise BadInput(
-            "bad_chat_template",
-            f"The model file {model.path} has no chat template. Start with --chat-template chatml, which is built in.",
-            param="chat_template",
-        )
+    missing = f"The model file {model.path} has no chat template. Start with --chat-template chatml, which is built in."
+    source = template_source(name, model.chat_template, missing)
     return ChatTemplate(source, bos=vocabulary.bos_text, eos=vocabulary.eos_text, specials=vocabulary.specials)

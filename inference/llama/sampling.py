@@ -10,19 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from inference.sampling import output_schema, token_biases
+from inference.sampling import direct_parameters, output_schema, token_biases
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
 
-_DIRECT: Final = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repeat_penalty",
-)
 _SEED_BITS: Final = 0x7FFF_FFFF  # llama-server reads 32 bits, and all ones mean "draw one"
 
 
@@ -32,11 +23,8 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
     parameters: dict[str, Json] = {
         "n_predict": request.max_tokens,
         "seed": (request.seed ^ (request.seed >> 31)) & _SEED_BITS,
+        **direct_parameters(request),
     }
-    for name in _DIRECT:
-        value = getattr(sampling, name)
-        if value is not None:
-            parameters[name] = value
     if sampling.logit_bias:
         biases = token_biases(sampling.logit_bias, vocabulary_size)
         parameters["logit_bias"] = [[token, False if bias <= -100 else bias] for token, bias in biases]  # false: never

@@ -7,21 +7,16 @@ models write goes to the server's /tokenize, which answers without waiting for t
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from inference.chat_template import ChatTemplate, call_text
+from inference.chat_template import ChatTemplate
 from inference.llama.http import HttpClient
 from inference.llama.vocabulary import Vocabulary
+from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from sessions.model.errors import Internal
-from sessions.model.types import Tokens, Tool
-from sessions.ports import ChatMessage
-
-_OPENINGS_MAX: Final = 256
-_ANCHOR: Final = "\n"  # SentencePiece puts its space before this and not before the text
+from sessions.model.types import Tokens
 
 
 class _Tokenized(msgspec.Struct, frozen=True):
@@ -31,78 +26,34 @@ class _Tokenized(msgspec.Struct, frozen=True):
 _DECODER: Final = msgspec.json.Decoder(_Tokenized)
 
 
-class LlamaTokenizer:
+class LlamaTokenizer(TemplateTokenizer):
     """Implements `Tokenizer`. `start` comes first."""
 
     def __init__(self, http: HttpClient, vocabulary: Vocabulary, template: ChatTemplate) -> None:
+        digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}".encode(), digest_size=12)
+        bos = vocabulary.bos_id if vocabulary.adds_bos else None
+        super().__init__(template, f"gguf-{digest.hexdigest()}", () if bos is None else (bos,))
         self._http = http
         self._vocabulary = vocabulary
-        self._template = template
-        digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}".encode(), digest_size=12)
-        self._fingerprint = f"gguf-{digest.hexdigest()}"
-        self._scaffold: dict[str, tuple[int, ...]] = {}
-        self._openings: OrderedDict[tuple[str | None, bytes], tuple[int, ...]] = OrderedDict()
         self._anchor: tuple[int, ...] = ()
 
     async def start(self) -> None:
         if self._vocabulary.adds_space:
-            self._anchor = await self._encode(_ANCHOR, special=False)
-        scaffold = self._template.scaffold
-        for around in scaffold.roles.values():
+            self._anchor = await self._encode(ANCHOR, special=False)
+        for around in self.template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = await self._encode(piece, special=True)
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @property
-    def renders_tools(self) -> bool:
-        return self._template.scaffold.tools
-
-    @property
-    def answer_opening(self) -> Tokens:
-        return self._scaffold[self._template.scaffold.answer_opening]
-
-    @property
-    def turn_opening(self) -> Tokens:
-        """What stands before a user's words: every conversation has it after its opening."""
-        return self._scaffold[self._template.scaffold.roles["user"].before]
-
-    @property
-    def answer_closing(self) -> Tokens:
-        return self._scaffold[self._template.scaffold.answer_closing]
-
-    async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
-        name = (instructions, msgspec.json.encode(tools))
-        known = self._openings.get(name)
-        if known is not None:
-            self._openings.move_to_end(name)
-            return known
-        tokens: list[int] = []
-        for piece, special in self._template.opening(instructions, tools):
-            tokens += await self._encode(piece, special=special)
-        bos = self._vocabulary.bos_id
-        if self._vocabulary.adds_bos and bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)
-        made = self._openings[name] = tuple(tokens)
-        while len(self._openings) > _OPENINGS_MAX:
-            self._openings.popitem(last=False)
-        return made
-
-    async def message(self, message: ChatMessage) -> Tokens:
-        around = self._template.scaffold.roles[message.role]
-        calls = (call_text(name, arguments) for _, name, arguments in message.calls)
-        text = "\n".join([message.text, *calls] if message.text else calls)
-        return (*self._scaffold[around.before], *await self.text(text), *self._scaffold[around.after])
 
     async def text(self, text: str) -> Tokens:
         if not self._anchor:
             return await self._encode(text, special=False)
-        tokens = await self._encode(_ANCHOR + text, special=False)
+        tokens = await self._encode(ANCHOR + text, special=False)
         if tokens[: len(self._anchor)] != self._anchor:
             return await self._encode(text, special=False)
         return tokens[len(self._anchor) :]
+
+    async def _opening_piece(self, piece: str, *, special: bool) -> Tokens:
+        return await self._encode(piece, special=special)
 
     async def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         if not text:

@@ -19,6 +19,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import InitVar, dataclass, field
 
 import structlog
 
@@ -69,57 +70,37 @@ _COUNTERS = (
 _WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piece in enumerate(TOKEN_BYTES))
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedStream:
     """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`."""
 
-    __slots__ = (
-        "begun",
-        "cached_tokens",
-        "claim",
-        "decoded",
-        "decoding",
-        "ends_after",
-        "error",
-        "forgotten",
-        "key",
-        "max_tokens",
-        "outbox",
-        "prefill_left",
-        "prefill_now",
-        "prompt_tokens",
-        "salt",
-        "stalled",
-        "state",
-        "tokens",
-        "unfinished",
-        "utf8",
-        "waiter",
-    )
+    key: SessionKey
+    tokens: array.array[int]  # the prompt and what was decoded since
+    max_tokens: int  # 0: prefill only
+    priority: InitVar[int]
+    weight: InitVar[float] = 1.0
+    claim: SlotClaim[SimulatedStream] = field(init=False)
+    prompt_tokens: int = field(init=False)
+    ends_after: int = -1  # decoded tokens after which the answer ends by itself; -1: never
+    salt: int = 0
+    state: int = 0  # hash of `tokens`, valid once the prompt is prefilled
+    utf8: Utf8Stream = field(default_factory=Utf8Stream)
+    unfinished: bytes = b""  # what `utf8` holds of a character that is not whole yet
+    begun: bool = False
+    cached_tokens: int = 0
+    prefill_left: int = 0
+    prefill_now: int = 0  # of them, in the step that is under way
+    decoding: bool = False  # takes part in the step that is under way
+    decoded: int = 0
+    outbox: deque[Chunk | Finish] = field(default_factory=deque)
+    stalled: bool = False
+    forgotten: bool = False  # the session was deleted: keep nothing
+    error: SessileError | None = None
+    waiter: asyncio.Future[None] | None = None
 
-    def __init__(
-        self, key: SessionKey, prompt: array.array[int], max_tokens: int, priority: int, weight: float = 1.0
-    ) -> None:
-        self.claim = SlotClaim(self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt))
-        self.key = key
-        self.tokens = prompt  # the prompt and what was decoded since
-        self.prompt_tokens = len(prompt)
-        self.max_tokens = max_tokens  # 0: prefill only
-        self.ends_after = -1  # decoded tokens after which the answer ends by itself; -1: never
-        self.salt = 0
-        self.state = 0  # hash of `tokens`, valid once the prompt is prefilled
-        self.utf8 = Utf8Stream()
-        self.unfinished = b""  # what `utf8` holds of a character that is not whole yet
-        self.begun = False
-        self.cached_tokens = 0
-        self.prefill_left = 0
-        self.prefill_now = 0  # of them, in the step that is under way
-        self.decoding = False  # takes part in the step that is under way
-        self.decoded = 0
-        self.outbox: deque[Chunk | Finish] = deque()
-        self.stalled = False
-        self.forgotten = False  # the session was deleted: keep nothing
-        self.error: SessileError | None = None
-        self.waiter: asyncio.Future[None] | None = None
+    def __post_init__(self, priority: int, weight: float) -> None:
+        self.prompt_tokens = count = len(self.tokens)
+        self.claim = SlotClaim(self, tenant=self.key.tenant, priority=priority, weight=weight, prompt_tokens=count)
 
     def wake(self) -> None:
         waiter, self.waiter = self.waiter, None

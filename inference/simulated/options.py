@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from sessions.model.errors import BadInput
+from inference.options import bad_option, check_least
+
+_ENGINE: Final = "simulated"
 
 
 class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,18 +36,18 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     unread_chunks_max: int = 256  # a stream whose reader lags by so many is not stepped
 
     def __post_init__(self) -> None:
-        for name in ("slots", "context_window", "kv_tokens_max", "prefill_chunk_tokens", "unread_chunks_max"):
-            if getattr(self, name) < 1:
-                raise _bad(name, "at least 1")
-        for name in ("waiting_max", "step_base_s", "step_per_stream_s", "answer_tokens_mean", "temperature"):
-            if getattr(self, name) < 0:
-                raise _bad(name, "at least 0")
+        check_least(self, _ENGINE, 1, "slots", "context_window", "kv_tokens_max")
+        check_least(self, _ENGINE, 1, "prefill_chunk_tokens", "unread_chunks_max")
+        check_least(self, _ENGINE, 0, "waiting_max", "step_base_s", "step_per_stream_s")
+        check_least(self, _ENGINE, 0, "answer_tokens_mean", "temperature")
         if self.prefill_tokens_per_s <= 0:
-            raise _bad("prefill_tokens_per_s", "above 0")
+            raise bad_option(_ENGINE, "prefill_tokens_per_s", "above 0")
         if self.step_base_s + self.step_per_stream_s <= 0:
-            raise _bad("step_base_s", "above 0 unless step_per_stream_s is: a step that takes no time never ends")
+            raise bad_option(
+                _ENGINE, "step_base_s", "above 0 unless step_per_stream_s is: a step that takes no time never ends"
+            )
         if self.kv_tokens_max < self.context_window:
-            raise _bad("kv_tokens_max", "at least context_window, or a full prompt would wait for ever")
+            raise bad_option(_ENGINE, "kv_tokens_max", "at least context_window, or a full prompt would wait for ever")
 
     def smaller(self, model: str, speed: float, slots: int) -> SimulatedOptions:
         """Of a smaller model beside this one: `speed` times as fast, with fewer slots."""
@@ -56,7 +60,3 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
             step_per_stream_s=self.step_per_stream_s / speed,
             prefill_tokens_per_s=self.prefill_tokens_per_s * speed,
         )
-
-
-def _bad(name: str, allowed: str) -> BadInput:
-    return BadInput("invalid_setting", f"The simulated engine's {name} must be {allowed}.", param=name)

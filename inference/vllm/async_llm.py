@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 import vllm
@@ -39,14 +39,11 @@ _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM ma
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
-class RunEnded:
+class RunEnded(NamedTuple):
     """How a run ended: "stop", "length" or "abort", and how much of its prompt was there already."""
 
-    __slots__ = ("cached_tokens", "reason")
-
-    def __init__(self, reason: str, cached_tokens: int) -> None:
-        self.reason = reason
-        self.cached_tokens = cached_tokens
+    reason: str
+    cached_tokens: int
 
 
 class VllmCore:

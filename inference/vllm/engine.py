@@ -16,7 +16,6 @@ import array
 import asyncio
 import contextlib
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
@@ -24,14 +23,11 @@ import msgspec
 import structlog
 from vllm import SamplingParams
 
-from inference.chat_template import BUILT_IN, ChatTemplate
+from inference.chat_template import ChatTemplate, template_source
 from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
 from inference.kv.envelope import KvIdentity
-from inference.kv.eviction_rank import ReturnTracker
-from inference.kv.snapshot_worth import SnapshotWorth
 from inference.kv.staging import StagingFolder, create_staging_folder
-from inference.kv.stats import tier_stats
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.request_checks import check_model, check_prompt
@@ -132,7 +128,7 @@ class VllmEngine:
         gauges: dict[str, float] = {}
         if self._offload is not None:
             tiers = self._offload.tiers
-            gauges = tier_stats(tiers)
+            gauges = tiers.stats()
             each = self._offload.block_bytes / self._offload.block_tokens
             gauges |= {
                 "device_bytes": self._block_usage.total_tokens * each,
@@ -234,8 +230,7 @@ class VllmEngine:
             return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
         identity = KvIdentity(BUILD, model.fingerprint, self._core.dtype, layout)
-        worth = SnapshotWorth(ReturnTracker(time.monotonic), self._cost)
-        catalog = make_catalog(identity, self.options, staging, self._keys, worth)
+        catalog = make_catalog(identity, self.options, staging, self._keys, self._cost)
         block_bytes = sum(report.block_bytes for report in ready)
         self._block_usage = self._new_block_usage(
             device_tokens=self._core.device_tokens,
@@ -482,13 +477,8 @@ class VllmEngine:
 
 
 def _template(name: str | None, model: VllmModel) -> ChatTemplate:
-    source = model.chat_template if name is None else BUILT_IN.get(name, name)
-    if source is None:
-        raise BadInput(
-            "bad_chat_template",
-            "The model brings no chat template. Start with --chat-template chatml, or give one.",
-            param="chat_template",
-        )
+    missing = "The model brings no chat template. Start with --chat-template chatml, or give one."
+    source = template_source(name, model.chat_template, missing)
     settings = model.tokenizer_config
     added = settings.get("added_tokens_decoder", {})
     specials = [entry["content"] for entry in added.values() if isinstance(entry, dict) and entry.get("special")]

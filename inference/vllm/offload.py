@@ -20,6 +20,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Coroutine
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,51 +42,35 @@ _LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner tha
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
 
+@dataclass(slots=True, eq=False)
 class OffloadPlan:
     """One request's KV: where it comes from and where it goes."""
 
-    __slots__ = (
-        "bad_reason",
-        "base_blocks",
-        "closed",
-        "failed",
-        "forgotten",
-        "hold",
-        "key",
-        "limit_blocks",
-        "loaded_s",
-        "name",
-        "num_blocks",
-        "open_ranks",
-        "path",
-        "planned_s",
-        "reserved",
-        "resident_tokens",
-        "shared_prefix",
-        "source",
-        "written",
-    )
+    name: str
+    key: SessionKey
+    shared_prefix: int
+    ranks: InitVar[int]
+    open_ranks: int = field(init=False)
+    written: list[int] = field(init=False)  # blocks that each rank has reported while the run goes on
+    hold: contextlib.AsyncExitStack = field(
+        default_factory=contextlib.AsyncExitStack
+    )  # of `source`, until it has begun
+    source: HostSnapshot | None = None
+    base_blocks: int = 0  # that the source holds of the prompt
+    path: Path | None = None
+    reserved: int = 0
+    limit_blocks: int = 0
+    num_blocks: int = 0
+    failed: bool = False
+    forgotten: bool = False  # the session was deleted
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    bad_reason: str = ""  # why the source was refused while it was loaded
+    resident_tokens: int = 0  # that were on the device before the load
+    planned_s: float | None = None  # when it was handed to the run, until that has yielded something
+    loaded_s: float = 0.0  # how long the load took, once it is over
 
-    def __init__(self, name: str, key: SessionKey, shared_prefix: int, ranks: int) -> None:
-        self.name = name
-        self.key = key
-        self.shared_prefix = shared_prefix
-        self.hold = contextlib.AsyncExitStack()  # of the source, until the run has begun
-        self.source: HostSnapshot | None = None
-        self.base_blocks = 0  # that the source holds of the prompt
-        self.path: Path | None = None
-        self.reserved = 0
-        self.limit_blocks = 0
-        self.open_ranks = ranks
-        self.written = [0] * ranks  # blocks that each rank has reported while the run goes on
-        self.num_blocks = 0
-        self.failed = False
-        self.forgotten = False  # the session was deleted
-        self.closed = asyncio.Event()
-        self.bad_reason = ""  # why the source was refused while it was loaded
-        self.resident_tokens = 0  # that were on the device before the load
-        self.planned_s: float | None = None  # when it was handed to the run, until that has yielded something
-        self.loaded_s = 0.0  # how long the load took, once it is over
+    def __post_init__(self, ranks: int) -> None:
+        self.open_ranks, self.written = ranks, [0] * ranks
 
 
 class KvOffload:

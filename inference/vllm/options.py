@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from inference.options import ModelOptions, bad_option, check_least
 from sessions.model.errors import BadInput
 from sessions.model.types import Json
 
@@ -19,52 +20,39 @@ OURS: Final = {
     "max_loras": "--vllm-adapter FOLDER, one adapter for the whole replica",
     "max_lora_rank": "--vllm-adapter FOLDER, whose rank it takes",
 }
+_ENGINE: Final = "vLLM"
 # What the server is built upon, with no choice.
 FIXED: Final = ("enable_prefix_caching", "scheduling_policy", "kv_transfer_config")
 
 
-class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
+class VllmOptions(ModelOptions, frozen=True, kw_only=True):
     """`slots` answers run at once; the device holds as many sessions as its blocks allow, the tiers hold the rest."""
 
-    model_path: Path  # a folder with config.json, tokenizer.json and weights
-    model_name: str | None = None  # the public name; None: the folder's name
     slots: int = 16
     context_window: int = 0  # tokens; 0: what the model was trained for
-    threads: int = 1  # OpenMP threads of an engine on a CPU; they spin, so no more than may be spared
     block_tokens: int = 32  # the unit of reuse; smaller reuses finer, larger computes faster on GPUs
-    chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
-    waiting_max: int = 64
     adapter: Path | None = None  # a folder with a LoRA adapter in PEFT's format, for every request
     device_kv_bytes: int = 0  # 0: vLLM decides by the memory that is free; on a CPU 1 GiB
     device_blocks: int = 0  # 0: as many as the bytes hold
     spill: bool = True  # False: no connector, KV lives on the device alone
     write_through: bool = True  # False: nothing is saved, only what came from elsewhere is restored
     answer_tokens_saved: int = 1024  # room that is taken for one answer's KV; what is beyond is saved a turn later
-    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory, or no spill
     host_bytes_max: int = 4 << 30  # of spilled KV in memory
-    disk_folder: Path | None = None  # None: no disk tier
     disk_bytes_max: int = 32 << 30
-    redis_url: str = ""  # "": no Redis tier
-    redis_bytes_max: int = 256 << 20  # in Redis, of all replicas together
-    engine_args: dict[str, Json] = {}  # vLLM's own: tensor_parallel_size, quantization, speculative_config, ...
+    engine_args: dict[str, Json] = msgspec.field(
+        default_factory=dict
+    )  # vLLM's own: tensor_parallel_size, quantization, speculative_config, ...
 
     def __post_init__(self) -> None:
-        for name in ("slots", "threads", "block_tokens"):
-            if getattr(self, name) < 1:
-                raise _bad(name, "at least 1")
-        for name in ("waiting_max", "device_kv_bytes", "device_blocks", "host_bytes_max", "disk_bytes_max"):
-            if getattr(self, name) < 0:
-                raise _bad(name, "at least 0")
+        check_least(self, _ENGINE, 1, "slots", "threads", "block_tokens")
+        check_least(self, _ENGINE, 0, "waiting_max", "device_kv_bytes", "device_blocks")
+        check_least(self, _ENGINE, 0, "host_bytes_max", "disk_bytes_max")
         if self.context_window and self.context_window < 256:
-            raise _bad("context_window", "at least 256, or 0 for the model's own")
+            raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")
         if "block_size" in self.engine_args:
-            raise _bad("engine_args", "without block_size: that is block_tokens")
+            raise bad_option(_ENGINE, "engine_args", "without block_size: that is block_tokens")
         for name in self.engine_args:
             if name in OURS:
                 raise BadInput("invalid_setting", f"{name} in vllm_args: set it by {OURS[name]}.", param="vllm_args")
             if name in FIXED:
                 raise BadInput("invalid_setting", f"{name} in vllm_args: leave it out, it is fixed.", param="vllm_args")
-
-
-def _bad(name: str, allowed: str) -> BadInput:
-    return BadInput("invalid_setting", f"The vLLM engine's {name} must be {allowed}.", param=name)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.sampling import output_schema, token_biases
+from inference.sampling import direct_parameters, output_schema, token_biases
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
@@ -24,16 +24,6 @@ _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "require
 _OF_SCHEMAS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions"}
 )  # by names of anybody's choice
-
-_NAMES: Final = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "repeat_penalty": "repetition_penalty",
-}
 
 
 def sampling_params(
@@ -50,10 +40,7 @@ def sampling_params(
     Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
     arguments: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
-    for ours, theirs in _NAMES.items():
-        value = getattr(sampling, ours)
-        if value is not None:
-            arguments[theirs] = value
+    arguments |= direct_parameters(request, repeat_penalty="repetition_penalty")
     if sampling.logit_bias:
         arguments["logit_bias"] = dict(token_biases(sampling.logit_bias, vocabulary_size))
     if sampling.logprobs or sampling.top_logprobs:

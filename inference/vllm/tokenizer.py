@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from inference.chat_template import ChatTemplate, call_text
+from inference.chat_template import ChatTemplate
+from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from inference.vllm.model_folder import VllmModel
 from sessions.model.errors import BadInput
-from sessions.model.types import Tokens, Tool
-from sessions.ports import ChatMessage
+from sessions.model.types import Tokens
 from sessions.turn.tool_call_parser import CLOSE, OPEN
 
-_OPENINGS_MAX: Final = 256
 _INLINE_CHARS_MAX: Final = 2_000
-_ANCHOR: Final = "\n"  # SentencePiece puts its space before this and not before the text
 
 
-class VllmTokenizer:
+class VllmTokenizer(TemplateTokenizer):
     """Implements `Tokenizer`. The constructor reads the file: make it in a thread."""
 
     def __init__(self, file: Path, template: ChatTemplate, *, bos: str = "") -> None:
@@ -38,74 +32,37 @@ class VllmTokenizer:
         self._parsing: Any = Encoder.from_buffer(content)
         self._plain: Any = Encoder.from_buffer(content)
         self._plain.encode_special_tokens = True
-        self.template = template
         digest = hashlib.blake2b(content + template.source.encode(), digest_size=12)
-        self._fingerprint = f"hf-{digest.hexdigest()}"
-        self._openings: OrderedDict[tuple[str | None, bytes], tuple[int, ...]] = OrderedDict()
         bos_id = self._parsing.token_to_id(bos) if bos else None
         starts = self._parsing.encode("", add_special_tokens=True).ids
-        self._starts: tuple[int, ...] = (bos_id,) if bos_id is not None and bos_id in starts else ()
-        anchor = self._plain.encode(_ANCHOR, add_special_tokens=False).ids
+        begins = (bos_id,) if bos_id is not None and bos_id in starts else ()
+        super().__init__(template, f"hf-{digest.hexdigest()}", begins)
+        anchor = self._plain.encode(ANCHOR, add_special_tokens=False).ids
         spaced = len(anchor) > 1 and self._plain.decode(anchor[:1]).strip() == ""
         self._anchor: tuple[int, ...] = tuple(anchor) if spaced else ()
         added = self._parsing.get_added_tokens_decoder().values()
         self.has_special_tags: bool = any(token.special and token.content in (OPEN, CLOSE) for token in added)
-        self._scaffold: dict[str, tuple[int, ...]] = {}
         for around in template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = self._encode(piece, special=True)
 
     @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @property
     def vocabulary_size(self) -> int:
         return int(self._parsing.get_vocab_size(with_added_tokens=True))
-
-    @property
-    def renders_tools(self) -> bool:
-        return self.template.scaffold.tools
-
-    @property
-    def answer_opening(self) -> Tokens:
-        return self._scaffold[self.template.scaffold.answer_opening]
-
-    @property
-    def answer_closing(self) -> Tokens:
-        return self._scaffold[self.template.scaffold.answer_closing]
 
     def token_id(self, spelling: str) -> int | None:
         found = self._parsing.token_to_id(spelling)
         return None if found is None else int(found)
 
-    async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
-        name = (instructions, msgspec.json.encode(tools))
-        known = self._openings.get(name)
-        if known is not None:
-            self._openings.move_to_end(name)
-            return known
-        tokens: list[int] = []
-        for piece, special in self.template.opening(instructions, tools):
-            tokens += self._encode(piece, special=True) if special else await self.text(piece)
-        if self._starts and tuple(tokens[:1]) != self._starts:
-            tokens[:0] = self._starts
-        made = self._openings[name] = tuple(tokens)
-        while len(self._openings) > _OPENINGS_MAX:
-            self._openings.popitem(last=False)
-        return made
+    async def _opening_piece(self, piece: str, *, special: bool) -> Tokens:
+        return self._encode(piece, special=True) if special else await self.text(piece)
 
-    async def message(self, message: ChatMessage) -> Tokens:
-        around = self.template.scaffold.roles[message.role]
-        calls = [call_text(name, arguments) for _, name, arguments in message.calls]
-        text = "\n".join([message.text, *calls] if message.text else calls)
+    async def _content(self, text: str, calls: list[str]) -> Tokens:
         if not (calls and self.has_special_tags):
-            tokens = await self.text(text)
-        elif len(text) > _INLINE_CHARS_MAX:
-            tokens = await asyncio.to_thread(self._with_tags, message.text, calls)
-        else:
-            tokens = self._with_tags(message.text, calls)
-        return (*self._scaffold[around.before], *tokens, *self._scaffold[around.after])
+            return await super()._content(text, calls)
+        if len(text) + sum(map(len, calls)) > _INLINE_CHARS_MAX:
+            return await asyncio.to_thread(self._with_tags, text, calls)
+        return self._with_tags(text, calls)
 
     async def text(self, text: str) -> Tokens:
         if len(text) > _INLINE_CHARS_MAX:
@@ -124,7 +81,7 @@ class VllmTokenizer:
     def _text(self, text: str) -> tuple[int, ...]:
         if not self._anchor:
             return self._encode(text, special=False)
-        tokens = self._encode(_ANCHOR + text, special=False)
+        tokens = self._encode(ANCHOR + text, special=False)
         if tokens[: len(self._anchor)] != self._anchor:
             return self._encode(text, special=False)
         return tokens[len(self._anchor) :]

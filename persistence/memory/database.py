@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -60,23 +61,17 @@ _TABLES: Final = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class _Log:
     """One session's rows."""
 
-    __slots__ = ("commands", "head", "records", "snapshot")
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.records: list[Record] = []
-        self.snapshot: Snapshot | None = None
-        self.commands: dict[tuple[str, str], CommandRecord] = {}
+    head: Head
+    records: list[Record] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    commands: dict[tuple[str, str], CommandRecord] = field(default_factory=dict)
 
     def copy(self) -> _Log:
-        copied = _Log(self.head)
-        copied.records = list(self.records)
-        copied.snapshot = self.snapshot
-        copied.commands = dict(self.commands)
-        return copied
+        return replace(self, records=list(self.records), commands=dict(self.commands))
 
 
 class MemoryDatabase:
@@ -267,11 +262,6 @@ class MemoryDatabase:
         for log in self._logs.values():
             log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}
         return purged
-
-    def read_usage(self, tenant: TenantId, since: UnixMs, limit: int) -> list[UsageRow]:
-        rows = [row for (key, _), row in self.usage_rows.items() if key.tenant == tenant and row.at >= since]
-        rows.sort(key=lambda row: row.at)
-        return rows[:limit]
 
     def keys(self) -> list[SessionKey]:
         return list(self._logs)

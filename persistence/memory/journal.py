@@ -33,7 +33,6 @@ from sessions.model.journal_types import (
     Loaded,
     Page,
     ResponsePlace,
-    UsageRow,
 )
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
@@ -132,6 +131,3 @@ class MemoryJournal:
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
         return await self._call("purge", None, lambda: self.database.purge(keys, due, commands_before, at))
-
-    async def read_usage(self, tenant: TenantId, *, since: UnixMs, limit: int) -> list[UsageRow]:
-        return await self._call("read_usage", None, lambda: self.database.read_usage(tenant, since, limit))

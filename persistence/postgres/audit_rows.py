@@ -23,14 +23,8 @@ TRIES: Final = 200
 CHAINS_MAX: Final = 10_000  # heads that a process remembers
 
 AUDIT_TYPES: Final = ("text", "bigint", "bigint", "text", "text", "bytea", "bytea", "bytea")
-HEAD_TYPES: Final = (
-    "text",
-    "bigint",
-    "bytea",
-    "bigint",
-    "bytea",
-    "bytea",
-)  # tenant, from (seq, mac), to (seq, mac, seal)
+# tenant, from (seq, mac), to (seq, mac, seal)
+HEAD_TYPES: Final = ("text", "bigint", "bytea", "bigint", "bytea", "bytea")
 
 MAKE_HEAD: Final = (
     "INSERT INTO audit_heads (tenant, seq, mac, seal) SELECT t, 0, '', '' FROM unnest($1::text[]) AS t"

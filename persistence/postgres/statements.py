@@ -12,26 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
+from persistence.codec import Codec, decode_record
 from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
 from persistence.sql.audit import AUDIT_COLUMNS
-from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, AppendWrite
+from persistence.sql.journal import HEAD_COLUMNS, command_from, head_from
+from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, USAGE_COLUMNS, AppendWrite
 from sessions.model.errors import Internal
 from sessions.model.events import Record
-from sessions.model.journal_types import CommandRecord, Head, Snapshot, UsageRow
-from sessions.model.types import (
-    CommandId,
-    Epoch,
-    Principal,
-    ResponseId,
-    SessionId,
-    SessionKey,
-    TenantId,
-    UnixMs,
-    Usage,
-)
+from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
+from sessions.model.types import NEVER, SessionKey, TenantId
+
+LOAD_PAGE_ROWS = 20_000
 
 Columns = list[list[Any]]
 
@@ -159,7 +152,7 @@ def batch(*, whole: bool, audited: bool = False) -> str:
             review_columns=REVIEW_COLUMNS,
             review_again=REVIEW_AGAIN,
             snapshots=unnest(_SNAPSHOT),
-            usage_columns=_USAGE_COLUMNS,
+            usage_columns=USAGE_COLUMNS,
             winners=_WINNERS,
         )
     if not audited:
@@ -170,12 +163,6 @@ def batch(*, whole: bool, audited: bool = False) -> str:
 _PATCHED: Final = ("open", "end_user", "model", "key_id", "about", "listed", "deleted_at", "updated_at")
 _SET_PATCH: Final = "".join(
     f", {column} = CASE WHEN held.patched THEN held.{column} ELSE h.{column} END" for column in _PATCHED
-)
-
-_USAGE_COLUMNS: Final = (
-    "tenant, session, response, principal_key, principal_user, principal_role, model, status, input_tokens,"
-    " output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, price_version, currency,"
-    " cost"
 )
 
 
@@ -239,7 +226,7 @@ FROM store WHERE tenant = $1 AND session = $2 AND fence = $3 RETURNING {_HEAD.fo
 
 # -- reads ----------------------------------------------------------------------------------------------------------
 
-HEAD: Final = f"SELECT {_HEAD.format('')} FROM heads WHERE tenant = $1 AND session = $2"
+HEAD = f"SELECT {_HEAD.format('')} FROM heads WHERE tenant = $1 AND session = $2"
 
 _PAGE: Final = """
 LATERAL (
@@ -254,13 +241,13 @@ LATERAL (
 """
 
 # (tenant, session, after, limit, bytes_max): a head and a stretch of its log, cut by rows and by bytes.
-READ: Final = f"""
+READ = f"""
 SELECT {_HEAD.format("h.")}, page.* FROM heads h, {_PAGE.format(after="$3", limit="$4", bytes_max="$5")}
 WHERE h.tenant = $1 AND h.session = $2
 """
 
 # (tenant, session, commands since, commands limit, events limit, events bytes_max)
-LOAD: Final = f"""
+LOAD = f"""
 SELECT {_HEAD.format("h.")}, page.*, recent.*,
     s."offset" AS snapshot_offset, s.key_id AS snapshot_key_id, s.body AS snapshot_body
 FROM heads h LEFT JOIN snapshots s ON s.tenant = h.tenant AND s.session = h.session,
@@ -275,14 +262,14 @@ LATERAL (
 WHERE h.tenant = $1 AND h.session = $2
 """
 
-FIND_COMMAND: Final = """
+FIND_COMMAND = """
 SELECT principal, command, digest, answer, at FROM commands
 WHERE tenant = $1 AND session = $2 AND principal = $3 AND command = $4
 """
 
-FIND_RESPONSE: Final = 'SELECT session, "offset" FROM responses WHERE tenant = $1 AND response = $2'
+FIND_RESPONSE = 'SELECT session, "offset" FROM responses WHERE tenant = $1 AND response = $2'
 
-PLACE: Final = "SELECT updated_at, session FROM heads WHERE tenant = $1 AND session = $2"
+PLACE = "SELECT updated_at, session FROM heads WHERE tenant = $1 AND session = $2"
 
 
 # (tenant, end user or NULL, whether bytes are counted)
@@ -310,17 +297,14 @@ def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int
 
 
 # (tenant, user, session, limit): whatever is stored of a user, in key order.
-HEADS_OF_USER: Final = f"""
+HEADS_OF_USER = f"""
 SELECT {_HEAD.format("")} FROM heads WHERE tenant = $1 AND session > $3 AND end_user = $2 ORDER BY session LIMIT $4
 """
 
 # (limit, tenant, session)
-OPEN_HEADS: Final = f"""
+OPEN_HEADS = f"""
 SELECT {_HEAD.format("")} FROM heads WHERE open AND (tenant, session) > ($2, $3) ORDER BY tenant, session LIMIT $1
 """
-
-# (tenant, since, limit)
-READ_USAGE: Final = f"SELECT {_USAGE_COLUMNS} FROM usage WHERE tenant = $1 AND at >= $2 ORDER BY at, seq LIMIT $3"
 
 
 # -- purge ----------------------------------------------------------------------------------------------------------
@@ -335,17 +319,18 @@ _DUE: Final = (
 _IDLE: Final = "updated_at < $4 AND NOT open AND NOT empty"
 
 
-@cache
-def purgeable(*, idle: bool, of_one: bool) -> str:
-    """(deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants, user or NULL)"""
-    whose = "tenant = $5::text" if of_one else "$5::text IS NULL"
-    arms = (*_DUE, _IDLE) if idle else _DUE
+def purgeable(due: Due, limit: int) -> tuple[str, list[Any]]:
+    whose = "$5::text IS NULL" if due.tenant is None else "tenant = $5::text"
+    arms = (*_DUE, _IDLE) if due.idle_before > NEVER else _DUE
     union = " UNION ALL ".join(f"SELECT tenant, session, end_user FROM heads WHERE {whose} AND {arm}" for arm in arms)
-    return (
+    # (deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants, user or NULL)
+    statement = (
         f"SELECT DISTINCT tenant, session FROM ({union}) AS due"
         " WHERE $4::bigint IS NOT NULL AND tenant <> ALL ($6::text[])"
         " AND ($7::text IS NULL OR end_user = $7) LIMIT $2"
     )
+    times = (due.deleted_before, limit, due.unlisted_before, due.idle_before)
+    return statement, [*times, due.tenant, list(due.besides), due.user]
 
 
 # (tenant, session): locks the head
@@ -382,25 +367,11 @@ PURGE_WRITERS: Final = "DELETE FROM writers WHERE seen_at < now() - interval '90
 
 
 def head_of(codec: Codec, row: Any) -> Head:
-    key = SessionKey(TenantId(row["tenant"]), SessionId(row["session"]))
-    about = decode_head_body(codec.decode(key, row["key_id"], row["about"]))
-    return Head(
-        key=key,
-        epoch=Epoch(row["epoch"]),
-        fence=row["fence"],
-        incarnation=row["incarnation"],
-        top=row["top"],
-        open=row["open"],
-        owner=row["owner"],
-        user=row["end_user"],
-        model=row["model"],
-        title=about.title,
-        metadata=about.metadata,
-        listed=row["listed"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        deleted_at=row["deleted_at"],
-    )
+    return head_from(codec, row[:HEAD_COLUMNS], row["about"])
+
+
+def heads_of(codec: Codec, rows: Sequence[Any]) -> list[Head]:
+    return [head_of(codec, row) for row in rows]
 
 
 def records_of(codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[Record, ...]:
@@ -428,37 +399,8 @@ def snapshot_of(codec: Codec, key: SessionKey, row: Any) -> Snapshot | None:
 def commands_of(row: Any) -> list[CommandRecord]:
     """Newest first, as they were aggregated."""
     columns = (row[name] or [] for name in ("principals", "commands", "digests", "answers", "ats"))
-    return [command_of(values) for values in zip(*columns, strict=True)]
+    return [command_from(*values) for values in zip(*columns, strict=True)]
 
 
-def command_of(values: Sequence[Any]) -> CommandRecord:
-    principal, command, digest, answer, at = values
-    return CommandRecord(
-        principal_id=principal, command_id=CommandId(command), digest=digest, answer=decode_ok(answer), at=UnixMs(at)
-    )
-
-
-def usage_of(row: Any) -> UsageRow:
-    return UsageRow(
-        response_id=ResponseId(row["response"]),
-        principal=Principal(
-            tenant=TenantId(row["tenant"]),
-            key_id=row["principal_key"],
-            user=row["principal_user"],
-            role=cast(Any, row["principal_role"]),
-        ),
-        model=row["model"],
-        usage=Usage(
-            input_tokens=row["input_tokens"],
-            output_tokens=row["output_tokens"],
-            cached_tokens=row["cached_tokens"],
-            reasoning_tokens=row["reasoning_tokens"],
-        ),
-        status=row["status"],
-        recomputed_tokens=row["recomputed_tokens"],
-        withheld_tokens=row["withheld_tokens"],
-        at=UnixMs(row["at"]),
-        price_version=row["price_version"],
-        currency=row["currency"],
-        cost=row["cost"],
-    )
+def command_of(row: Any) -> CommandRecord:
+    return command_from(*row)

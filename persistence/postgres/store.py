@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from persistence.postgres import statements
 from persistence.postgres.audit import PostgresAudit
 from persistence.postgres.database import PostgresDatabase
-from persistence.postgres.end_users import PostgresEndUsers
 from persistence.postgres.journal import PostgresJournal
 from persistence.sql.api_keys import SqlApiKeys
+from persistence.sql.end_users import SqlEndUsers
 from persistence.sql.reviews import SqlReviews
 from persistence.sql.usage import SqlUsage
 
@@ -22,7 +23,7 @@ class PostgresStore:
         self.reviews = SqlReviews(database)
         self.audit = PostgresAudit(database)
         self.api_keys = SqlApiKeys(database)
-        self.end_users = PostgresEndUsers(database)
+        self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:
         await self.database.open()

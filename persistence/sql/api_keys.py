@@ -15,21 +15,10 @@ from sessions.model.api_keys import KEPT_MS, KEYS_MAX, ApiKey, key_id_conflict, 
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
 
-COLUMNS: Final = (
-    "version",
-    "id",
-    "digest",
-    "tenant",
-    "role",
-    "end_user",
-    "scopes",
-    "name",
-    "created_at",
-    "created_by",
-    "expires_at",
-    "revoked_at",
+_ALL: Final = (
+    "version, id, digest, tenant, role, end_user, scopes, name, created_at, created_by, expires_at, revoked_at"
 )
-_ALL: Final = ", ".join(COLUMNS)
+COLUMNS: Final = _ALL.split(", ")
 _NEXT: Final = "(SELECT coalesce(max(version), 0) + 1 FROM api_keys)"
 # What has ended long ago, but never the newest row: versions go on from it.
 _FORGET: Final = (

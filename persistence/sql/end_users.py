@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, Final
 
+from persistence.sql.journal import JournalStatements
 from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
-from persistence.validation import check_text, names_of_user, released_by
+from persistence.validation import FIRST_KEY, check_text, names_of_user, released_by
 from sessions.governance.end_user_data import Erasure
 from sessions.model.audit import Audited
 from sessions.model.journal_types import Head
@@ -42,12 +42,16 @@ def _find_statement(user_names: int) -> str:
     return f"SELECT {_COLUMNS} FROM erasures WHERE tenant = $1 AND end_user IN ({names}) ORDER BY asked_at DESC LIMIT 1"
 
 
-class SqlEndUsers(ABC):
-    def __init__(self, database: SqlDatabase) -> None:
+class SqlEndUsers:
+    def __init__(self, database: SqlDatabase, statements: JournalStatements) -> None:
         self._database = database
+        self._sql = statements
 
-    @abstractmethod
-    async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]: ...
+    async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]:
+        check_text(tenant, user)
+        session = (after or FIRST_KEY).session
+        rows = await self._database.rows(self._sql.HEADS_OF_USER, (tenant, user, session, limit))
+        return self._sql.heads_of(self._database.codec, rows)
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         check_text(erasure.tenant, erasure.user)

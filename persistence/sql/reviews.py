@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from persistence.codec import Codec
-from persistence.sql.script import SqlDatabase, one_query
+from persistence.sql.script import Parameters, SqlDatabase, one_query
 from persistence.validation import check_claim, check_decision, check_text
-from persistence.write_batch import REVIEW_COLUMNS, sealed, unsealed
+from persistence.write_batch import REVIEW_COLUMNS, case_attributes, sealed, unsealed
 from sessions.model.errors import Conflict
 from sessions.model.reviews import (
     CASES_MAX,
@@ -28,7 +28,7 @@ from sessions.model.reviews import (
     ReviewQuery,
     Tidied,
 )
-from sessions.model.types import ItemId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import SessionKey, UnixMs
 
 TIDY_ROWS: Final = 1_000
 RACES_MAX: Final = 8
@@ -38,6 +38,8 @@ _STATE: Final = (
     " decisions, told"
 )
 _ALL: Final = f"{REVIEW_COLUMNS}, {_STATE}"
+
+_ATTRIBUTES: Final = case_attributes(_ALL)
 
 FIND: Final = f"SELECT {_ALL} FROM reviews WHERE id = $1"
 # (id, by, until, command, now)
@@ -70,12 +72,8 @@ CROWDED: Final = (
 
 
 def list_statement(query: ReviewQuery, after: ReviewPosition | None, limit: int) -> tuple[str, list[Any]]:
-    values: list[Any] = []
-
-    def put(value: Any) -> str:
-        values.append(value)
-        return f"${len(values)}"
-
+    parameters = Parameters()
+    put = parameters.put
     where = ["1 = 1"]
     if query.tenant is not None:
         where.append(f"tenant = {put(query.tenant)}")
@@ -97,52 +95,17 @@ def list_statement(query: ReviewQuery, after: ReviewPosition | None, limit: int)
         where.append(f"(opened_at, id) > ({put(after.opened_at)}, {put(after.id)})")
     return (
         f"SELECT {_ALL} FROM reviews WHERE {' AND '.join(where)} ORDER BY opened_at, id LIMIT {put(limit)}",
-        values,
+        parameters.values,
     )
 
 
 def case_of(row: Any, codec: Codec | None) -> Case:
     """Without a codec, without its texts."""
-    values = tuple(row)
-    tenant, name, session, cause, direction, action, category, score, model, policy, user, response, item = values[:13]
-    offset, start, end, kept, note, opened_at, appealed_at, remark, state, by, until, claim = values[13:25]
-    outcome, decided_by, decided_at, decide, decisions, told = values[25:]
-    key = SessionKey(TenantId(tenant), SessionId(session))
-    kept, note, remark = (
-        ("", "", "") if codec is None else (unsealed(codec, key, bytes(each)) for each in (kept, note, remark))
-    )
-    return Case(
-        id=ReviewId(name),
-        key=key,
-        cause=cause,
-        direction=direction,
-        action=action,
-        category=category,
-        score=score,
-        model=model,
-        policy=policy,
-        user=user,
-        response_id=None if response is None else ResponseId(response),
-        item_id=None if item is None else ItemId(item),
-        offset=offset,
-        start=start,
-        end=end,
-        kept=kept,
-        note=note,
-        remark=remark,
-        opened_at=UnixMs(opened_at),
-        appealed_at=None if appealed_at is None else UnixMs(appealed_at),
-        state=state,
-        claimed_by=by,
-        claimed_until=UnixMs(until),
-        claim_command=claim,
-        outcome=cast(Any, outcome),
-        decided_by=decided_by,
-        decided_at=None if decided_at is None else UnixMs(decided_at),
-        decide_command=decide,
-        decisions=decisions,
-        told=bool(told),
-    )
+    values = dict(zip(_ATTRIBUTES, tuple(row), strict=True))
+    key = SessionKey(values.pop("key.tenant"), values.pop("key.session"))
+    for name in ("kept", "note", "remark"):
+        values[name] = "" if codec is None else unsealed(codec, key, bytes(values[name]))
+    return Case(key=key, **{**values, "told": bool(values["told"])})
 
 
 class SqlReviews:

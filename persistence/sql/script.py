@@ -69,6 +69,17 @@ class SqlDatabase(Protocol):
         ...
 
 
+class Parameters:
+    """Those of a statement that is put together: each gets the mark that stands for it in the text."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def put(self, value: Any) -> str:
+        self.values.append(value)
+        return f"${len(self.values)}"
+
+
 def one_query(text: str, values: Sequence[Any]) -> Script[list[Any]]:
     """The script of a single statement; its rows."""
     return (yield Query(text, values))

@@ -12,8 +12,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from persistence.sql.script import SqlDatabase, one_query
+from persistence.sql.script import Parameters, SqlDatabase, one_query
 from persistence.validation import FIRST_KEY, check_key, check_text
+from persistence.write_batch import USAGE_COLUMNS
 from sessions.billing.metering import DAY_MS, UsageEntry, UsageGroup, UsageQuery, UsageTotal
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
@@ -28,11 +29,7 @@ _SUMMED: Final = (
     "recomputed_tokens",
     "withheld_tokens",
 )
-_COLUMNS: Final = (
-    "seq, tenant, session, response, principal_key, principal_user, principal_role, model, status, input_tokens,"
-    " output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, price_version, currency,"
-    " cost"
-)
+_COLUMNS: Final = f"seq, {USAGE_COLUMNS}"
 
 _OF_SESSION: Final = f"SELECT {_COLUMNS} FROM usage WHERE tenant = $1 AND session = $2 ORDER BY seq"
 _UNRELAYED: Final = f"SELECT {_COLUMNS} FROM usage WHERE relayed_at IS NULL ORDER BY seq LIMIT $1"
@@ -46,18 +43,7 @@ _WITHOUT_LOG: Final = (
 )
 
 
-class _Statement:
-    """A statement that grows with its parameters."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-
-    def put(self, value: Any) -> str:
-        self.values.append(value)
-        return f"${len(self.values)}"
-
-
-def _where(statement: _Statement, query: UsageQuery) -> str:
+def _where(statement: Parameters, query: UsageQuery) -> str:
     put = statement.put
     where = f"tenant = {put(query.tenant)} AND at >= {put(query.since)} AND at < {put(query.until)}"
     if query.user is not None:
@@ -68,7 +54,7 @@ def _where(statement: _Statement, query: UsageQuery) -> str:
 
 
 def totals_statement(query: UsageQuery, after: UsageGroup | None, limit: int) -> tuple[str, list[Any]]:
-    statement = _Statement()
+    statement = Parameters()
     day = f"at / {DAY_MS}" if "day" in query.by else "-1"
     user = "coalesce(principal_user, '')" if "user" in query.by else "''"
     model = "model" if "model" in query.by else "''"
@@ -91,7 +77,7 @@ def totals_statement(query: UsageQuery, after: UsageGroup | None, limit: int) ->
 
 
 def entries_statement(query: UsageQuery, after: int, limit: int) -> tuple[str, list[Any]]:
-    statement = _Statement()
+    statement = Parameters()
     where = f"{_where(statement, query)} AND seq > {statement.put(after)}"
     return f"SELECT {_COLUMNS} FROM usage WHERE {where} ORDER BY seq LIMIT {statement.put(limit)}", statement.values
 

@@ -66,7 +66,7 @@ class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
 class SqliteDatabase:
     """`folder/journal.db`, one per folder; good from `open` to `close`.
 
-    The journal and the views write through `submit` and `run`, and read through `one` and `rows`."""
+    The journal and the views write through `submit` and `run`, and read through `fetch` and `rows`."""
 
     def __init__(
         self,
@@ -321,18 +321,15 @@ class SqliteDatabase:
         finally:
             self._idle.put_nowait(reader)
 
-    async def one(self, statement: str, parameters: Sequence[Any]) -> Any:
-        """The first row of a statement, or None."""
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        """The rows of a read."""
         async with self.reader() as reader:
-            for row in await reader.execute_fetchall(statement, parameters):
-                return row
-        return None
+            return list(await reader.execute_fetchall(statement, values))
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
         """The rows of a statement with `$n` for its parameters, after whatever was acknowledged before it."""
         await self.resolve_unknown()
-        async with self.reader() as reader:
-            return list(await reader.execute_fetchall(question_marks(text), values))
+        return await self.fetch(question_marks(text), *values)
 
     async def resolve_unknown(self) -> None:
         """After a commit that may or may not be on the disk: passes only when a later one has settled it."""

@@ -11,21 +11,22 @@ event loop can take milliseconds each time:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
-from persistence.codec import Codec, decode_head_body, decode_ok, decode_record
-from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS
-from sessions.model.commands import Ok
+from persistence.codec import Codec, decode_record
+from persistence.sql.journal import command_from, head_from
+from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, USAGE_COLUMNS
 from sessions.model.errors import Internal
 from sessions.model.events import Record
-from sessions.model.journal_types import CommandRecord, Head, Snapshot, UsageRow
-from sessions.model.types import Epoch, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
+from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
+from sessions.model.types import NEVER, SessionKey, TenantId
 
 VALUES_ROWS_MAX: Final = 256
+LOAD_PAGE_ROWS = 100_000
 
 Row = tuple[Any, ...]
 
@@ -58,15 +59,6 @@ def advance(rows: int, *, returning: bool = False) -> str:
 
 
 @cache
-def insert_events(rows: int) -> str:
-    """(tenant, session, offset, key_id, body)."""
-    return (
-        'INSERT OR FAIL INTO events (tenant, session, "offset", key_id, body)'
-        f" SELECT * FROM (VALUES {_values(5, rows)}) WHERE column1 IS NOT NULL"
-    )
-
-
-@cache
 def patch_heads(rows: int) -> str:
     """(tenant, session, open, user, model, key_id, about, listed, deleted_at, updated_at)."""
     return (
@@ -76,51 +68,28 @@ def patch_heads(rows: int) -> str:
     )
 
 
-@cache
-def upsert_commands(rows: int) -> str:
-    """(tenant, session, principal, command, at, digest, answer). An id that is older than 24 h may come again."""
-    return (
-        "INSERT OR REPLACE INTO commands (tenant, session, principal, command, at, digest, answer)"
-        f" SELECT * FROM (VALUES {_values(7, rows)}) WHERE column1 IS NOT NULL"
-    )
+def _inserter(into: str, columns: str, conflict: str = "") -> Callable[[int], str]:
+    """The statement that inserts so many rows of these columns."""
+
+    @cache
+    def statement(rows: int) -> str:
+        values = _values(columns.count(",") + 1, rows)
+        return f"{into} ({columns}) SELECT * FROM (VALUES {values}) WHERE column1 IS NOT NULL {conflict}"
+
+    return statement
 
 
-@cache
-def upsert_snapshots(rows: int) -> str:
-    """(tenant, session, offset, key_id, body)."""
-    return (
-        'INSERT OR REPLACE INTO snapshots (tenant, session, "offset", key_id, body)'
-        f" SELECT * FROM (VALUES {_values(5, rows)}) WHERE column1 IS NOT NULL"
-    )
-
-
-@cache
-def insert_usage(rows: int) -> str:
-    """The columns of `write_batch.usage_row`. A response that has its row keeps it."""
-    return (
-        "INSERT OR IGNORE INTO usage (tenant, session, response, principal_key, principal_user, principal_role, model,"
-        " status, input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens,"
-        " withheld_tokens, at, price_version, currency, cost)"
-        f" SELECT * FROM (VALUES {_values(18, rows)}) WHERE column1 IS NOT NULL"
-    )
-
-
-@cache
-def insert_responses(rows: int) -> str:
-    """(tenant, response, session, offset). A response that waited has its row already."""
-    return (
-        'INSERT OR IGNORE INTO responses (tenant, response, session, "offset")'
-        f" SELECT * FROM (VALUES {_values(4, rows)}) WHERE column1 IS NOT NULL"
-    )
-
-
-@cache
-def upsert_reviews(rows: int) -> str:
-    """The columns of `write_batch.REVIEW_COLUMNS`."""
-    return (
-        f"INSERT INTO reviews ({REVIEW_COLUMNS}) SELECT * FROM (VALUES {_values(20, rows)})"
-        f" WHERE column1 IS NOT NULL {REVIEW_AGAIN}"
-    )
+_BODY_COLUMNS = 'tenant, session, "offset", key_id, body'
+insert_events = _inserter("INSERT OR FAIL INTO events", _BODY_COLUMNS)
+upsert_snapshots = _inserter("INSERT OR REPLACE INTO snapshots", _BODY_COLUMNS)
+# An id that is older than 24 h may come again.
+upsert_commands = _inserter(
+    "INSERT OR REPLACE INTO commands", "tenant, session, principal, command, at, digest, answer"
+)
+# A response that has its usage row keeps it; one that waited has its place already.
+insert_usage = _inserter("INSERT OR IGNORE INTO usage", USAGE_COLUMNS)
+insert_responses = _inserter("INSERT OR IGNORE INTO responses", 'tenant, response, session, "offset"')
+upsert_reviews = _inserter("INSERT INTO reviews", REVIEW_COLUMNS, REVIEW_AGAIN)
 
 
 # -- grants ---------------------------------------------------------------------------------------------------------
@@ -183,7 +152,6 @@ READ = (
 # (tenant, session, commands since, commands limit, events limit, events bytes_max)
 LOAD = f"""
 SELECT {_HEAD},
-    (SELECT json_array("offset", key_id, hex(body)) FROM snapshots WHERE tenant = ?1 AND session = ?2),
     {
     _PAGE.format(
         after='''coalesce((SELECT "offset" FROM snapshots WHERE tenant = ?1 AND session = ?2), 0)''',
@@ -191,6 +159,7 @@ SELECT {_HEAD},
         bytes_max="?6",
     )
 },
+    (SELECT json_array("offset", key_id, hex(body)) FROM snapshots WHERE tenant = ?1 AND session = ?2),
     (SELECT json_group_array(json_array(principal, command, hex(digest), hex(answer), at)) FROM (
         SELECT principal, command, digest, answer, at FROM commands
         WHERE tenant = ?1 AND session = ?2 AND at > ?3 ORDER BY at DESC, command DESC LIMIT ?4))
@@ -205,6 +174,8 @@ WHERE tenant = ?1 AND session = ?2 AND principal = ?3 AND command = ?4
 
 # (tenant, response)
 FIND_RESPONSE = 'SELECT session, "offset" FROM responses WHERE tenant = ?1 AND response = ?2'
+
+PLACE = "SELECT updated_at, session FROM heads WHERE tenant = ?1 AND session = ?2"
 
 
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, Row]:
@@ -235,7 +206,7 @@ SELECT
 """
 
 # (tenant, user, session, limit): whatever is stored of a user, in key order.
-HEADS_OF_USER: Final = (
+HEADS_OF_USER = (
     f"SELECT json_group_array(json(head)) FROM (SELECT {_HEAD} AS head FROM heads"
     " WHERE tenant = ?1 AND session > ?3 AND user = ?2 ORDER BY session LIMIT ?4)"
 )
@@ -256,16 +227,18 @@ _DUE: Final = (
 _IDLE: Final = "updated_at < ?4 AND open = 0 AND top > 0 AND tenant <> ''"
 
 
-@cache
-def purgeable(*, idle: bool) -> str:
-    """(deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants as JSON, user or NULL)"""
-    arms = (*_DUE, _IDLE) if idle else _DUE
+def purgeable(due: Due, limit: int) -> tuple[str, Row]:
+    arms = (*_DUE, _IDLE) if due.idle_before > NEVER else _DUE
     union = " UNION ALL ".join(f"SELECT tenant, session, user FROM heads WHERE {arm}" for arm in arms)
-    return (
+    # (deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants as JSON, user or NULL)
+    statement = (
         f"SELECT DISTINCT tenant, session FROM ({union}) WHERE (?4 IS NOT NULL) AND (?5 IS NULL OR tenant = ?5)"
         " AND (?7 IS NULL OR user IS ?7)"
         " AND tenant NOT IN (SELECT value FROM json_each(?6)) LIMIT ?2"
     )
+    others = msgspec.json.encode(due.besides).decode()
+    times = (due.deleted_before, limit, due.unlisted_before, due.idle_before)
+    return statement, (*times, due.tenant, others, due.user)
 
 
 # (tenant, session)
@@ -288,14 +261,6 @@ DELETE FROM commands WHERE (tenant, session, principal, command) IN (
     SELECT tenant, session, principal, command FROM commands WHERE at < ?1 ORDER BY at LIMIT ?2)
 """
 
-# (tenant, since, limit)
-READ_USAGE = """
-SELECT json_group_array(json_array(response, principal_key, principal_user, principal_role, model, status,
-    input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at,
-    price_version, currency, cost))
-FROM (SELECT * FROM usage WHERE tenant = ?1 AND at >= ?2 ORDER BY at, seq LIMIT ?3)
-"""
-
 
 # -- rows to structs ------------------------------------------------------------------------------------------------
 
@@ -304,7 +269,6 @@ _HeadRow = tuple[
 ]  # fmt: skip
 _BodyRow = tuple[int, str, str]
 _CommandRow = tuple[str, str, str, str, int]
-_UsageRow = tuple[str, str, str | None, str, str, str, int, int, int, int, int, int, int, str, str, int]
 
 _decode_head = msgspec.json.Decoder(_HeadRow).decode
 _decode_heads = msgspec.json.Decoder(list[_HeadRow]).decode
@@ -312,91 +276,46 @@ _decode_body = msgspec.json.Decoder(_BodyRow).decode
 _decode_bodies = msgspec.json.Decoder(list[_BodyRow]).decode
 _decode_command = msgspec.json.Decoder(_CommandRow).decode
 _decode_commands = msgspec.json.Decoder(list[_CommandRow]).decode
-_decode_usage = msgspec.json.Decoder(list[_UsageRow]).decode
 
 
-def head_of(codec: Codec, text: str) -> Head:
-    return _head(codec, _decode_head(text))
+def head_of(codec: Codec, row: Row) -> Head:
+    return _head(codec, _decode_head(row[0]))
 
 
-def heads_of(codec: Codec, text: str) -> list[Head]:
-    return [_head(codec, row) for row in _decode_heads(text)]
+def heads_of(codec: Codec, rows: Sequence[Row]) -> list[Head]:
+    return [_head(codec, columns) for (text,) in rows for columns in _decode_heads(text)]
 
 
-def _head(codec: Codec, row: _HeadRow) -> Head:
-    key = SessionKey(TenantId(row[0]), SessionId(row[1]))
-    about = decode_head_body(codec.decode(key, row[14], bytes.fromhex(row[15])))
-    return Head(
-        key=key,
-        epoch=Epoch(row[2]),
-        fence=row[3],
-        incarnation=row[4],
-        top=row[5],
-        open=bool(row[6]),
-        owner=row[7],
-        user=row[8],
-        model=row[9],
-        title=about.title,
-        metadata=about.metadata,
-        listed=bool(row[10]),
-        created_at=UnixMs(row[11]),
-        updated_at=UnixMs(row[12]),
-        deleted_at=None if row[13] is None else UnixMs(row[13]),
-    )
+def _head(codec: Codec, columns: _HeadRow) -> Head:
+    return head_from(codec, columns, bytes.fromhex(columns[-1]))
 
 
-def records_of(codec: Codec, key: SessionKey, text: str, *, after: int) -> tuple[Record, ...]:
+def records_of(codec: Codec, key: SessionKey, row: Row, *, after: int) -> tuple[Record, ...]:
     """The records of a page, which begin right behind `after` and have no hole; anything else is damage (Internal)."""
     decode = codec.decode
     from_hex = bytes.fromhex
-    records = tuple(
-        [decode_record(offset, decode(key, key_id, from_hex(body))) for offset, key_id, body in _decode_bodies(text)]
-    )
+    bodies = _decode_bodies(row[1])
+    records = tuple([decode_record(offset, decode(key, key_id, from_hex(body))) for offset, key_id, body in bodies])
     if records and (records[0].offset != after + 1 or records[-1].offset != after + len(records)):
         raise Internal("journal_hole", "The stored log of this session has a hole.")
     return records
 
 
-def snapshot_of(codec: Codec, key: SessionKey, text: str | None) -> Snapshot | None:
-    if text is None:
+def snapshot_of(codec: Codec, key: SessionKey, row: Row) -> Snapshot | None:
+    if row[2] is None:
         return None
-    offset, key_id, body = _decode_body(text)
+    offset, key_id, body = _decode_body(row[2])
     return Snapshot(offset, codec.decode(key, key_id, bytes.fromhex(body)))
 
 
-def command_of(text: str) -> CommandRecord:
-    return _command(_decode_command(text))
+def command_of(row: Row) -> CommandRecord:
+    return _command(_decode_command(row[0]))
 
 
-def commands_of(text: str) -> list[CommandRecord]:
-    return [_command(row) for row in _decode_commands(text)]
+def commands_of(row: Row) -> list[CommandRecord]:
+    return [_command(columns) for columns in _decode_commands(row[3])]
 
 
-def _command(row: _CommandRow) -> CommandRecord:
-    answer: Ok = decode_ok(bytes.fromhex(row[3]))
-    return CommandRecord(
-        principal_id=row[0],
-        command_id=cast(Any, row[1]),
-        digest=bytes.fromhex(row[2]),
-        answer=answer,
-        at=UnixMs(row[4]),
-    )
-
-
-def usage_of(tenant: TenantId, text: str) -> list[UsageRow]:
-    return [
-        UsageRow(
-            response_id=ResponseId(row[0]),
-            principal=Principal(tenant=tenant, key_id=row[1], user=row[2], role=cast(Any, row[3])),
-            model=row[4],
-            status=row[5],
-            usage=Usage(input_tokens=row[6], output_tokens=row[7], cached_tokens=row[8], reasoning_tokens=row[9]),
-            recomputed_tokens=row[10],
-            withheld_tokens=row[11],
-            at=UnixMs(row[12]),
-            price_version=row[13],
-            currency=row[14],
-            cost=row[15],
-        )
-        for row in _decode_usage(text)
-    ]
+def _command(columns: _CommandRow) -> CommandRecord:
+    principal, command, digest, answer, at = columns
+    return command_from(principal, command, bytes.fromhex(digest), bytes.fromhex(answer), at)

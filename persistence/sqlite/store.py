@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.audit import SqlAudit
+from persistence.sql.end_users import SqlEndUsers
 from persistence.sql.reviews import SqlReviews
 from persistence.sql.usage import SqlUsage
+from persistence.sqlite import statements
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.end_users import SqliteEndUsers
 from persistence.sqlite.journal import SqliteJournal
 
 
@@ -22,7 +23,7 @@ class SqliteStore:
         self.reviews = SqlReviews(database)
         self.audit = SqlAudit(database)
         self.api_keys = SqlApiKeys(database)
-        self.end_users = SqliteEndUsers(database)
+        self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:
         await self.database.open()

@@ -158,8 +158,8 @@ class Transaction:
         outcomes: dict[SessionKey, object] = {g.key: fenced() for g in grants}
         for statement, rows in ((sql.grant_new, fresh), (sql.grant_next, onward)):
             for size, values in sql.chunks(rows):
-                for (text,) in connection.execute(statement(size), values).fetchall():
-                    head = sql.head_of(self._codec, text)
+                for row in connection.execute(statement(size), values).fetchall():
+                    head = sql.head_of(self._codec, row)
                     outcomes[head.key] = head
         return outcomes
 

@@ -120,10 +120,6 @@ class Actor:
     def user(self) -> str | None:
         return self._machine.state.user
 
-    def activate(self, cause: inputs_and_effects.Activated) -> None:
-        """The first input: goes on with what the log says is unfinished."""
-        self.post(cause)
-
     async def execute(self, request: Request) -> cm.Ok:
         """Runs a command to its journaled answer. Raises its error, or ActorStopped when the actor is leaving.
 

@@ -53,7 +53,9 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
     match piece:
         case Text():
             if not _writing_message(open_):
-                yield from _open_message(open_, OutputText(text=""), now)
+                yield from close_drafts(open_, "completed")
+                yield _add_message(open_, now)
+                yield _part_added(open_, open_.drafts[-1], 0, OutputText(text=""))
             draft = open_.drafts[-1]
             yield ev.OutputTextDelta(
                 response_id=open_.body.id,
@@ -66,7 +68,7 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
             )
         case RefusalText():
             if not _writing_message(open_):
-                yield from _close_last(open_, "incomplete")
+                yield from close_drafts(open_, "incomplete")
                 yield _add_message(open_, now)
             draft = open_.drafts[-1]
             index = 1 if draft.part_open else 0
@@ -80,7 +82,7 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
                 delta=piece.text,
             )
         case CallBegin():
-            yield from _close_last(open_, "completed")
+            yield from close_drafts(open_, "completed")
             index = len(open_.drafts)
             suffix = f"{open_.id.removeprefix('resp_')}_{index}"
             yield ev.OutputItemAdded(
@@ -115,11 +117,6 @@ def carries(piece: Piece, event: ev.AnyEvent) -> bool:
     return isinstance(event, ev.OutputTextDelta | ev.RefusalDelta | ev.ArgumentsDelta)
 
 
-def close_drafts(open_: Open, status: Literal["completed", "incomplete"]) -> Iterator[ev.AnyEvent]:
-    """The done events of the draft that is still open, if one is."""
-    yield from _close_last(open_, status)
-
-
 def _writing_message(open_: Open) -> bool:
     if not open_.drafts:
         return False
@@ -144,12 +141,6 @@ def _add_message(open_: Open, now: UnixMs) -> ev.OutputItemAdded:
     )
 
 
-def _open_message(open_: Open, part: ContentPart, now: UnixMs) -> Iterator[ev.AnyEvent]:
-    yield from _close_last(open_, "completed")
-    yield _add_message(open_, now)
-    yield _part_added(open_, open_.drafts[-1], 0, part)
-
-
 def _part_added(open_: Open, draft: Draft, index: int, part: ContentPart) -> ev.ContentPartAdded:
     return ev.ContentPartAdded(
         response_id=open_.id,
@@ -161,7 +152,8 @@ def _part_added(open_: Open, draft: Draft, index: int, part: ContentPart) -> ev.
     )
 
 
-def _close_last(open_: Open, status: Literal["completed", "incomplete"]) -> Iterator[ev.AnyEvent]:
+def close_drafts(open_: Open, status: Literal["completed", "incomplete"]) -> Iterator[ev.AnyEvent]:
+    """The done events of the draft that is still open, if one is."""
     if not open_.drafts or open_.drafts[-1].done:
         return
     draft = open_.drafts[-1]

@@ -44,11 +44,16 @@ class Command(msgspec.Struct, frozen=True):
     refused: SessileError | None = None  # why preparing it failed: the command's answer, unless it is a repeat
 
 
-class Output(msgspec.Struct, frozen=True):
-    """What a generation released since the last time: pieces in order, the tokens they wholly cover, the rest."""
+class GenerationInput(msgspec.Struct, frozen=True):
+    """What one run of an engine reports; `generation` numbers the run among this activation's."""
 
     response_id: ResponseId
     generation: int
+
+
+class Output(GenerationInput, frozen=True):
+    """What a generation released since the last time: pieces in order, the tokens they wholly cover, the rest."""
+
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
     tail: str = ""
@@ -56,11 +61,9 @@ class Output(msgspec.Struct, frozen=True):
     retracted: Verdict | None = None  # taken back behind all this: a span of the answer's text
 
 
-class GenerationFinished(msgspec.Struct, frozen=True):
+class GenerationFinished(GenerationInput, frozen=True):
     """A generation ended by itself."""
 
-    response_id: ResponseId
-    generation: int
     reason: Literal["stop", "max_output_tokens", "content_filter"]
     usage: Usage
     recomputed_tokens: int = 0
@@ -69,29 +72,23 @@ class GenerationFinished(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()  # that `Output` has not carried
 
 
-class GenerationFailed(msgspec.Struct, frozen=True):
+class GenerationFailed(GenerationInput, frozen=True):
     """A generation cannot go on: the response fails with this error; where the engine was lost, it begins another."""
 
-    response_id: ResponseId
-    generation: int
     error: SessileError
     usage: Usage
     findings: tuple[Finding, ...] = ()  # that `Output` has not carried
 
 
-class GenerationStopped(msgspec.Struct, frozen=True):
+class GenerationStopped(GenerationInput, frozen=True):
     """A generation was stopped from outside; with the findings that nothing has carried yet."""
 
-    response_id: ResponseId
-    generation: int
     findings: tuple[Finding, ...]
 
 
-class Fitted(msgspec.Struct, frozen=True):
+class Fitted(GenerationInput, frozen=True):
     """The prompt of a response leaves out items; `cut` is the first one kept."""
 
-    response_id: ResponseId
-    generation: int
     dropped: int
     cut: ItemId
 

@@ -191,7 +191,6 @@ class Sealer:
         plain = _Key(_hmac(stored, "stored"))
         self._current = plain if file is None else _Key(_hmac(file, "file", stored))
         self._known = {key.id: key for key in (plain, self._current)}
-        self.plain_id = plain.id
         self.texts: Callable[[TenantId], bool] = lambda _: False
         """Whose rows have texts as they are."""
 

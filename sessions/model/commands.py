@@ -54,9 +54,21 @@ class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.crea
     title: Title | None = None
 
 
-class MessageCreate(Sampling, frozen=True, kw_only=True, tag="message.create"):
+class SessionCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the commands to one session that is there."""
+
     id: Ulid
     session: SessionName
+
+
+class TurnCommand(Sampling, frozen=True, kw_only=True):
+    """Base of the commands that may begin an answer: they say how it is sampled."""
+
+    id: Ulid
+    session: SessionName
+
+
+class MessageCreate(TurnCommand, frozen=True, kw_only=True, tag="message.create"):
     content: Content
     parent_id: ItemId | None | UnsetType = UNSET
     role: Literal["user", "system", "developer", "assistant"] = "user"
@@ -64,64 +76,48 @@ class MessageCreate(Sampling, frozen=True, kw_only=True, tag="message.create"):
     queue: bool = False
 
 
-class MessageEdit(Sampling, frozen=True, kw_only=True, tag="message.edit"):
-    id: Ulid
-    session: SessionName
+class MessageEdit(TurnCommand, frozen=True, kw_only=True, tag="message.edit"):
     item_id: ItemId
     content: Content
     respond: bool = True
 
 
-class ResponseCreate(Sampling, frozen=True, kw_only=True, tag="response.create"):
-    id: Ulid
-    session: SessionName
+class ResponseCreate(TurnCommand, frozen=True, kw_only=True, tag="response.create"):
     parent_id: ItemId | None | UnsetType = UNSET
     queue: bool = False
 
 
-class ResponseCancel(msgspec.Struct, frozen=True, kw_only=True, tag="response.cancel"):
-    id: Ulid
-    session: SessionName
+class ResponseCancel(SessionCommand, frozen=True, kw_only=True, tag="response.cancel"):
     response_id: ResponseId
 
 
-class ToolOutput(msgspec.Struct, frozen=True, kw_only=True, tag="tool.output"):
-    id: Ulid
-    session: SessionName
+class ToolOutput(SessionCommand, frozen=True, kw_only=True, tag="tool.output"):
     call_id: CallId
     output: str
     is_error: bool = False
 
 
-class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="session.update"):
+class SessionUpdate(SessionCommand, frozen=True, kw_only=True, tag="session.update"):
     """Fields that are absent stay; null clears."""
 
-    id: Ulid
-    session: SessionName
     title: Title | None | UnsetType = UNSET
     metadata: Metadata | None | UnsetType = UNSET
     instructions: str | None | UnsetType = UNSET
     tools: Tools | None | UnsetType = UNSET
 
 
-class SessionDelete(msgspec.Struct, frozen=True, kw_only=True, tag="session.delete"):
-    id: Ulid
-    session: SessionName
+class SessionDelete(SessionCommand, frozen=True, kw_only=True, tag="session.delete"):
+    """Ends the session for good."""
 
 
-class SessionWarm(msgspec.Struct, frozen=True, kw_only=True, tag="session.warm"):
+class SessionWarm(SessionCommand, frozen=True, kw_only=True, tag="session.warm"):
     """A hint that a turn is near: brings the actor and its KV up. Journals nothing."""
 
-    id: Ulid
-    session: SessionName
 
-
-class ReviewAppeal(msgspec.Struct, frozen=True, kw_only=True, tag="review.appeal"):
+class ReviewAppeal(SessionCommand, frozen=True, kw_only=True, tag="review.appeal"):
     """A person is to look again at what was withheld of a response, or at a message that was refused: then `content` is
     its text, for nothing of it is stored. Exactly one of the two."""
 
-    id: Ulid
-    session: SessionName
     response_id: ResponseId | None = None
     content: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     note: Annotated[str, msgspec.Meta(max_length=NOTE_MAX)] = ""
@@ -163,7 +159,7 @@ class NewOutput(msgspec.Struct, frozen=True, kw_only=True, tag="function_call_ou
 NewItem = NewMessage | NewCall | NewOutput
 
 
-class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
+class TurnCreate(TurnCommand, frozen=True, kw_only=True, tag="turn.create"):
     """All that a request of a stateless client needs, at once: the session, its history, the answer.
 
     `create` says how the session is made where there is none; without it there must be one. `instructions` and
@@ -171,8 +167,6 @@ class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
     `parent_id`, or the last item of `after_response`. `metadata` and `request` are the response's, to be shown with it.
     """
 
-    id: Ulid
-    session: SessionName
     create: SessionSettings | None = None
     instructions: str | None | UnsetType = UNSET
     tools: Tools | UnsetType = UNSET
@@ -184,20 +178,16 @@ class TurnCreate(Sampling, frozen=True, kw_only=True, tag="turn.create"):
     request: dict[str, Json] | UnsetType = UNSET
 
 
-class ResponseErase(msgspec.Struct, frozen=True, kw_only=True, tag="response.erase"):
+class ResponseErase(SessionCommand, frozen=True, kw_only=True, tag="response.erase"):
     """Takes back all text of a response, as category `deleted`, the arguments of its calls included. It stays in the
     tree, empty."""
 
-    id: Ulid
-    session: SessionName
     response_id: ResponseId
 
 
-class ReviewNotify(msgspec.Struct, frozen=True, kw_only=True, tag="review.tell"):
+class ReviewNotify(SessionCommand, frozen=True, kw_only=True, tag="review.tell"):
     """What a reviewer decided, for the log."""
 
-    id: Ulid
-    session: SessionName
     review_id: ReviewId
     category: str
     outcome: Outcome

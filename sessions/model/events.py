@@ -41,6 +41,14 @@ class ResponseEvent(Event, frozen=True, kw_only=True):
     sequence_number: int
 
 
+class PartEvent(ResponseEvent, frozen=True, kw_only=True):
+    """An event of one content part of one output item."""
+
+    item_id: ItemId
+    output_index: int
+    content_index: int
+
+
 class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     """The `response` object that created and terminal events carry whole."""
 
@@ -131,46 +139,28 @@ class OutputItemDone(ResponseEvent, frozen=True, kw_only=True, tag="response.out
     item: Item
 
 
-class ContentPartAdded(ResponseEvent, frozen=True, kw_only=True, tag="response.content_part.added"):
-    item_id: ItemId
-    output_index: int
-    content_index: int
+class ContentPartAdded(PartEvent, frozen=True, kw_only=True, tag="response.content_part.added"):
     part: ContentPart
 
 
-class ContentPartDone(ResponseEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
-    item_id: ItemId
-    output_index: int
-    content_index: int
+class ContentPartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
     part: ContentPart
 
 
-class OutputTextDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.output_text.delta", omit_defaults=True):
-    item_id: ItemId
-    output_index: int
-    content_index: int
+class OutputTextDelta(PartEvent, frozen=True, kw_only=True, tag="response.output_text.delta", omit_defaults=True):
     delta: str
     logprobs: tuple[Json, ...] = ()
 
 
-class OutputTextDone(ResponseEvent, frozen=True, kw_only=True, tag="response.output_text.done"):
-    item_id: ItemId
-    output_index: int
-    content_index: int
+class OutputTextDone(PartEvent, frozen=True, kw_only=True, tag="response.output_text.done"):
     text: str
 
 
-class RefusalDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.refusal.delta"):
-    item_id: ItemId
-    output_index: int
-    content_index: int
+class RefusalDelta(PartEvent, frozen=True, kw_only=True, tag="response.refusal.delta"):
     delta: str
 
 
-class RefusalDone(ResponseEvent, frozen=True, kw_only=True, tag="response.refusal.done"):
-    item_id: ItemId
-    output_index: int
-    content_index: int
+class RefusalDone(PartEvent, frozen=True, kw_only=True, tag="response.refusal.done"):
     refusal: str
 
 

@@ -378,7 +378,7 @@ async def test_the_models_template_is_followed_to_the_letter(start: Start) -> No
         *await tokenizer.message(ChatMessage(role="user", text="Hi")),
         *tokenizer.answer_opening,
     )
-    rendered = tokenizer._template.render([{"role": "user", "content": "Hi"}], answer=True)
+    rendered = tokenizer.template.render([{"role": "user", "content": "Hi"}], answer=True)
     assert "named SmolLM" in rendered  # what the template says where nobody gave instructions
     assert whole == await tokenizer._encode(rendered, special=True)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -58,29 +59,21 @@ class KeyListener:
         """The keys cannot be trusted any more, because the store could not be read for too long."""
 
 
+@dataclass(eq=False, repr=False)
 class ApiKeyCache:
     """The cache. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
 
-    def __init__(
-        self,
-        store: ApiKeyStore,
-        *,
-        now_ms: Callable[[], UnixMs],
-        clock: Callable[[], float],
-        incarnation: Callable[[], str] = str,
-        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> None:
-        self._store = store
-        self._now_ms = now_ms
-        self._clock = clock
-        self._incarnation_now = incarnation
-        self._random_bytes = random_bytes
-        self._keys: dict[str, ApiKey] = {}
-        self._version = 0
-        self._incarnation = ""
-        self._fresh_at: float | None = None  # when the newest read that succeeded began
-        self._reading = asyncio.Lock()
-        self._listeners: list[KeyListener] = []
+    store: ApiKeyStore
+    now_ms: Callable[[], UnixMs]
+    clock: Callable[[], float]
+    incarnation: Callable[[], str] = str
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    _keys: dict[str, ApiKey] = field(default_factory=dict, init=False)
+    _version: int = field(default=0, init=False)
+    _incarnation: str = field(default="", init=False)
+    _fresh_at: float | None = field(default=None, init=False)  # when the newest read that succeeded began
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _listeners: list[KeyListener] = field(default_factory=list, init=False)
 
     def subscribe(self, listener: KeyListener) -> None:
         """Calls `listener` whenever a key ends, for as long as this object lives."""
@@ -98,7 +91,7 @@ class ApiKeyCache:
         key = None if parts is None else self._keys.get(parts[0])
         if not secret_matches(key, parts[1] if parts else "") or key is None:
             raise Unauthorized("unauthorized", "This key is not known here.")
-        match key.state(self._now_ms()):
+        match key.state(self.now_ms()):
             case "revoked":
                 error = revoked()
             case "expired":
@@ -118,7 +111,7 @@ class ApiKeyCache:
 
     def check_fresh(self) -> None:
         """Raises Unavailable where it has been too long since the store was read."""
-        if self._fresh_at is None or self._clock() - self._fresh_at > STALE_S:
+        if self._fresh_at is None or self.clock() - self._fresh_at > STALE_S:
             raise Unavailable("keys_unavailable", "Keys cannot be checked at the moment.", retry_after_ms=1000)
 
     # -- changing -----------------------------------------------------------------------------------------------------
@@ -130,19 +123,19 @@ class ApiKeyCache:
         Unavailable."""
         created_by = created_by if by is None else by.key_id
         key, written = make_api_key(
-            request, self._random_bytes(SECRET_BYTES + 8), now=self._now_ms(), created_by=created_by
+            request, self.random_bytes(SECRET_BYTES + 8), now=self.now_ms(), created_by=created_by
         )
         detail = {"key": key.id, "role": key.role, "scopes": list(key.scopes), "expires_at": key.expires_at}
-        stored = await self._store.add(key, audit=_audited("key.created", key.created_at, by, key.user, detail))
+        stored = await self.store.add(key, audit=_audited("key.created", key.created_at, by, key.user, detail))
         self._take(stored)
         log.info("key_created", key=stored.id, tenant=stored.tenant, role=stored.role, by=created_by)
         return stored, written
 
     async def revoke(self, key_id: str, *, revoked_by: str = "", by: Principal | None = None) -> ApiKey | None:
         """Revoked for good and from now on when it returns; None where there is no such key. Raises Unavailable."""
-        known, now = self._keys.get(key_id), self._now_ms()
+        known, now = self._keys.get(key_id), self.now_ms()
         user = None if known is None else known.user
-        key = await self._store.revoke(key_id, at=now, audit=_audited("key.revoked", now, by, user, {"key": key_id}))
+        key = await self.store.revoke(key_id, at=now, audit=_audited("key.revoked", now, by, user, {"key": key_id}))
         if key is not None:
             self._take(key)
             log.info("key_revoked", key=key.id, tenant=key.tenant, by=revoked_by if by is None else by.key_id)
@@ -177,13 +170,13 @@ class ApiKeyCache:
 
     async def _read(self) -> None:
         async with self._reading:
-            began = self._clock()
-            incarnation = self._incarnation_now()
+            began = self.clock()
+            incarnation = self.incarnation()
             if incarnation != self._incarnation:
                 await self._read_anew()
                 self._incarnation = incarnation
             else:
-                while changes := await self._store.changes(after=self._version, limit=PAGE):
+                while changes := await self.store.changes(after=self._version, limit=PAGE):
                     for key in changes:
                         self._version = key.version
                         self._take(key)
@@ -192,7 +185,7 @@ class ApiKeyCache:
     async def _read_anew(self) -> None:
         keys: dict[str, ApiKey] = {}
         version = 0
-        while changes := await self._store.changes(after=version, limit=PAGE):
+        while changes := await self.store.changes(after=version, limit=PAGE):
             keys |= {key.id: key for key in changes}
             version = changes[-1].version
         missing = [key_id for key_id in self._keys if key_id not in keys]

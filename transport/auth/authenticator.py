@@ -40,11 +40,9 @@ class TokenVerifier(Protocol):
 
     def known(self, credential: str) -> Principal | None:
         """The principal of a token that was checked before; None: `principal_of` checks it."""
-        ...
 
     def principal_of(self, credential: str) -> Principal:
         """Raises Unauthorized, Unavailable."""
-        ...
 
 
 def key_digest(key: str) -> str:

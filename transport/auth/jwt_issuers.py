@@ -20,6 +20,7 @@ import tomllib
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -144,34 +145,31 @@ def _fetched(where: str) -> bytes:
         return data
 
 
+@dataclass(eq=False, repr=False)
 class _KeySet:
     """An issuer's keys as they stand."""
 
-    def __init__(self, issuer: JwtIssuer) -> None:
-        self.issuer = issuer
-        self.keys: dict[str, _Key] = {}
-        self.data = b""
-        self.refresh_requested = asyncio.Event()  # for a key id that is not in the set
-        self.requested_at: float | None = None
-        self.looking = False  # and it has not been looked at since
+    issuer: JwtIssuer
+    keys: dict[str, _Key] = field(default_factory=dict)
+    data: bytes = b""
+    refresh_requested: asyncio.Event = field(default_factory=asyncio.Event)  # for a key id that is not in the set
+    requested_at: float | None = None
+    looking: bool = False  # and it has not been looked at since
 
 
+@dataclass(eq=False, repr=False)
 class JwtIssuers:
     """Implements `transport.auth.authenticator.TokenVerifier`. `clock` is monotonic, in seconds."""
 
-    def __init__(
-        self,
-        issuers: Sequence[JwtIssuer],
-        *,
-        now_ms: Callable[[], UnixMs],
-        clock: Callable[[], float],
-        fetch: Fetch = fetch,
-    ) -> None:
+    issuers: InitVar[Sequence[JwtIssuer]]
+    now_ms: Callable[[], UnixMs]
+    clock: Callable[[], float]
+    fetch: Fetch = fetch
+    _sets: dict[str, _KeySet] = field(init=False)
+    _remembered: OrderedDict[bytes, Principal] = field(default_factory=OrderedDict, init=False)
+
+    def __post_init__(self, issuers: Sequence[JwtIssuer]) -> None:
         self._sets = {each.issuer: _KeySet(each) for each in issuers}
-        self._now_ms = now_ms
-        self._clock = clock
-        self._fetch = fetch
-        self._remembered: OrderedDict[bytes, Principal] = OrderedDict()
 
     # -- key sets -----------------------------------------------------------------------------------------------------
 
@@ -219,7 +217,7 @@ class JwtIssuers:
 
     async def _read(self, each: _KeySet) -> None:
         """Raises OSError, ValueError; then the old set stays."""
-        data = await self._fetch(each.issuer.jwks)
+        data = await self.fetch(each.issuer.jwks)
         if data == each.data:
             return
         if len(data) > JWKS_BYTES_MAX:
@@ -237,7 +235,7 @@ class JwtIssuers:
     def known(self, credential: str) -> Principal | None:
         digest = hashlib.sha256(credential.encode()).digest()
         principal = self._remembered.get(digest)
-        if principal is not None and principal.expires_at is not None and principal.expires_at <= self._now_ms():
+        if principal is not None and principal.expires_at is not None and principal.expires_at <= self.now_ms():
             del self._remembered[digest]
             return None
         return principal
@@ -294,7 +292,7 @@ class JwtIssuers:
     def _refetch_keys(self, each: _KeySet) -> None:
         """For a key id that is not known: its issuer may have a new one. Raises Unavailable when that is being looked
         up, so that whoever has the first token of a new key comes back."""
-        now = self._clock()
+        now = self.clock()
         if not each.looking and (each.requested_at is None or now - each.requested_at >= UNKNOWN_KID_S):
             each.requested_at, each.looking = now, True
             each.refresh_requested.set()
@@ -302,7 +300,7 @@ class JwtIssuers:
             raise Unavailable("keys_unavailable", "The issuer's keys are being read.", retry_after_ms=1000)
 
     def _principal(self, issuer: JwtIssuer, claims: dict[str, Any]) -> Principal:
-        now_s = self._now_ms() / 1000
+        now_s = self.now_ms() / 1000
         ends, begins = claims["exp"], claims.get("nbf")
         if not _is_time(ends) or (begins is not None and not _is_time(begins)):
             raise _token_refused("exp and nbf are numbers")

@@ -20,11 +20,9 @@ TICKETS_MAX: Final = 100_000  # open ones, of this process
 class Tickets(Protocol):
     async def put(self, digest: str, principal: Principal) -> None:
         """Keeps it for `TICKET_S`. Raises Limited when too many are open, Unavailable."""
-        ...
 
     async def take(self, digest: str) -> Principal | None:
         """The principal behind it, once. Raises Unavailable."""
-        ...
 
 
 def too_many() -> Limited:

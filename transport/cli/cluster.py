@@ -11,6 +11,7 @@ from actors.peer.frames import ResidentSession
 from sessions.ports import View
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, Tenant, table, text
+from transport.ops.operator_api import resident_shown
 from transport.ops.operator_requests import SessionPage, SessionQuery
 
 TITLES: Final = ("SESSION", "OWNER", "FENCE", "STATE", "KV", "OPEN TURN", "TOP", "READERS", "WHY HERE")
@@ -82,10 +83,5 @@ def _row(each: ResidentSession) -> tuple[str, ...]:
 
 def sessions_as_json(page: SessionPage) -> str:
     """The page for machines: one object."""
-    sessions = [
-        {name: getattr(each, name) for name in each.__struct_fields__ if name != "key"}
-        | {"tenant": each.key.tenant, "session": each.key.session}
-        for each in page.residents
-    ]
-    rest = {"total": page.total, "has_more": page.has_more, "silent": page.silent}
-    return msgspec.json.encode({"sessions": sessions, **rest}).decode()
+    shown = {"sessions": [resident_shown(each) for each in page.residents], "total": page.total}
+    return msgspec.json.encode({**shown, "has_more": page.has_more, "silent": page.silent}).decode()

@@ -56,7 +56,7 @@ CREDENTIALS: Final = ("peer_token", "peer_authority", "peer_certificate", "peer_
 ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
 OPERATOR: Final = ("directory", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
-OFFLINE_OR_SERVER: Final = (*OFFLINE, "Running server")
+EITHER: Final = (*OFFLINE, "Running server")  # on the journal, or through a server
 DOORS: Final = ("Listening", "Authentication", "Limits", "Telemetry", "Logging")
 
 COMMANDS: Final[dict[str, CommandSpec]] = {
@@ -75,20 +75,14 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "sessions": CommandSpec(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
     "drain": CommandSpec(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
     "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
-    "keys create": CommandSpec(
-        keys.CreateKey, OFFLINE_OR_SERVER, "keys create --tenant acme --role operator --label me"
-    ),
-    "keys list": CommandSpec(keys.ListKeys, OFFLINE_OR_SERVER, "keys list --tenant acme"),
-    "keys show": CommandSpec(keys.ShowKey, OFFLINE_OR_SERVER, "keys show abcdefghijkl --url http://127.0.0.1:8080"),
-    "keys revoke": CommandSpec(
-        keys.RevokeKey, OFFLINE_OR_SERVER, "keys revoke abcdefghijkl --url http://127.0.0.1:8080"
-    ),
-    "audit list": CommandSpec(audit.ListRows, OFFLINE_OR_SERVER, "audit list --tenant acme --last 20"),
-    "audit verify": CommandSpec(audit.VerifyChain, OFFLINE_OR_SERVER, "audit verify --tenant acme"),
-    "users export": CommandSpec(
-        users.ExportUser, OFFLINE_OR_SERVER, "users export mary --tenant acme --out mary.jsonl"
-    ),
-    "users erase": CommandSpec(users.EraseUser, OFFLINE_OR_SERVER, "users erase mary --tenant acme"),
+    "keys create": CommandSpec(keys.CreateKey, EITHER, "keys create --tenant acme --role operator --label me"),
+    "keys list": CommandSpec(keys.ListKeys, EITHER, "keys list --tenant acme"),
+    "keys show": CommandSpec(keys.ShowKey, EITHER, "keys show abcdefghijkl --url http://127.0.0.1:8080"),
+    "keys revoke": CommandSpec(keys.RevokeKey, EITHER, "keys revoke abcdefghijkl --url http://127.0.0.1:8080"),
+    "audit list": CommandSpec(audit.ListRows, EITHER, "audit list --tenant acme --last 20"),
+    "audit verify": CommandSpec(audit.VerifyChain, EITHER, "audit verify --tenant acme"),
+    "users export": CommandSpec(users.ExportUser, EITHER, "users export mary --tenant acme --out mary.jsonl"),
+    "users erase": CommandSpec(users.EraseUser, EITHER, "users erase mary --tenant acme"),
 }
 FAMILIES: Final = {
     "usage": "Compares what was billed with the logs.",

@@ -59,8 +59,6 @@ class Redaction:
                 }
             case list() | tuple() | set() | frozenset():
                 return [self.cleaned(each) for each in value]
-            case bytes():
-                return self.text(repr(value))
             case _:
                 return self.text(repr(value))
 

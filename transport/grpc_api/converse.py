@@ -55,12 +55,7 @@ class ReplyStream(Protocol):
     async def write(self, message: pb.ConverseReply) -> None: ...
 
 
-async def stream_events(stream: ReplyStream, cursor: LogCursor, standing: ResumePlan, *, live: bool) -> None:
-    """The reading of a log without commands (`History`). Ends at the top unless `live`. Raises SessileError."""
-    await _EventStreamer(stream, cursor).run(standing, live=live)
-
-
-class _EventStreamer:
+class EventStreamer:
     """Writes a log to a stream."""
 
     def __init__(self, stream: ReplyStream, cursor: LogCursor) -> None:
@@ -121,7 +116,7 @@ class _EventStreamer:
         """`position` has changed."""
 
 
-class ConverseCall(_EventStreamer):
+class ConverseCall(EventStreamer):
     """One stream with its commands."""
 
     def __init__(self, gateway: Gateway, principal: Principal, stream: ReplyStream, opening: pb.Open) -> None:

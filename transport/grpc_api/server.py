@@ -11,6 +11,7 @@ keepalive.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Final
 
 import grpc
@@ -42,30 +43,22 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     stop_s: float = 5.0
 
 
+@dataclass(eq=False, repr=False)
 class GrpcServer:
     """The listening socket with its calls. With the port `OFF` everything here does nothing."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        *,
-        host: str,
-        port: int,
-        limits: GrpcLimits | None = None,
-        tls: ServerTls | None = None,
-    ) -> None:
-        self.gateway = gateway
-        self.port = port  # after `start` the one that is listened on
-        self._host = host
-        self._limits = limits or GrpcLimits()
-        self._tls = tls
-        self._leaving = asyncio.Event()
-        self._health = health.aio.HealthServicer()
-        self._server: grpc.aio.Server | None = None
+    gateway: Gateway
+    host: str
+    port: int  # after `start` the one that is listened on
+    limits: GrpcLimits = field(default_factory=GrpcLimits)
+    tls: ServerTls | None = None
+    _leaving: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer, init=False)
+    _server: grpc.aio.Server | None = field(default=None, init=False)
 
     @property
     def address(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     async def start(self) -> bool:
@@ -73,13 +66,13 @@ class GrpcServer:
         that cannot be had."""
         if self.port == OFF:
             return False
-        if self.gateway.access.open and not is_loopback(self._host):
+        if self.gateway.access.open and not is_loopback(self.host):
             raise BadInput(
                 "invalid_setting",
-                f"host = {self._host!r}: without keys gRPC listens on a loopback address only; demand keys.",
+                f"host = {self.host!r}: without keys gRPC listens on a loopback address only; demand keys.",
                 param="host",
             )
-        limits = self._limits
+        limits = self.limits
         keepalive_ms = round(limits.keepalive_s * 1000)
         server = grpc.aio.server(
             maximum_concurrent_rpcs=limits.calls_max,
@@ -98,10 +91,10 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
-            if self._tls is None:
+            if self.tls is None:
                 self.port = server.add_insecure_port(self.address)
             else:
-                self.port = server.add_secure_port(self.address, self._tls.grpc_credentials())
+                self.port = server.add_secure_port(self.address, self.tls.grpc_credentials())
         except RuntimeError as error:
             raise Unavailable(
                 "address_unavailable", f"Cannot listen on {self.address} for gRPC. Choose another host or port."
@@ -124,4 +117,4 @@ class GrpcServer:
         await self.drain()
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(self._limits.stop_s)
+            await server.stop(self.limits.stop_s)

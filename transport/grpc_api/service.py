@@ -24,7 +24,7 @@ from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api import translate
-from transport.grpc_api.converse import ConverseCall, stream_events
+from transport.grpc_api.converse import ConverseCall, EventStreamer
 from transport.grpc_api.detached_work import run_unless_set, start_detached
 from transport.grpc_api.status import status_of, trailing_of
 from transport.openai.log_cursor import LogCursor
@@ -127,7 +127,7 @@ class SessionsService(made.SessionsServicer):
             offset = position.offset if position.HasField("offset") else None
             with LogCursor(self._gateway, principal, key) as cursor:
                 standing = await cursor.standing(epoch, offset if request.HasField("position") else 0)
-                await run_unless_set(self._leaving, stream_events(context, cursor, standing, live=request.follow))
+                await run_unless_set(self._leaving, EventStreamer(context, cursor).run(standing, live=request.follow))
 
         await self._answer(context, work)
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from fastapi import Request
 
 from sessions.model.authorization import acting_for, demand
-from sessions.model.types import Principal, Scope
+from sessions.model.errors import Unavailable
+from sessions.model.types import CommandId, Principal, Scope
 from transport.gateway import Gateway
+from transport.http.headers import read_retry_headers
 from transport.openai.turn_starter import TurnStarter
+from transport.ops.operator_api import OperatorApi
 from transport.websocket.handshake import USER_HEADER, bearer
 
 
@@ -22,6 +25,19 @@ def gateway_of(request: Request) -> Gateway:
 def turn_starter_of(request: Request) -> TurnStarter:
     starter: TurnStarter = request.app.state.turn_starter
     return starter
+
+
+def operator_api_of(request: Request) -> OperatorApi:
+    """Raises Unavailable where the process knows of no replicas."""
+    api = gateway_of(request).operator_api
+    if api is None:
+        raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
+    return api
+
+
+def command_id_of(request: Request, principal: Principal, route: str) -> CommandId:
+    """The id of the command that this request is: by its Idempotency-Key, else one of its own."""
+    return turn_starter_of(request).command_id(principal, route, read_retry_headers(request).idempotency_key)
 
 
 def principal_of(request: Request, scope: Scope | None = None) -> Principal:

@@ -9,10 +9,15 @@ Does not know requests; the size of bodies is `transport.http.app`'s business.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
+from sessions.model.errors import Unavailable
+
+KEEP_ALIVE_S: Final = 15
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
 BODY_S: Final = 60.0
@@ -108,3 +113,33 @@ class HttpConnection(HttpToolsProtocol):
             + why
         )
         self.transport.close()
+
+
+async def listen(
+    app: Any, state: ServerState, host: str, port: int, *, ws: Any = "none", date_header: bool = True, **options: Any
+) -> asyncio.Server:
+    """Serves `app` on an address; `options` are `create_server`'s. Raises Unavailable for one that cannot be had."""
+    config = uvicorn.Config(
+        app,
+        http=HttpConnection,
+        ws=ws,
+        lifespan="off",
+        log_config=None,
+        log_level="error",  # it warns of every malformed request, which is what strangers send
+        access_log=False,
+        proxy_headers=False,
+        forwarded_allow_ips=[],
+        server_header=False,
+        date_header=date_header,
+        workers=1,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+    config.load()
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(lambda: HttpConnection(config, state, {}, loop), host, port, **options)
+    except OSError as error:
+        raise Unavailable(
+            "address_unavailable",
+            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another host or port.",
+        ) from error

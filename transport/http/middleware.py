@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any, Final
 
@@ -26,31 +27,23 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class RequestContextMiddleware:
     """ASGI middleware; `refuse` writes a SessileError as the answer."""
 
-    def __init__(
-        self,
-        app: App,
-        *,
-        access: Authenticator,
-        body_bytes_max: int,
-        new_id: Callable[[], str],
-        refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]],
-    ) -> None:
-        self._app = app
-        self._access = access
-        self._body_bytes_max = body_bytes_max
-        self._new_id = new_id
-        self._refuse = refuse
+    app: App
+    access: Authenticator
+    body_bytes_max: int
+    new_id: Callable[[], str]
+    refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.match(given) else f"req_{self._new_id()}"
+        request_id = given if _REQUEST_ID.match(given) else f"req_{self.new_id()}"
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
         taken = 0
@@ -61,8 +54,8 @@ class RequestContextMiddleware:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self._body_bytes_max:
-                raise TooLarge("too_large", f"A request body has at most {self._body_bytes_max} bytes.")
+            if taken > self.body_bytes_max:
+                raise TooLarge("too_large", f"A request body has at most {self.body_bytes_max} bytes.")
             return message
 
         async def named_send(message: Message) -> None:
@@ -80,9 +73,9 @@ class RequestContextMiddleware:
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                self._access.check_host(headers.get(b"host", b"").decode("latin-1"))
-                await self._app(scope, limited_receive, named_send)
+                self.access.check_host(headers.get(b"host", b"").decode("latin-1"))
+                await self.app(scope, limited_receive, named_send)
             except SessileError as error:
                 if started:
                     raise
-                await self._refuse(error, scope, receive, named_send)
+                await self.refuse(error, scope, receive, named_send)

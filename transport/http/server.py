@@ -11,18 +11,17 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import structlog
-import uvicorn
 from uvicorn.server import ServerState
 
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import BadInput
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.http.app import make_app
-from transport.http.http_connection import HttpConnection
+from transport.http.http_connection import listen
 from transport.http.tls import HANDSHAKE_S, ServerTls
 from transport.ops.process_tuning import return_large_blocks
 from transport.ops.prometheus import MetricsExposition
@@ -30,7 +29,6 @@ from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
 
 BACKLOG: Final = 4096
-KEEP_ALIVE_S: Final = 15
 STOP_S: Final = 5.0
 WEB: Final = Path(__file__).parent.parent / "web"
 
@@ -97,41 +95,14 @@ class Server:
             )
         return_large_blocks()
         door = self._door = WebSocketConnections(self.gateway, self._limits.connection, self._limits.connections_max)
-        config = uvicorn.Config(
-            cast(Any, self._app),
-            http=HttpConnection,
-            ws=cast(Any, door.protocol),
-            lifespan="off",
-            log_config=None,
-            log_level="error",  # it warns of every malformed request, which is what strangers send
-            access_log=False,
-            proxy_headers=False,
-            forwarded_allow_ips=[],
-            server_header=False,
-            date_header=False,
-            workers=1,
-            timeout_keep_alive=KEEP_ALIVE_S,
-        )
-        config.load()
-        loop = asyncio.get_running_loop()
-
-        def connection() -> asyncio.Protocol:
-            return HttpConnection(config, self._state, {}, loop)
-
-        tls_options: dict[str, Any] = {}
+        options: dict[str, Any] = {"backlog": BACKLOG}
         if self._tls is not None:
-            tls_options = {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
+            options |= {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
         elif not is_loopback(self._host):
             log.warning("tls_disabled", host=self._host, consequence="keys and texts can be read on the way")
-        try:
-            self._listener = await loop.create_server(
-                connection, self._host, self._port, backlog=BACKLOG, **tls_options
-            )
-        except OSError as error:
-            raise Unavailable(
-                "address_unavailable",
-                f"Cannot listen on {self._host}:{self._port}: {error.strerror}. Choose another host or port.",
-            ) from error
+        self._listener = await listen(
+            self._app, self._state, self._host, self._port, ws=door.protocol, date_header=False, **options
+        )
         for listening in self._listener.sockets:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.gateway.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -25,10 +25,6 @@ def data(payload: bytes, *, event: str | None = None, id: str | None = None) -> 
     """One event. `payload` is JSON on one line."""
     head = (f"id: {id}\n" if id is not None else "") + (f"event: {event}\n" if event is not None else "")
     return head.encode() + b"data: " + payload + b"\n\n"
-
-
-def comment(text: str) -> bytes:
-    return f": {text}\n\n".encode()
 
 
 class EventStreamResponse(Response):
@@ -49,18 +45,8 @@ class EventStreamResponse(Response):
         self._left = left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writing = asyncio.create_task(self._write(send))
-        listening = asyncio.create_task(_wait_disconnect(receive))
-        try:
-            await asyncio.wait((writing, listening), return_when=asyncio.FIRST_COMPLETED)
-            if not writing.done() and self._left is not None:
-                self._left()
-        finally:
-            writing.cancel()
-            listening.cancel()
-            await asyncio.wait((writing, listening))
-        if not writing.cancelled() and (error := writing.exception()) is not None:
-            raise error
+        with suppress(ClientDisconnect):
+            await _until_disconnect(receive, self._write(send), self._left)
 
     async def _write(self, send: Send) -> None:
         async with aclosing(self._chunks) as chunks:
@@ -86,7 +72,7 @@ async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) ->
             coming = asyncio.ensure_future(anext(chunks, None))
             try:
                 while not (await asyncio.wait((coming,), timeout=every_s))[0]:
-                    yield comment("still here")
+                    yield b": still here\n\n"
             except BaseException:
                 coming.cancel()
                 await asyncio.wait((coming,))
@@ -100,12 +86,17 @@ async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) ->
 async def cancel_on_disconnect(request: Request, work: Awaitable[T], left: Callable[[], None]) -> T:
     """Runs `work` to its end, unless its client goes away before it: then it is cancelled, `left` is called and
     ClientDisconnect raised."""
+    return await _until_disconnect(request.receive, work, left)
+
+
+async def _until_disconnect(receive: Receive, work: Awaitable[T], left: Callable[[], None] | None) -> T:
     working = asyncio.ensure_future(work)
-    listening = asyncio.create_task(_wait_disconnect(request.receive))
+    listening = asyncio.create_task(_wait_disconnect(receive))
     try:
         await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            left()
+            if left is not None:
+                left()
             raise ClientDisconnect
         return await working
     finally:

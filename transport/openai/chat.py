@@ -13,7 +13,8 @@ from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat
 from transport.openai.chat_render import ChoiceBuilder, encode, usage_of
-from transport.openai.turn_starter import StartedTurn, TurnStarter
+from transport.openai.resume import StartedTurn
+from transport.openai.turn_starter import TurnStarter
 
 FINGERPRINT: Final = "sessile"
 

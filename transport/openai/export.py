@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Json, Message
@@ -14,7 +15,7 @@ def markdown(state: dict[str, Json]) -> str:
     """The conversation as it would be read aloud, retractions applied."""
     lines = [f"# {_one_line(state['title'] or 'Conversation')}", ""]
     if state["instructions"]:
-        lines += [*_quoted(state["instructions"]), ""]
+        lines += [*(f"> {line}".rstrip() for line in state["instructions"].splitlines()), ""]
     for item in branch_items(state["items"], state["head"]):
         lines += [*_item(item), ""]
     return "\n".join(lines)
@@ -35,19 +36,11 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _quoted(text: str) -> list[str]:
-    return [f"> {line}".rstrip() for line in text.splitlines()]
-
-
 def _fenced(text: str, kind: str = "") -> list[str]:
     """A code block whose fence is longer than any in the text."""
-    longest = max((len(run) for run in _runs(text)), default=0)
+    longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return [fence + kind, text, fence]
-
-
-def _runs(text: str) -> list[str]:
-    return [run for run in "".join(c if c == "`" else " " for c in text).split() if run]
 
 
 def document(session: str, epoch: str, offset: int, state: dict[str, Json]) -> dict[str, Any]:

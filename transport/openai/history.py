@@ -54,19 +54,15 @@ class HistoryIndex(Protocol):
     async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         """The first of these chains of one conversation that has a place, by its number, and that place: the one that
         was given least often, of those which never were the newest."""
-        ...
 
     async def put(self, chain: bytes, place: HistoryPlace) -> None:
         """As one that was never given, unless it is there already."""
-        ...
 
     async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
         """As if it had been given once less."""
-        ...
 
     async def drop(self, chain: bytes, place: HistoryPlace) -> None:
         """Nobody can go on from it any more."""
-        ...
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ Does not know windows: one record after another is handed on as its taker is rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from sessions.model.authorization import demand
@@ -57,6 +58,15 @@ class LogCursor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Closes the cursor if the block fails; else it stays open for who reads on."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._unwatch()

@@ -47,11 +47,7 @@ def chat_history(messages: Sequence[request_models.ChatMessageParam]) -> tuple[s
         elif message.role == "tool":
             call_id = message.tool_call_id
             if call_id is None:
-                raise BadInput(
-                    "missing_required_parameter",
-                    f"Missing required parameter: '{at}.tool_call_id'.",
-                    param=f"{at}.tool_call_id",
-                )
+                raise _missing(f"{at}.tool_call_id")
             if call_id not in open_calls:
                 raise BadInput(
                     "invalid_request",
@@ -73,11 +69,14 @@ def _answer(message: request_models.ChatMessageParam, text: str, at: str) -> Uni
         for call in message.tool_calls or ()
     )
     if not calls and message.content is None and message.refusal is None:
-        raise BadInput(
-            "invalid_request", f"Invalid value for '{at}.content': expected a string, got null.", param=f"{at}.content"
-        )
+        raise _null_content(at)
     words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
     return Unit((*words, *calls), answer=True)
+
+
+def _null_content(at: str) -> BadInput:
+    param = f"{at}.content"
+    return BadInput("invalid_request", f"Invalid value for '{param}': expected a string, got null.", param=param)
 
 
 def _unanswered(calls: dict[str, str]) -> BadInput:
@@ -95,18 +94,14 @@ def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
     if message.content is None:
         if message.role == "assistant":
             return ""
-        raise BadInput(
-            "invalid_request", f"Invalid value for '{at}.content': expected a string, got null.", param=f"{at}.content"
-        )
+        raise _null_content(at)
     return "".join(_part(part, f"{at}.content[{index}]") for index, part in enumerate(message.content))
 
 
-def _part(part: request_models.ChatPart | request_models.InputPart, at: str) -> str:
+def _part(part: request_models.ContentPart, at: str) -> str:
     if part.type in ("text", "input_text", "output_text"):
         if part.text is None:
-            raise BadInput(
-                "missing_required_parameter", f"Missing required parameter: '{at}.text'.", param=f"{at}.text"
-            )
+            raise _missing(f"{at}.text")
         return part.text
     if part.type == "refusal":
         return ""
@@ -118,12 +113,9 @@ def chat_tools(tools: Sequence[request_models.ChatTool] | None) -> tuple[Tool, .
 
 
 def chat_sampling(request: request_models.ChatRequest) -> Sampling:
-    choice: str | dict[str, Json] | None
-    if isinstance(request.tool_choice, request_models.ChatToolChoice):
-        choice = {"type": "function", "name": request.tool_choice.function.name}
-    else:
-        choice = request.tool_choice
-    _choice_fits(choice, [tool.function.name for tool in request.tools or ()])
+    given = request.tool_choice
+    named = given.function if isinstance(given, request_models.ChatToolChoice) else given
+    choice = _tool_choice(named, [tool.function.name for tool in request.tools or ()])
     if request.top_logprobs is not None and not request.logprobs:
         raise BadInput("invalid_request", "'top_logprobs' needs 'logprobs' to be set to true.", param="top_logprobs")
     return Sampling(
@@ -144,7 +136,7 @@ def _chat_format(given: request_models.ResponseFormat | None) -> TextOptions | N
         return TextOptions({"type": "json_object"})
     if given.json_schema is None or given.json_schema.schema_ is None:
         param = "response_format.json_schema" + (".schema" if given.json_schema is not None else "")
-        raise BadInput("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
+        raise _missing(param)
     schema = given.json_schema
     return _schema_format(schema.name, schema.schema_, schema.strict)
 
@@ -195,7 +187,7 @@ def _missing(param: str) -> BadInput:
     return BadInput("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
 
 
-def _input_text(content: str | Sequence[request_models.InputPart] | None, at: str) -> str:
+def _input_text(content: str | Sequence[request_models.ContentPart] | None, at: str) -> str:
     if content is None:
         raise _missing(at)
     if isinstance(content, str):
@@ -208,18 +200,12 @@ def response_tools(tools: Sequence[request_models.FunctionTool] | None) -> tuple
 
 
 def response_sampling(request: request_models.ResponsesRequest, tool_names: Sequence[str]) -> Sampling:
-    choice: str | dict[str, Json] | None
-    if isinstance(request.tool_choice, request_models.FunctionChoice):
-        choice = {"type": "function", "name": request.tool_choice.name}
-    else:
-        choice = request.tool_choice
-    _choice_fits(choice, tool_names)
     return Sampling(
         **_drawn(request),
         max_output_tokens=request.max_output_tokens,
         stop=_stop(request.stop),
         logprobs="message.output_text.logprobs" in (request.include or ()),
-        tool_choice=choice,
+        tool_choice=_tool_choice(request.tool_choice, tool_names),
         text=_response_format(request.text.format if request.text is not None else None),
     )
 
@@ -256,15 +242,19 @@ def _stop(stop: str | list[str] | None) -> str | tuple[str, ...] | None:
     return tuple(stop) or None if isinstance(stop, list) else stop
 
 
-def _choice_fits(choice: str | dict[str, Json] | None, names: Sequence[str]) -> None:
-    if choice not in (None, "none", "auto") and not names:
+def _tool_choice(
+    given: str | request_models.NamedFunction | None, names: Sequence[str]
+) -> str | dict[str, Json] | None:
+    """How the engine reads it. Raises BadInput for one that fits none of the tools."""
+    if given not in (None, "none", "auto") and not names:
         raise BadInput(
             "invalid_request", "'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice"
         )
-    if isinstance(choice, dict) and choice["name"] not in names:
-        raise BadInput(
-            "invalid_request", f"Tool choice {choice['name']!r} is not among the 'tools'.", param="tool_choice"
-        )
+    if not isinstance(given, request_models.NamedFunction):
+        return given
+    if given.name not in names:
+        raise BadInput("invalid_request", f"Tool choice {given.name!r} is not among the 'tools'.", param="tool_choice")
+    return {"type": "function", "name": given.name}
 
 
 def _tools(tools: Sequence[request_models.ChatFunction | request_models.FunctionTool], inner: str) -> tuple[Tool, ...]:

@@ -43,6 +43,7 @@ class SamplingRequest(RequestModel):
     seed: Annotated[int, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     parallel_tool_calls: bool | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stream: bool | None = False
     # OpenAI's service knows these; here they have no effect.
     metadata: Metadata | None = None
@@ -79,7 +80,7 @@ class ChatCall(LenientModel):
     function: ChatCallFunction
 
 
-class ChatPart(LenientModel):
+class ContentPart(LenientModel):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -87,7 +88,7 @@ class ChatPart(LenientModel):
 
 class ChatMessageParam(LenientModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[ChatPart], Field(max_length=256)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: Annotated[list[ChatCall], Field(max_length=128)] | None = None
@@ -129,7 +130,6 @@ class ChatRequest(SamplingRequest):
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     n: Annotated[int, Field(ge=1, le=16)] | None = 1
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
     logprobs: bool | None = False
     stream_options: StreamOptions | None = None
@@ -142,36 +142,25 @@ class ChatRequest(SamplingRequest):
 # -- responses ------------------------------------------------------------------------------------------------------
 
 
-class InputPart(LenientModel):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
 class InputItem(LenientModel):
     """An item of any kind: its `type` says which fields count; without one it is a message."""
 
     type: str | None = None
     id: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Annotated[list[InputPart], Field(max_length=256)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
     call_id: Key | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | Annotated[list[InputPart], Field(max_length=256)] | None = None
+    output: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
 
 
-class FunctionTool(LenientModel):
+class FunctionTool(ChatFunction):
     type: Literal["function"]
-    name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
-class FunctionChoice(LenientModel):
+class FunctionChoice(NamedFunction):
     type: Literal["function"]
-    name: Name
 
 
 class TextFormat(LenientModel):
@@ -203,7 +192,6 @@ class ResponsesRequest(SamplingRequest):
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
     text: TextConfig | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     include: list[str] | None = None
     stream_options: StreamOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None

@@ -7,15 +7,26 @@ so that a field which is added there and not here is found.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+T = TypeVar("T")
 
 
 class ResponseModel(BaseModel):
     """Base of answers: nothing but what is described."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class ListPage(ResponseModel, Generic[T]):
+    """A page of a list; `last_id` is the next page's `after`."""
+
+    object: Literal["list"]
+    data: list[T]
+    has_more: bool
+    last_id: str | None
 
 
 class ErrorDetail(ResponseModel):
@@ -271,10 +282,13 @@ class ResponseObject(ResponseModel):
     user: str | None
 
 
-class ResponseDeleted(ResponseModel):
+class DeletedObject(ResponseModel):
     id: str
-    object: Literal["response"]
     deleted: Literal[True]
+
+
+class ResponseDeleted(DeletedObject):
+    object: Literal["response"]
 
 
 # -- conversations and sessions -------------------------------------------------------------------------------------
@@ -287,10 +301,8 @@ class Conversation(ResponseModel):
     metadata: dict[str, Any]
 
 
-class ConversationDeleted(ResponseModel):
-    id: str
+class ConversationDeleted(DeletedObject):
     object: Literal["conversation.deleted"]
-    deleted: Literal[True]
 
 
 class SessionSummary(ResponseModel):
@@ -304,45 +316,13 @@ class SessionSummary(ResponseModel):
     updated_at: int
 
 
-class SessionListObject(ResponseModel):
-    object: Literal["list"]
-    data: list[SessionSummary]
-    has_more: bool
-    last_id: str | None
+class SessionListObject(ListPage[SessionSummary]):
+    """A page of sessions, the newest first."""
 
 
-class SessionObject(ResponseModel):
-    id: str
-    object: Literal["session"]
-    epoch: str
-    offset: int
-    title: str | None
-    model: str
-    metadata: dict[str, Any]
-    instructions: str | None
-    tools: list[dict[str, Any]]
-    created_at: int | None
-    head: str | None
-    reviews: list[dict[str, Any]]
-    open: list[str]
-    num_items: int
+class SessionFields(ResponseModel):
+    """What a session's description and its state have in common."""
 
-
-class SessionDeletedObject(ResponseModel):
-    id: str
-    object: Literal["session.deleted"]
-    deleted: Literal[True]
-
-
-class SessionState(ResponseModel):
-    """Everything of a session, retractions applied; what the fields hold is in the protocol."""
-
-    items: list[dict[str, Any]]
-    open: list[dict[str, Any]]
-    queued: list[dict[str, Any]]
-    awaiting: list[dict[str, Any]]
-    made_by: dict[str, str]
-    incomplete: dict[str, str]
     head: str | None
     title: str | None
     metadata: dict[str, Any]
@@ -351,6 +331,30 @@ class SessionState(ResponseModel):
     tools: list[dict[str, Any]]
     created_at: int | None
     reviews: list[dict[str, Any]] = []
+
+
+class SessionObject(SessionFields):
+    id: str
+    object: Literal["session"]
+    epoch: str
+    offset: int
+    open: list[str]
+    num_items: int
+
+
+class SessionDeletedObject(DeletedObject):
+    object: Literal["session.deleted"]
+
+
+class SessionState(SessionFields):
+    """Everything of a session, retractions applied; what the fields hold is in the protocol."""
+
+    items: list[dict[str, Any]]
+    open: list[dict[str, Any]]
+    queued: list[dict[str, Any]]
+    awaiting: list[dict[str, Any]]
+    made_by: dict[str, str]
+    incomplete: dict[str, str]
 
 
 class SessionExport(ResponseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,27 +22,22 @@ TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class ResponseReader:
-    """A response and a cursor on its log; whoever makes one closes the cursor, or lets `stream` do it."""
+    """A response and a cursor on its log; whoever makes one closes the cursor, or lets `stream` do it.
 
-    def __init__(
-        self,
-        cursor: LogCursor,
-        response_id: ResponseId,
-        after: int,
-        *,
-        ended: Callable[[ev.ResponseBody], Awaitable[None]] | None = None,
-    ) -> None:
-        """`after`: where the log may be read from to meet all of the response. `ended` is called with it at its end,
-        before the reader gets it."""
-        self.cursor = cursor
-        self.response_id = response_id
-        self._after = after
-        self._ended = ended
+    `after`: where the log may be read from to meet all of the response. `ended` is called with it at its end, before
+    the reader gets it.
+    """
+
+    cursor: LogCursor
+    response_id: ResponseId
+    after: int
+    ended: Callable[[ev.ResponseBody], Awaitable[None]] | None = None
 
     async def check(self) -> None:
         """Raises NotFound, Gone, Unavailable: it is not there to be read, was erased, or was never to be stored."""
-        await self.cursor.check(self._after)
+        await self.cursor.check(self.after)
         if self.cursor.retracted(self.response_id, ERASED):
             raise not_found(self.response_id)
         request = (await self.begun()).request
@@ -52,12 +48,12 @@ class ResponseReader:
         """Raises BadInput where a reader cannot have `seen` this of it; Unavailable."""
         if seen.response not in (None, self.response_id):
             raise bad_event_id("This Last-Event-ID is of another response.")
-        await check(self.cursor, self._after, seen)
+        await check(self.cursor, self.after, seen)
 
     async def body(self, *, ended: bool = False) -> ev.ResponseBody:
         """The response as it stands, or once it has `ended`."""
         body: ev.ResponseBody | None = None
-        async for record in self.cursor.records(self._after, live=ended):
+        async for record in self.cursor.records(self.after, live=ended):
             event = record.event
             if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
                 continue
@@ -71,12 +67,12 @@ class ResponseReader:
         return body
 
     async def _report_end(self, body: ev.ResponseBody) -> None:
-        if self._ended is not None:
-            await self._ended(body)
+        if self.ended is not None:
+            await self.ended(body)
 
     async def begun(self) -> ev.ResponseBody:
         """The response as it was when it was accepted."""
-        async for record in self.cursor.records(self._after):
+        async for record in self.cursor.records(self.after):
             event = record.event
             if isinstance(event, ev.ResponseQueued | ev.ResponseCreated) and event.response_id == self.response_id:
                 return event.response
@@ -91,7 +87,7 @@ class ResponseReader:
         upcoming = 0 if starting_after is None else starting_after + 1
         with self.cursor as cursor:
             try:
-                async for record in cursor.records(self._after):
+                async for record in cursor.records(self.after):
                     event = record.event
                     if isinstance(event, ev.SessionDeleted):
                         raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")

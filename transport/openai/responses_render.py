@@ -13,8 +13,6 @@ import msgspec
 
 from sessions.model import events as ev
 from sessions.model.types import (
-    FunctionCall,
-    FunctionCallOutput,
     InputText,
     Item,
     Json,
@@ -87,44 +85,21 @@ def _usage(given: Mapping[str, Any]) -> dict[str, Json]:
     return {**given, "input_tokens_details": {"cache_write_tokens": 0, **given["input_tokens_details"]}}
 
 
+_ITEM_FIELDS: Final = ("id", "type", "role", "call_id", "name", "arguments", "output", "status")
+
+
 def item(given: Item) -> dict[str, Json]:
     """An item of input or output."""
-    match given:
-        case Message():
-            return {
-                "id": given.id,
-                "type": "message",
-                "role": given.role,
-                "status": given.status,
-                "content": [part(each) for each in given.content],
-            }
-        case FunctionCall():
-            return {
-                "id": given.id,
-                "type": "function_call",
-                "call_id": given.call_id,
-                "name": given.name,
-                "arguments": given.arguments,
-                "status": given.status,
-            }
-        case FunctionCallOutput():
-            return {
-                "id": given.id,
-                "type": "function_call_output",
-                "call_id": given.call_id,
-                "output": given.output,
-                "status": given.status,
-            }
+    fields = msgspec.to_builtins(given)
+    shown = {name: fields[name] for name in _ITEM_FIELDS if name in fields}
+    return {**shown, "content": [part(each) for each in given.content]} if isinstance(given, Message) else shown
 
 
 def part(given: InputText | OutputText | Refusal) -> dict[str, Json]:
-    match given:
-        case InputText():
-            return {"type": "input_text", "text": given.text}
-        case OutputText():
-            return {"type": "output_text", "text": given.text, "annotations": list(given.annotations), "logprobs": []}
-        case Refusal():
-            return {"type": "refusal", "refusal": given.refusal}
+    shown: dict[str, Json] = msgspec.to_builtins(given)
+    if isinstance(given, OutputText):
+        shown |= {"annotations": list(given.annotations), "logprobs": []}
+    return shown
 
 
 def event(given: ev.ResponseEvent) -> dict[str, Json]:

@@ -11,35 +11,34 @@ from typing import NamedTuple
 from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Gone, NotFound
-from sessions.model.types import Principal, ResponseId
+from sessions.model.types import ItemId, Principal, ResponseId
 from transport.gateway import Gateway
 from transport.http.headers import EventId, bad_event_id
 from transport.openai.log_cursor import LogCursor
 
 
-class ResumedStream(NamedTuple):
-    """An answer that was begun before. Whoever has it closes the cursor; its events come behind `after`."""
+class StartedTurn(NamedTuple):
+    """A turn that is in the log. Whoever has it closes the cursor; events of the responses come behind `after`."""
 
     cursor: LogCursor
     responses: tuple[ResponseId, ...]
     after: int
+    chain: bytes = b""  # of the history up to the answer, where that is kept
+    last: ItemId | None = None  # the last item that the turn added
 
 
-async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choices: int = 1) -> ResumedStream:
+async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choices: int = 1) -> StartedTurn:
     """The answer whose stream `seen` is of, which has so many choices. Raises BadInput, Unavailable."""
     assert seen.response is not None
     place = await gateway.find_response(principal, seen.response)
     if place is None:
         raise _not_there()
     cursor, after = LogCursor(gateway, principal, place.key, follows=[seen.response]), place.offset - 1
-    try:
+    with cursor.closed_on_error():
         await check(cursor, after, seen)
         responses = await _responses(cursor, after, seen.response, choices)
         cursor.follow(responses)
-        return ResumedStream(cursor, responses, after)
-    except BaseException:
-        cursor.close()
-        raise
+    return StartedTurn(cursor, responses, after)
 
 
 async def check(cursor: LogCursor, after: int, seen: EventId) -> None:

@@ -18,6 +18,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -53,7 +54,7 @@ from transport.openai.history import (
     find_history,
 )
 from transport.openai.log_cursor import LogCursor
-from transport.openai.resume import check, resume
+from transport.openai.resume import StartedTurn, check, resume
 
 RETRIES_MAX: Final = 20_000
 PLACE: Final = "sessile.place"  # in the metadata of a pointer: session[, last item, messages that are there already]
@@ -86,24 +87,6 @@ class TurnRequest(NamedTuple):
     seen: EventId | None = None  # the place of a reader that comes back
 
 
-class StartedTurn(NamedTuple):
-    """A turn that is in the log. Whoever has it closes the cursor; events of the responses come behind `after`."""
-
-    cursor: LogCursor
-    responses: tuple[ResponseId, ...]
-    after: int
-    chain: bytes  # of the history up to the answer
-
-
-class SentTurn(NamedTuple):
-    """A command that was applied, with a reader on its log. `last`: the last item that it added."""
-
-    cursor: LogCursor
-    responses: tuple[ResponseId, ...]
-    after: int
-    last: ItemId | None
-
-
 class _Draft(NamedTuple):
     """A turn that has a command id and not yet a session."""
 
@@ -127,15 +110,13 @@ class _Unread(Enum):
 UNREAD: Final = _Unread.UNREAD
 
 
+@dataclass(slots=True)
 class _Retry:
     """What is known of an Idempotency-Key. `match` None: the session that follows from the key."""
 
-    __slots__ = ("body", "lock", "match")
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.lock = asyncio.Lock()
-        self.match: HistoryMatch | None | _Unread = UNREAD
+    body: bytes
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    match: HistoryMatch | None | _Unread = UNREAD
 
 
 class TurnStarter:
@@ -163,7 +144,8 @@ class TurnStarter:
         command_id = self.command_id(principal, request.route, request.idempotency_key)
         draft = _Draft(principal, command_id, given, root, extend_chain_all(root, given.units))
         if seen is not None and seen.response is not None:
-            return StartedTurn(*await resume(self.gateway, principal, seen, choices=given.choices), draft.chain)
+            resumed = await resume(self.gateway, principal, seen, choices=given.choices)
+            return resumed._replace(chain=draft.chain)
         if request.idempotency_key is None:
             started = await self._begin(draft, await self._find(draft), give_back=True)
         else:
@@ -282,7 +264,7 @@ class TurnStarter:
         principal, given = draft.principal, draft.input
         sent = await self.send(principal, turn)
         responses = sent.responses
-        try:
+        with sent.cursor.closed_on_error():
             parent = turn.parent_id if sent.last is None else sent.last
             for number in range(1, given.choices):
                 seed = turn.seed + number if turn.seed is not None else None
@@ -296,10 +278,7 @@ class TurnStarter:
                 assert ok.response_id is not None
                 responses += (ok.response_id,)
             sent.cursor.follow(responses)
-        except BaseException:
-            sent.cursor.close()
-            raise
-        return StartedTurn(sent.cursor, responses, sent.after, draft.chain)
+        return sent._replace(responses=responses, chain=draft.chain)
 
     async def record_answer(self, started: StartedTurn, body: ResponseBody) -> None:
         """Puts where an answer lies into the history index, for its client's next request."""
@@ -313,31 +292,25 @@ class TurnStarter:
 
     # -- any ------------------------------------------------------------------------------------------------------
 
-    async def send(self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None) -> SentTurn:
+    async def send(self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None) -> StartedTurn:
         """Sends a turn, with a reader already on its log, who may have `seen` some of it. Whoever gets the cursor
         closes it."""
         # It follows none until the answer names one: nobody comes back to what closing cancels, which was begun without
         # a key.
         cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session), follows=())
-        try:
+        with cursor.closed_on_error():
             ok = await self.gateway.execute(principal, turn)
-        except BaseException:
-            cursor.close()
-            raise
         assert ok.offset is not None
         await self._check_seen(cursor, ok.offset, seen)
         responses = () if ok.response_id is None else (ok.response_id,)
         cursor.follow(responses)
-        return SentTurn(cursor, responses, ok.offset, ok.item_id)
+        return StartedTurn(cursor, responses, ok.offset, last=ok.item_id)
 
     async def _check_seen(self, cursor: LogCursor, after: int, seen: EventId | None) -> None:
         """Raises BadInput, and has closed the cursor, where a reader cannot have been."""
         if seen is not None:
-            try:
+            with cursor.closed_on_error():
                 await check(cursor, after, seen)
-            except BaseException:
-                cursor.close()
-                raise
 
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
         """Raises NotFound, Unavailable."""

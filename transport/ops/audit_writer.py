@@ -10,6 +10,7 @@ Does not know who may do what (`sessions.model.authorization`), nor how rows are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -27,17 +28,15 @@ REFUSALS_KNOWN_MAX: Final = 4096
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class AuditWriter(KeyListener):
     """`clock` is monotonic, in seconds."""
 
-    def __init__(
-        self, audit: AuditLog, *, now_ms: Callable[[], UnixMs], clock: Callable[[], float], tasks: Tasks
-    ) -> None:
-        self.audit = audit
-        self._now_ms = now_ms
-        self._clock = clock
-        self._tasks = tasks
-        self._refused: dict[tuple[str, ...], tuple[float, int]] = {}  # when written last, how many left out since
+    audit: AuditLog
+    now_ms: Callable[[], UnixMs]
+    clock: Callable[[], float]
+    tasks: Tasks
+    _refused: dict[tuple[str, ...], tuple[float, int]] = field(default_factory=dict)  # written last, left out since
 
     async def record(
         self,
@@ -50,7 +49,7 @@ class AuditWriter(KeyListener):
         detail: Mapping[str, Json] | None = None,
     ) -> None:
         """Raises Unavailable: then it is not written, and the action must not be carried out."""
-        row = Audited(action=action, at=self._now_ms(), by=by, user=user, session=session, detail=detail or {})
+        row = Audited(action=action, at=self.now_ms(), by=by, user=user, session=session, detail=detail or {})
         await self.audit.record(tenant, [row])
 
     async def forbidden(self, principal: Principal, error: Forbidden, what: str) -> None:
@@ -63,11 +62,11 @@ class AuditWriter(KeyListener):
         """Implements `KeyListener`: records that a key that has ended was shown."""
         row = self._refusal(key.principal, error, "a key that has ended")
         if row is not None:
-            self._tasks.start(self._write(key.tenant, row))
+            self.tasks.start(self._write(key.tenant, row))
 
     def _refusal(self, principal: Principal, error: SessileError, what: str) -> Audited | None:
         """None where the same was written not long ago."""
-        about, now = (principal.tenant, principal.id, error.code, what), self._clock()
+        about, now = (principal.tenant, principal.id, error.code, what), self.clock()
         written_at, left_out = self._refused.pop(about, (None, 0))
         if written_at is not None and now - written_at < REFUSALS_EVERY_S:
             self._refused[about] = (written_at, left_out + 1)
@@ -79,7 +78,7 @@ class AuditWriter(KeyListener):
         if left_out:
             detail["left_out"] = left_out
         user = principal.user if principal.role == "user" else None
-        return Audited(action="access.refused", at=self._now_ms(), by=principal, user=user, detail=detail)
+        return Audited(action="access.refused", at=self.now_ms(), by=principal, user=user, detail=detail)
 
     async def _write(self, tenant: TenantId, row: Audited) -> None:
         try:

@@ -113,19 +113,14 @@ def register_runtime_metrics(measures: Metrics, runtime: Runtime) -> None:
 
 
 def register_router_metrics(measures: Metrics, router: Router) -> None:
+    def replicas() -> Mapping[Labels, float]:
+        counts = Counter("draining" if each.draining else "serving" for each in router.routes.view.members)
+        return {(state,): counts[state] for state in ("serving", "draining")}
+
     """A gateway's way to the replicas."""
     gauge = measures.gauge
     gauge("router_retries", "Commands that were sent again.", (), lambda: {ZERO: router.retries}, grows=True)
-    gauge(
-        "replicas",
-        "Live replicas, by whether they take sessions.",
-        ("state",),
-        lambda: {
-            ("serving",): 0,
-            ("draining",): 0,
-            **Counter(("draining" if each.draining else "serving",) for each in router.routes.view.members),
-        },
-    )
+    gauge("replicas", "Live replicas, by whether they take sessions.", ("state",), replicas)
 
 
 def register_connection_metrics(measures: Metrics, counters: Counter[str]) -> None:
@@ -144,13 +139,8 @@ def register_connection_metrics(measures: Metrics, counters: Counter[str]) -> No
     gauge("connections_refused", "WebSockets that found no room.", (), plain("connections_refused"), grows=True)
     gauge("connections_closed", "WebSockets that we closed, by code.", ("code",), ending("closed_"), grows=True)
     gauge("slow_readers", "Readers that left a full window unread.", (), plain("closed_4408"), grows=True)
-    gauge(
-        "connections_paced",
-        "WebSockets that were refused with a time to come again.",
-        (),
-        plain("connections_paced"),
-        grows=True,
-    )
+    about = "WebSockets that were refused with a time to come again."
+    gauge("connections_paced", about, (), plain("connections_paced"), grows=True)
     gauge("resumes", "Readers that came, by how they caught up.", ("mode",), ending("resumed_"), grows=True)
     gauge("limits_refused", "Requests beyond a limit, by which.", ("limit",), ending("limited_"), grows=True)
     gauge("grpc_calls", "Calls on the gRPC door.", (), plain("grpc_calls"), grows=True)

@@ -7,20 +7,15 @@ keeps strangers away from it by the network, as one does with every exporter. No
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
-from sessions.model.errors import Unavailable
-from transport.http.http_connection import HttpConnection
+from transport.http.http_connection import listen
 from transport.ops.prometheus import MetricsExposition
-
-KEEP_ALIVE_S: Final = 15
 
 
 class MetricsServer:
@@ -42,29 +37,7 @@ class MetricsServer:
     async def start(self) -> None:
         """Raises Unavailable for an address that cannot be had."""
         app = Starlette(routes=[Route("/metrics", self._metrics), Route("/healthz", self._alive)])
-        config = uvicorn.Config(
-            cast(Any, app),
-            http=HttpConnection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            workers=1,
-            timeout_keep_alive=KEEP_ALIVE_S,
-        )
-        config.load()
-        loop = asyncio.get_running_loop()
-        try:
-            self._listener = await loop.create_server(
-                lambda: HttpConnection(config, self._state, {}, loop), self._host, self._port
-            )
-        except OSError as error:
-            raise Unavailable(
-                "address_unavailable",
-                f"Cannot listen on {self._host}:{self._port} for metrics: {error.strerror}. Choose another port.",
-            ) from error
+        self._listener = await listen(app, self._state, self._host, self._port)
 
     async def stop(self) -> None:
         """Closes the port and cuts what is open. Idempotent."""

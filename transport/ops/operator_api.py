@@ -27,6 +27,7 @@ from transport.ops.operator_requests import (
     merge_pages,
     open_link,
     parse_session_key,
+    survey,
 )
 from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
@@ -39,24 +40,19 @@ log = structlog.get_logger(__name__)
 class OperatorApi(Protocol):
     async def replicas(self) -> list[dict[str, Any]]:
         """Raises Unavailable."""
-        ...
 
     async def sessions(self, query: SessionQuery) -> SessionPage:
         """A page of the sessions in memory. Raises NotFound, BadInput, Unavailable."""
-        ...
 
     async def kv_of(self, tenant: TenantId) -> HeldKV:
         """What each replica holds of a tenant's KV. Raises Unavailable."""
-        ...
 
     async def drain(self, replica: str) -> None:
         """Begins to hand everything off. Raises NotFound, Conflict, Unavailable."""
-        ...
 
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
         """Moves a session that `replica` has; returns who has it then. Raises NotFound, BadInput, Conflict,
         Unavailable."""
-        ...
 
 
 def member_shown(member: Member) -> dict[str, Any]:
@@ -145,27 +141,7 @@ class ClusterOperatorApi:
         return held_kv(await self._surveyed(SessionQuery(tenant=tenant, limit=1)))
 
     async def _surveyed(self, query: SessionQuery) -> dict[str, Surveyed | LinkDown]:
-        view = self._view()
-        members = [find_member(view, query.replica)] if query.replica else list(view.members)
-        after = parse_session_key(query.after) if query.after else None
-
-        async def survey(member: Member) -> Surveyed | LinkDown:
-            try:
-                async with asyncio.timeout(ANSWER_S), open_link(self._security, member, "desk") as link:
-                    return await link.survey(
-                        after=after,
-                        limit=query.limit,
-                        tenant=query.tenant,
-                        session=query.session,
-                        state=query.state,
-                    )
-            except LinkDown as down:
-                return down
-            except TimeoutError:
-                return LinkDown("keepalive", f"no answer in {ANSWER_S:.0f} s")
-
-        answers = await asyncio.gather(*(survey(member) for member in members))
-        return {str(member.replica): each for member, each in zip(members, answers, strict=True)}
+        return await survey(self._security, self._view(), query, name="desk", timeout_s=ANSWER_S)
 
     async def drain(self, replica: str) -> None:
         member = find_member(self._view(), replica)

@@ -85,10 +85,29 @@ async def drain(directory: Leases, security: PeerSecurity, name: str) -> DrainPr
 async def list_sessions(directory: Leases, security: PeerSecurity, query: SessionQuery) -> SessionPage:
     """A page of who has which session in memory, from the replicas themselves. Raises NotFound, Unavailable."""
     view = await list_members(directory)
+    return merge_pages(query, await survey(security, view, query, name="sessions"))
+
+
+async def survey(
+    security: PeerSecurity, view: View, query: SessionQuery, *, name: str, timeout_s: float | None = None
+) -> dict[str, Surveyed | LinkDown]:
+    """What each replica answers to `query`, by its name, or why it does not. Raises NotFound."""
     members = [find_member(view, query.replica)] if query.replica else list(view.members)
     after = parse_session_key(query.after) if query.after else None
-    answers = await asyncio.gather(*(_survey(security, member, query, after) for member in members))
-    return merge_pages(query, {str(member.replica): each for member, each in zip(members, answers, strict=True)})
+
+    async def one(member: Member) -> Surveyed | LinkDown:
+        try:
+            async with asyncio.timeout(timeout_s), open_link(security, member, name) as link:
+                return await link.survey(
+                    after=after, limit=query.limit, tenant=query.tenant, session=query.session, state=query.state
+                )
+        except LinkDown as down:
+            return down
+        except TimeoutError:
+            return LinkDown("keepalive", f"no answer in {timeout_s:.0f} s")
+
+    answers = await asyncio.gather(*map(one, members))
+    return {str(member.replica): each for member, each in zip(members, answers, strict=True)}
 
 
 def merge_pages(query: SessionQuery, answers: Mapping[str, Surveyed | LinkDown]) -> SessionPage:
@@ -109,15 +128,3 @@ def parse_session_key(text: str) -> SessionKey:
     if not slash:
         raise BadInput("invalid_setting", f"--after {text!r} is not TENANT/SESSION, as a page names its last one.")
     return SessionKey(TenantId(tenant), SessionId(session))
-
-
-async def _survey(
-    security: PeerSecurity, member: Member, query: SessionQuery, after: SessionKey | None
-) -> Surveyed | LinkDown:
-    try:
-        async with open_link(security, member, "sessions") as link:
-            return await link.survey(
-                after=after, limit=query.limit, tenant=query.tenant, session=query.session, state=query.state
-            )
-    except LinkDown as down:
-        return down

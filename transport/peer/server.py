@@ -60,7 +60,7 @@ class ServerCarrier:
         self._closed = True
 
 
-class PeerServer:
+class PeerServer(grpc.GenericRpcHandler):
     """Listens for peers. `accept` runs one link to its end (`actors.peer.server.PeerEndpoint.accept`)."""
 
     def __init__(self, accept: Accept, *, security: PeerSecurity) -> None:
@@ -72,7 +72,7 @@ class PeerServer:
         """Listens; returns the port, which 0 leaves to the system. Raises BadInput when it may not or cannot."""
         self._security.check_address(host)
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((_Handler(self),))
+        server.add_generic_rpc_handlers((self,))
         address = f"{host}:{port}"
         try:
             if self._security.tls:
@@ -93,25 +93,13 @@ class PeerServer:
         if server is not None:
             await server.stop(grace_s)
 
-    async def link(self, context: Any) -> None:
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return grpc.stream_stream_rpc_method_handler(self._link) if details.method == METHOD else None
+
+    async def _link(self, _: Any, context: Any) -> None:
         """One stream."""
         if not self._security.admits(context.invocation_metadata()):
             log.warning("peer_rejected", peer=context.peer())
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the cluster's token is missing or wrong")
         await context.send_initial_metadata((ADMITTED,))
         await self._accept(ServerCarrier(context), context.peer())
-
-
-class _Handler(grpc.GenericRpcHandler):
-    """Bytes in, bytes out: what they mean is decided elsewhere."""
-
-    def __init__(self, server: PeerServer) -> None:
-        self._server = server
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        if details.method != METHOD:
-            return None
-        return grpc.stream_stream_rpc_method_handler(self._link)
-
-    async def _link(self, requests: Any, context: Any) -> None:
-        await self._server.link(context)

@@ -13,6 +13,7 @@ Shaped after h11 and websockets: a core that several shells can drive.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, get_args
 
@@ -102,35 +103,26 @@ _COMMANDS: Final = (Subscribe, Unsubscribe, SessionGet, SessionList, *get_args(C
 _NEVER: Final = float("inf")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Connection:
     """The state of one connection. Every method that can act returns what to do, in order."""
 
-    __slots__ = (
-        "_closing_since",
-        "_heard_at",
-        "_leave_at",
-        "_pinged",
-        "_since",
-        "_stalled_since",
-        "_unanswered",
-        "_wrote_at",
-        "encoding",
-        "limits",
-        "phase",
-        "window",
-    )
+    encoding: Encoding
+    limits: ConnectionLimits
+    _since: float
+    phase: ConnectionPhase = ConnectionPhase.HELLO
+    window: Window = field(init=False)
+    _heard_at: float = field(init=False)
+    _wrote_at: float = field(init=False)
+    _closing_since: float = field(init=False)
+    _leave_at: float | None = None
+    _stalled_since: float | None = None
+    _pinged: bool = False
+    _unanswered: int = 0
 
-    def __init__(self, encoding: Encoding, limits: ConnectionLimits, now: float) -> None:
-        self.encoding = encoding
-        self.limits = limits
-        self.phase = ConnectionPhase.HELLO
-        self.window = Window(limits.window_events, limits.window_bytes)
-        self._since = self._heard_at = self._wrote_at = now
-        self._pinged = False
-        self._unanswered = 0
-        self._stalled_since: float | None = None
-        self._leave_at: float | None = None
-        self._closing_since = now
+    def __post_init__(self) -> None:
+        self.window = Window(self.limits.window_events, self.limits.window_bytes)
+        self._heard_at = self._wrote_at = self._closing_since = self._since
 
     # -- what came in -----------------------------------------------------------------------------------------------
 
@@ -146,7 +138,7 @@ class Connection:
         try:
             frames = decode(data, self.encoding)
         except BadFrame as exc:
-            return self._fail(BadInput("bad_frame", exc.reason), now, exc.close)
+            return self.refuse(BadInput("bad_frame", exc.reason), now, exc.close)
         actions: list[Action] = []
         for frame in frames:
             actions += self._frame(frame, now)
@@ -159,14 +151,14 @@ class Connection:
     def _frame(self, frame: Request | Ping | Pong | RefusedFrame, now: float) -> list[Action]:
         if isinstance(frame, RefusedFrame):
             if self.phase is ConnectionPhase.HELLO:
-                return self._fail(frame.error, now, errors.BAD_FRAME)
+                return self.refuse(frame.error, now, errors.BAD_FRAME)
             return [Send(error_frame(frame.error, frame.id))]
         if isinstance(frame, _ALWAYS):
             return [Send(PONG)] if isinstance(frame, Ping) else []
         if not isinstance(frame, _LEGAL[self.phase]):
             if isinstance(frame, Hello):
-                return self._fail(BadInput("hello_repeated", "hello was sent before on this connection."), now)
-            return self._fail(BadInput("hello_expected", "The first message is hello."), now)
+                return self.refuse(BadInput("hello_repeated", "hello was sent before on this connection."), now)
+            return self.refuse(BadInput("hello_expected", "The first message is hello."), now)
         if isinstance(frame, _COMMANDS):
             if self._unanswered >= self.limits.commands_max:
                 return [Send(error_frame(_too_many(self.limits.commands_max), frame.id))]
@@ -183,10 +175,6 @@ class Connection:
             window_events=self.limits.window_events,
             window_bytes=self.limits.window_bytes,
         )
-
-    def refuse(self, error: SessileError, now: float) -> list[Action]:
-        """The connection cannot be had, or cannot go on: the error says why and which close code."""
-        return self._fail(error, now)
 
     def answered(self) -> None:
         """The answer to one command is written or waits behind its events."""
@@ -245,9 +233,9 @@ class Connection:
             return self._close(errors.RESTART, "the server goes away", now)
         if self.phase is ConnectionPhase.HELLO:
             error = Unauthorized("hello_timeout", f"No hello within {timing.hello_s:g} s.")
-            return self._fail(error, now)
+            return self.refuse(error, now)
         if now >= self._slow_at():
-            return self._fail(Unavailable("slow_reader", "Nothing was acknowledged; resume from the log."), now)
+            return self.refuse(Unavailable("slow_reader", "Nothing was acknowledged; resume from the log."), now)
         if now >= self._heard_at + timing.silence_s:
             return self._close(errors.HEARTBEAT, "nothing was heard", now)
         self._pinged = True
@@ -264,7 +252,8 @@ class Connection:
 
     # -- ending -----------------------------------------------------------------------------------------------------
 
-    def _fail(self, error: SessileError, now: float, close: int | None = None) -> list[Action]:
+    def refuse(self, error: SessileError, now: float, close: int | None = None) -> list[Action]:
+        """The connection cannot be had, or cannot go on: the error says why and which close code."""
         code = close or errors.row(error.code).close or errors.BAD_FRAME
         return [Send(error_frame(error)), *self._close(code, error.code, now)]
 

@@ -10,34 +10,31 @@ It never buffers: what does not fit is not taken from the log. Time is an argume
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 _OFFSET = itemgetter(0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Unacked:
     """What one reader sent and its client has not acknowledged: (offset, bytes from the first one on) in order."""
 
-    __slots__ = ("acked_bytes", "sent")
-
-    def __init__(self) -> None:
-        # Made when something is sent and dropped when all is acknowledged: most connections are idle.
-        self.sent: list[tuple[int, int]] | None = None
-        self.acked_bytes = 0
+    # Made when something is sent and dropped when all is acknowledged: most connections are idle.
+    sent: list[tuple[int, int]] | None = field(default=None, init=False)
+    acked_bytes: int = field(default=0, init=False)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Window:
     """The count of one connection. `full`: there is no room; `full_since` is None while there is."""
 
-    __slots__ = ("bytes", "bytes_max", "events", "events_max", "full", "full_since")
-
-    def __init__(self, events_max: int, bytes_max: int) -> None:
-        self.events_max = events_max
-        self.bytes_max = bytes_max
-        self.events = 0
-        self.bytes = 0
-        self.full = False  # kept and not computed: it is read several times for each event
-        self.full_since: float | None = None
+    events_max: int
+    bytes_max: int
+    events: int = 0
+    bytes: int = 0
+    full: bool = False  # kept and not computed: it is read several times for each event
+    full_since: float | None = None
 
     @property
     def bytes_left(self) -> int:

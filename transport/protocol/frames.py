@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -59,11 +60,11 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    pass
+    """Demands a pong; any frame shows that its sender lives."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    pass
+    """The answer to a ping."""
 
 
 class SessionGet(msgspec.Struct, frozen=True, kw_only=True, tag="session.get"):
@@ -164,24 +165,20 @@ def event_frame(session: SessionId, epoch: Epoch, record: Record, first_offset: 
 # == encodings =========================================================================================================
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Encoding:
     """One of the two ways to write a frame; compared by identity."""
 
-    __slots__ = ("binary", "decode", "encode", "first_byte", "name", "subprotocol")
+    name: str
+    first_byte: int  # FIN and the opcode
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes | bytearray], Any]
+    subprotocol: str = field(init=False)
+    binary: bool = field(init=False)
 
-    def __init__(
-        self,
-        name: str,
-        first_byte: int,
-        encode: Callable[[Any], bytes],
-        decode: Callable[[bytes | bytearray], Any],
-    ) -> None:
-        self.name = name
-        self.subprotocol = f"sessile.v1+{name}"
-        self.first_byte = first_byte  # FIN and the opcode
-        self.binary = first_byte == _BINARY
-        self.encode = encode
-        self.decode = decode
+    def __post_init__(self) -> None:
+        self.subprotocol = f"sessile.v1+{self.name}"
+        self.binary = self.first_byte == _BINARY
 
     def frame(self, message: msgspec.Struct) -> bytes:
         """`message` as one whole WebSocket frame."""

@@ -17,6 +17,7 @@ Does not know: connections, the journal's calls, who may read. A feed without re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
@@ -34,6 +35,7 @@ from transport.protocol.retraction import OutOfSight, Retraction, Scrubber
 TAIL_BYTES_MAX: Final = 64 * 1024  # per session and encoding
 TAILS_BYTES_MAX: Final = 128 * 1024 * 1024  # over all sessions
 PULL_BYTES_MAX: Final = 64 * 1024  # one reader's share of one turn of the loop
+UNKNOWN: Final = Epoch("")  # of a log of which nothing was read
 MERGE_FROM: Final = 4  # a reader this many records behind gets deltas laid together
 
 
@@ -57,15 +59,13 @@ class FeedListener(Protocol):
     def readable(self, reader: FeedReader) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FeedEntry:
     """A record of the tail with its frames."""
 
-    __slots__ = ("json", "msgpack", "record")
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.json: bytes | None = None
-        self.msgpack: bytes | None = None
+    record: Record
+    json: bytes | None = None
+    msgpack: bytes | None = None
 
     def frame(self, feed: Feed, encoding: Encoding) -> bytes:
         """The record as a whole WebSocket frame, made once per encoding."""
@@ -78,46 +78,27 @@ class FeedEntry:
         return self.msgpack
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Feed:
     """The live end of one session's log."""
 
-    __slots__ = (
-        "_base",
-        "_bytes",
-        "_entries",
-        "_feeds",
-        "_seen_from",
-        "_seen_to",
-        "_touched",
-        "deleted",
-        "encoding",
-        "epoch",
-        "key",
-        "known",
-        "readers",
-        "retractions",
-        "stop",
-        "top",
-        "user",
-    )
-
-    def __init__(self, key: SessionKey, feeds: Feeds, encoding: Encoding) -> None:
-        self.key = key
-        self.epoch = Epoch("")  # "" until something is known
-        self.top = 0
-        self.user: str | None = None
-        self.known = False  # a head was read: `user` is true
-        self.deleted = False
-        self.encoding = encoding  # in which the tail's bytes are counted
-        self.readers: list[FeedReader] = []
-        self.retractions: list[Retraction] = []
-        self._seen_from, self._seen_to = 0, -1  # all retractions of offsets in (from, to] are in the list
-        self.stop: Callable[[], None] | None = None
-        self._feeds = feeds
-        self._entries: list[FeedEntry] | None = None  # of offsets _base, _base + 1, ...
-        self._base = 0
-        self._bytes = 0
-        self._touched = False
+    key: SessionKey
+    _feeds: Feeds
+    encoding: Encoding  # in which the tail's bytes are counted
+    epoch: Epoch = UNKNOWN
+    top: int = 0
+    user: str | None = None
+    known: bool = False  # a head was read: `user` is true
+    deleted: bool = False
+    readers: list[FeedReader] = field(default_factory=list)
+    retractions: list[Retraction] = field(default_factory=list)
+    _seen_from: int = 0  # all retractions of offsets in (from, to] are in the list
+    _seen_to: int = -1
+    stop: Callable[[], None] | None = None
+    _entries: list[FeedEntry] | None = None  # of offsets _base, _base + 1, ...
+    _base: int = 0
+    _bytes: int = 0
+    _touched: bool = False
 
     # -- what comes in --------------------------------------------------------------------------------------------
 
@@ -281,38 +262,22 @@ class Feed:
         return not touched
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FeedReader(Unacked):
     """One connection's cursor on one log. `position` is the offset of the last event that was taken."""
 
-    __slots__ = (
-        "attached",
-        "epoch",
-        "feed",
-        "follows",
-        "held",
-        "listener",
-        "live",
-        "page",
-        "position",
-        "queued",
-        "reading",
-        "scrubber",
-    )
-
-    def __init__(self, feed: Feed, listener: FeedListener) -> None:
-        super().__init__()
-        self.feed = feed
-        self.listener = listener
-        self.follows: frozenset[ResponseId] | None = None  # all that it is there for; None: everything
-        self.epoch = Epoch("")
-        self.position = 0
-        self.attached = False  # the answer to its resume is written: events may follow
-        self.live = False  # caught_up is written
-        self.queued = False  # its owner will pull it
-        self.reading = False  # its owner is reading a page for it
-        self.page: tuple[Record, ...] | None = None  # read for it and not yet looked at; dropped after one pull
-        self.scrubber: Scrubber | None = None
-        self.held: list[tuple[int, bytes]] | None = None  # answers that follow an offset
+    feed: Feed
+    listener: FeedListener
+    follows: frozenset[ResponseId] | None = None  # all that it is there for; None: everything
+    epoch: Epoch = UNKNOWN
+    position: int = 0
+    attached: bool = False  # the answer to its resume is written: events may follow
+    live: bool = False  # caught_up is written
+    queued: bool = False  # its owner will pull it
+    reading: bool = False  # its owner is reading a page for it
+    page: tuple[Record, ...] | None = None  # read for it and not yet looked at; dropped after one pull
+    scrubber: Scrubber | None = None
+    held: list[tuple[int, bytes]] | None = None  # answers that follow an offset
 
     def pull(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> PullResult:
         """Moves on as far as tail, page, window and share allow; the frames are appended to `out`."""

@@ -6,13 +6,14 @@ Invariants:
 * A page is only handed on when every retraction behind its first record is known to the feed (I3), so that no text is
   shown that was taken back since.
 * `standing` answers a resume with a complete replay, a snapshot with its tail, a reset, or gone: never with a hole.
-* At most `reads_max` pages and `folds_max` states are in memory at a time: a storm of reconnects waits in line.
+* At most `READS_MAX` pages and `FOLDS_MAX` states are in memory at a time: a storm of reconnects waits in line.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from sessions.machine.state import State, apply, begin, client_state, replay
@@ -30,6 +31,8 @@ SCAN_RECORDS: Final = 1024
 SCAN_BYTES: Final = 1024 * 1024
 PAGE_RECORDS: Final = 512
 PAGE_BYTES: Final = 64 * 1024
+READS_MAX: Final = 32
+FOLDS_MAX: Final = 4
 
 
 class ResumePlan(NamedTuple):
@@ -44,23 +47,15 @@ class ResumePlan(NamedTuple):
     page: tuple[Record, ...] | None = None
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class LogReader:
     """The reading side of a journal."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        *,
-        now_ms: Callable[[], UnixMs],
-        replay_records_max: int,
-        reads_max: int = 32,
-        folds_max: int = 4,
-    ) -> None:
-        self._journal = journal
-        self._now_ms = now_ms
-        self._replay_records_max = replay_records_max
-        self._reads = asyncio.Semaphore(reads_max)
-        self._folds = asyncio.Semaphore(folds_max)
+    journal: Journal
+    now_ms: Callable[[], UnixMs]
+    replay_records_max: int
+    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_MAX))
+    folds: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FOLDS_MAX))
 
     async def standing(self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None) -> ResumePlan:
         """Decides a resume. The caller has acquired `feed` before. Raises Forbidden, NotFound, Gone, Unavailable."""
@@ -75,13 +70,11 @@ class LogReader:
         visible(principal, feed.key, head.user, head.deleted_at is not None)
         if offset is None:
             return await self._snapshot(feed, "snapshot")
-        if offset > 0 and epoch != head.epoch:
+        if epoch != head.epoch and (offset > 0 or epoch is not None):
             return await self._snapshot(feed, "reset", "epoch_unknown" if epoch is None else "epoch_changed")
-        if epoch is not None and epoch != head.epoch:
-            return await self._snapshot(feed, "reset", "epoch_changed")
         if offset > head.top:
             return await self._snapshot(feed, "reset", "offset_ahead")
-        if offset > 0 and head.top - offset > self._replay_records_max:
+        if offset > 0 and head.top - offset > self.replay_records_max:
             return await self._snapshot(feed, "snapshot", "too_far_back")
         if page.records and page.records[0].offset != offset + 1:
             return await self._snapshot(feed, "snapshot", "trimmed")
@@ -89,7 +82,7 @@ class LogReader:
 
     async def page(self, feed: Feed, after: int, *, bytes_max: int) -> tuple[Record, ...]:
         """The records behind `after`, about `bytes_max` of them; empty at the top. Raises NotFound, Unavailable."""
-        async with self._reads:
+        async with self.reads:
             page = await self._read(feed, after, PAGE_RECORDS, min(PAGE_BYTES, bytes_max))
             return page.records
 
@@ -104,16 +97,16 @@ class LogReader:
 
     async def _first(self, feed: Feed, offset: int | None) -> Page:
         if offset is not None:
-            async with self._reads:
+            async with self.reads:
                 return await self._read(feed, offset, PAGE_RECORDS, PAGE_BYTES)
-        head = await self._journal.head(feed.key)
+        head = await self.journal.head(feed.key)
         if head is None or head.top == 0:
             raise not_found(feed.key)
         feed.learn(head)
         return Page(head, ())
 
     async def _read(self, feed: Feed, after: int, limit: int, bytes_max: int) -> Page:
-        page = await self._journal.read(feed.key, after=after, limit=limit, bytes_max=bytes_max)
+        page = await self.journal.read(feed.key, after=after, limit=limit, bytes_max=bytes_max)
         if page is None or page.head.top == 0:
             raise not_found(feed.key)
         feed.learn(page.head)
@@ -132,7 +125,7 @@ class LogReader:
             position = feed.covered_from(records[-1].offset)
             if position >= feed.top:
                 break
-            further = await self._journal.read(feed.key, after=position, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
+            further = await self.journal.read(feed.key, after=position, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
             if further is None or further.head.epoch != page.head.epoch:
                 raise not_found(feed.key)
             records = further.records
@@ -149,8 +142,8 @@ class LogReader:
         return ResumePlan(mode, head.epoch, state.top, head.top, client_state(state), reason)
 
     async def _fold(self, key: SessionKey) -> tuple[Head, State]:
-        async with self._folds:
-            loaded = await self._journal.load(key, now_ms=self._now_ms())
+        async with self.folds:
+            loaded = await self.journal.load(key, now_ms=self.now_ms())
             if loaded is None or loaded.head.top == 0:
                 raise not_found(key)
             try:
@@ -163,7 +156,7 @@ class LogReader:
         state: State | None = None
         while True:
             after = state.top if state is not None else 0
-            page = await self._journal.read(key, after=after, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
+            page = await self.journal.read(key, after=after, limit=SCAN_RECORDS, bytes_max=SCAN_BYTES)
             if page is None:
                 raise not_found(key)
             if state is None:

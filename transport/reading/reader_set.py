@@ -23,6 +23,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -56,47 +57,23 @@ class LogSource(Protocol):
     def count(self, name: str) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReaderSet:
     """The reading side of one connection."""
 
-    __slots__ = (
-        "_clock",
-        "_encoding",
-        "_flowing",
-        "_principal",
-        "_ready",
-        "_source",
-        "_turns",
-        "_wake",
-        "closed",
-        "out",
-        "readers",
-        "window",
-    )
-
-    def __init__(
-        self,
-        source: LogSource,
-        principal: Principal,
-        encoding: Encoding,
-        window: Window,
-        out: list[bytes],
-        wake: Callable[[], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self.readers: dict[SessionId, FeedReader] = {}
-        self.window = window
-        self.out = out
-        self.closed = False
-        self._source = source
-        self._principal = principal
-        self._encoding = encoding
-        self._wake = wake
-        self._clock = clock
-        # Made when they are needed: most connections are idle.
-        self._ready: deque[FeedReader] | None = None
-        self._turns: asyncio.Lock | None = None
-        self._flowing: asyncio.Event | None = None
+    _source: LogSource
+    _principal: Principal
+    _encoding: Encoding
+    window: Window
+    out: list[bytes]
+    _wake: Callable[[], None]
+    _clock: Callable[[], float]
+    readers: dict[SessionId, FeedReader] = field(default_factory=dict)
+    closed: bool = False
+    # Made when they are needed: most connections are idle.
+    _ready: deque[FeedReader] | None = None
+    _turns: asyncio.Lock | None = None
+    _flowing: asyncio.Event | None = None
 
     # -- what the client does ---------------------------------------------------------------------------------------
 
@@ -110,10 +87,6 @@ class ReaderSet:
     def refuse(self, session: SessionId, error: SessileError) -> None:
         """Answers a resume that is not even begun."""
         self.write(Resumed(session=session, mode="gone", error=error_frame(error).error))
-
-    def unsubscribe(self, session: SessionId) -> None:
-        """Nothing more of the session is written. Unknown sessions are fine: the reading may have ended by itself."""
-        self._drop(session)
 
     def ack(self, session: SessionId, offset: int, now: float) -> None:
         reader = self.readers.get(session)
@@ -169,7 +142,7 @@ class ReaderSet:
         self.closed = True
         self.flow()
         for session in list(self.readers):
-            self._drop(session)
+            self.unsubscribe(session)
 
     # -- what the feeds and the owner say ---------------------------------------------------------------------------
 
@@ -213,7 +186,7 @@ class ReaderSet:
                     caught_up = CaughtUp(session=reader.feed.key.session, offset=reader.position)
                     self.out.append(self._encoding.frame(caught_up))
                 if reader.feed.deleted:
-                    self._drop(reader.feed.key.session)
+                    self.unsubscribe(reader.feed.key.session)
             case PullResult.MORE | PullResult.FULL:
                 self.readable(reader)
             case PullResult.NEEDS_PAGE:
@@ -278,7 +251,7 @@ class ReaderSet:
             return
         self._source.count("resumed_gone")
         self.write(Resumed(session=session, mode="gone", error=error_frame(error).error))
-        self._drop(session)
+        self.unsubscribe(session)
 
     # -- pages ------------------------------------------------------------------------------------------------------
 
@@ -306,7 +279,8 @@ class ReaderSet:
 
     # -- leaving ----------------------------------------------------------------------------------------------------
 
-    def _drop(self, session: SessionId) -> None:
+    def unsubscribe(self, session: SessionId) -> None:
+        """Nothing more of the session is written. Unknown sessions are fine: the reading may have ended by itself."""
         reader = self.readers.pop(session, None)
         if reader is not None:
             self._retire(reader)

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, assert_never, cast
 
 import structlog
@@ -72,44 +73,25 @@ class ConnectionHost(typing.Protocol):
     def flush_soon(self, connection: WebSocketConnection) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WebSocketConnection(asyncio.Protocol):
     """One connection. Made on upgrade; uvicorn replays the request's head to it as the first data."""
 
-    __slots__ = (
-        "_channel",
-        "_core",
-        "_discarded",
-        "_message",
-        "_message_binary",
-        "_out",
-        "_paused",
-        "_principal",
-        "_scheduled",
-        "_shared",
-        "_transport",
-        "_unread",
-        "_unwatch",
-        "_ws",
-        "slot",
-    )
-
-    _transport: asyncio.Transport
-
-    def __init__(self, shared: ConnectionHost) -> None:
-        self.slot = 0
-        self._shared = shared
-        self._ws: Protocol = HandshakeParser(logger=_parser_log)
-        self._core: Connection | None = None
-        self._channel: ReaderSet | None = None
-        self._principal: Principal | None = None
-        self._unwatch: Callable[[], None] | None = None
-        self._out: list[bytes] = []
-        self._scheduled = False
-        self._paused = False
-        self._unread: bytes | None = None
-        self._message: bytearray | None = None  # of a message in fragments
-        self._message_binary = False
-        self._discarded = 0
+    _shared: ConnectionHost
+    slot: int = 0
+    _transport: asyncio.Transport = field(init=False)
+    _ws: Protocol = field(default_factory=lambda: HandshakeParser(logger=_parser_log))
+    _core: Connection | None = None
+    _channel: ReaderSet | None = None
+    _principal: Principal | None = None
+    _unwatch: Callable[[], None] | None = None
+    _out: list[bytes] = field(default_factory=list)
+    _scheduled: bool = False
+    _paused: bool = False
+    _unread: bytes | None = None
+    _message: bytearray | None = None  # of a message in fragments
+    _message_binary: bool = False
+    _discarded: int = 0
 
     # -- asyncio ----------------------------------------------------------------------------------------------------
 

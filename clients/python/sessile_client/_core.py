@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from . import _notices as notices
@@ -44,34 +44,30 @@ class _Command:
     due_at: float | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClientCore:
     """One client: one connection at a time, many sessions, many commands."""
 
-    def __init__(
-        self,
-        *,
-        rng: random.Random,
-        new_id: Callable[[], str],
-        now: float = 0.0,
-        device: str | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        self.limits = limits or Limits()
-        self.link = Link.OFFLINE
-        self.dial_at: float = now
-        self.error: SessileError | None = None
-        self.tracks: dict[str, Track] = {}
-        self._rng = rng
-        self._new_id = new_id
-        self._device = device
-        self._attempt = 0
-        self._commands: dict[str, _Command] = {}
-        self._subscribes: dict[str, str] = {}
-        self._subscribe_at: dict[str, float] = {}
-        self._outbox: list[Frame] = []
-        self._notices: list[notices.Notice] = []
-        self._close: int | None = None
-        self._connection_error: ServerError | None = None
+    rng: random.Random
+    new_id: Callable[[], str]
+    now: InitVar[float] = 0.0
+    device: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    link: Link = field(default=Link.OFFLINE, init=False)
+    dial_at: float = field(init=False)
+    error: SessileError | None = field(default=None, init=False)
+    tracks: dict[str, Track] = field(default_factory=dict, init=False)
+    _attempt: int = field(default=0, init=False)
+    _commands: dict[str, _Command] = field(default_factory=dict, init=False)
+    _subscribes: dict[str, str] = field(default_factory=dict, init=False)
+    _subscribe_at: dict[str, float] = field(default_factory=dict, init=False)
+    _outbox: list[Frame] = field(default_factory=list, init=False)
+    _notices: list[notices.Notice] = field(default_factory=list, init=False)
+    _close: int | None = field(default=None, init=False)
+    _connection_error: ServerError | None = field(default=None, init=False)
+
+    def __post_init__(self, now: float) -> None:
+        self.dial_at = now
         self._reset_connection()
 
     def _reset_connection(self) -> None:
@@ -135,7 +131,7 @@ class ClientCore:
             raise self.error or errors.Lost("the client is closed")
         if len(self._commands) >= self.limits.commands_max:
             raise errors.TooManyCommands(f"{self.limits.commands_max} commands are unanswered")
-        command_id = id if id is not None else self._new_id()
+        command_id = id if id is not None else self.new_id()
         if command_id in self._commands:
             raise ValueError(f"{command_id} is already waiting for its answer")
         body: Frame = {"type": type_, "id": command_id, **fields}
@@ -157,7 +153,7 @@ class ClientCore:
         self._window.forget(session)
         self._subscribe_at.pop(session, None)
         if track is not None and track.reading and self.link is Link.READY:
-            self._outbox.append({"type": "unsubscribe", "id": self._new_id(), "session": session})
+            self._outbox.append({"type": "unsubscribe", "id": self.new_id(), "session": session})
 
     def stop(self, error: SessileError | None = None, code: int = policy.CLOSE_NORMAL) -> None:
         """End for good: every waiting command is answered with the error."""
@@ -194,8 +190,8 @@ class ClientCore:
         self._received_at = now
         self._ready_by = now + self.limits.ready_timeout_s
         hello: Frame = {"type": "hello"}
-        if self._device is not None:
-            hello["device"] = self._device
+        if self.device is not None:
+            hello["device"] = self.device
         resume = [track.request() for track in self.tracks.values() if track.reading]
         if resume:
             hello["resume"] = resume
@@ -291,8 +287,7 @@ class ClientCore:
                 after_ms = integer(frame, "after_ms", default=0)
                 self._leave_at = now + after_ms / 1000 + self.limits.goaway_grace_s
                 self._notices.append(notices.GoingAway(str(frame.get("reason", "")), after_ms))
-            case _:
-                pass  # pong, and whatever later versions add
+            # Not so pong, and whatever later versions add.
 
     def _on_ready(self, frame: Frame) -> None:
         if self.link is not Link.CONNECTING:
@@ -380,7 +375,7 @@ class ClientCore:
 
     def _subscribe(self, track: Track) -> None:
         self._subscribe_at.pop(track.session, None)
-        command_id = self._new_id()
+        command_id = self.new_id()
         self._subscribes[command_id] = track.session
         self._outbox.append({"type": "subscribe", "id": command_id, **track.request()})
 
@@ -427,7 +422,7 @@ class ClientCore:
         self._dial_later(now, code, reason)
 
     def _dial_later(self, now: float, code: int, reason: str, at_least_s: float = 0.0) -> None:
-        delay_s = max(policy.backoff_s(self._attempt, self._rng, self.limits), at_least_s, self.dial_at - now)
+        delay_s = max(policy.backoff_s(self._attempt, self.rng, self.limits), at_least_s, self.dial_at - now)
         self._attempt += 1
         self.link = Link.OFFLINE
         self.dial_at = now + delay_s

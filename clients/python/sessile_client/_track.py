@@ -8,7 +8,7 @@ out the steps that it returns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
@@ -69,22 +69,20 @@ class Snapshot:
     reason: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Track:
     """One session being read."""
 
-    def __init__(
-        self, session: str, *, epoch: str | None = None, offset: int | None = None, view: View | None = None
-    ) -> None:
-        self.session = session
-        self.epoch = epoch
-        #: the last offset applied; None: nothing known, a snapshot is needed; 0: the log from its start
-        self.offset = offset
-        self.view = view if view is not None else View()
-        self.phase = Phase.ATTACHING
-        self.error: ServerError | None = None
-        #: requested on the present connection (by hello or subscribe)
-        self.requested = False
-        self._strikes = 0
+    session: str
+    epoch: str | None = None
+    #: the last offset applied; None: nothing known, a snapshot is needed; 0: the log from its start
+    offset: int | None = None
+    view: View = field(default_factory=View)
+    phase: Phase = Phase.ATTACHING
+    error: ServerError | None = None
+    #: requested on the present connection (by hello or subscribe)
+    requested: bool = False
+    _strikes: int = 0
 
     @property
     def reading(self) -> bool:

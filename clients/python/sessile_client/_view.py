@@ -222,8 +222,6 @@ class View:
                 self._describe(info)
             case {"type": "session.deleted"}:
                 self.deleted = True
-            case _:
-                pass
 
     def _put(self, data: dict[str, Any]) -> Item:
         item = Item(data)

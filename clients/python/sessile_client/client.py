@@ -164,7 +164,7 @@ class Client:
         body: dict[str, Any] = {**fields}
         if session is not None:
             body["session"] = session
-        ok = await self._await(self._submit("session.create", body, command_id))
+        ok = await asyncio.shield(self._submit("session.create", body, command_id))
         name = ok.get("session")
         if not isinstance(name, str):
             raise WireError("ok to session.create without a session")
@@ -201,7 +201,8 @@ class Client:
         ``command_id`` is its idempotency key: sent again with the same one and the same fields, by any process,
         it is applied once and has the same answer. Every command takes one; left out, it is made.
         """
-        return await self._await(self._submit(type_, fields, command_id))
+        # Shielded: a caller that is cancelled must not make the answer vanish for the core's bookkeeping.
+        return await asyncio.shield(self._submit(type_, fields, command_id))
 
     # Inside: commands and sessions
 
@@ -222,11 +223,6 @@ class Client:
         self._answers[command_id] = future
         self._flush()
         return future
-
-    @staticmethod
-    async def _await(answer: asyncio.Future[Frame]) -> Frame:
-        # shielded: a caller that is cancelled must not make the answer vanish for the core's bookkeeping
-        return await asyncio.shield(answer)
 
     def _attach(self, track: Track) -> Session:
         self._check_open()

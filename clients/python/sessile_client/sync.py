@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -143,42 +144,36 @@ class _Copy(_Value[T]):
         return bridge._loop.read(lambda: copy.deepcopy(super(_Copy, self)._read(bridge)))
 
 
-def _waits(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Bridge[A], P], T]:
+def _through(
+    run: Callable[[_Loop, Callable[[], S]], T], method: Callable[Concatenate[A, P], S]
+) -> Callable[Concatenate[_Bridge[A], P], T]:
     @functools.wraps(method)
     def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop.run(method(self._of, *args, **kwargs))
+        return run(self._loop, lambda: method(self._of, *args, **kwargs))
 
     return call
+
+
+def _waits(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Bridge[A], P], T]:
+    return _through(lambda loop, begin: loop.run(begin()), method)
 
 
 def _iterates(
     method: Callable[Concatenate[A, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[_Bridge[A], P], Iterator[T]]:
-    @functools.wraps(method)
-    def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._loop.iterate(method(self._of, *args, **kwargs))
-
-    return call
+    return _through(lambda loop, begin: loop.iterate(begin()), method)
 
 
 def _opens(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, _session.Session]],
 ) -> Callable[Concatenate[_Bridge[A], P], Session]:
-    @functools.wraps(method)
-    def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> Session:
-        return Session(self._loop, self._loop.run(method(self._of, *args, **kwargs)))
-
-    return call
+    return _through(lambda loop, begin: Session(loop, loop.run(begin())), method)
 
 
 def _sends(
     method: Callable[Concatenate[A, P], _response.Response],
 ) -> Callable[Concatenate[_Bridge[A], P], Response]:
-    @functools.wraps(method)
-    def call(self: _Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> Response:
-        return Response(self._loop, self._loop.read(lambda: method(self._of, *args, **kwargs)))
-
-    return call
+    return _through(lambda loop, begin: Response(loop, loop.read(begin)), method)
 
 
 class Client(_Bridge[_async.Client]):

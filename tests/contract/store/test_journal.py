@@ -31,6 +31,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.stores.journals import (
     ACME,
     NOW,
@@ -147,7 +148,7 @@ async def test_an_append_moves_the_top_and_only_from_there(journal: Journal) -> 
     assert page is not None and page.records == deltas(0, 5) and page.head.top == 5
 
 
-async def test_an_old_fence_appends_nothing(journal: Journal) -> None:
+async def test_an_old_fence_appends_nothing(journal: Journal, store: Store) -> None:
     old = await a_log(journal, "s", 3)
     new = await grant(journal, key("s"), old.fence)
     beside: dict[str, Any] = {
@@ -163,7 +164,7 @@ async def test_an_old_fence_appends_nothing(journal: Journal) -> None:
     loaded = await journal.load(key("s"), now_ms=NOW)
     assert loaded is not None
     assert (loaded.records, loaded.snapshot, loaded.commands) == (deltas(0, 3), None, ())
-    assert await journal.read_usage(ACME, since=UnixMs(0), limit=10) == []
+    assert await store.usage.of_session(key("s")) == []
     await journal.append(an_append(new, 1))
 
 
@@ -316,7 +317,7 @@ async def test_what_was_acknowledged_is_there_after_a_reopen(bed: Bed) -> None:
     assert loaded is not None
     assert (loaded.snapshot, loaded.commands) == (Snapshot(1, b"x"), (a_command(1),))
     assert loaded.records == deltas(0, 3)[1:]
-    assert await journal.read_usage(ACME, since=NOW, limit=1) == [a_usage("r")]
+    assert [entry.row for entry in await store.usage.of_session(key("s"))] == [a_usage("r")]
     head = await grant(journal, key("s"), 1, epoch="e2")
     assert (head.epoch, head.fence) == ("e1", 2)
     await store.close()
@@ -340,7 +341,6 @@ async def test_close_finishes_what_was_accepted_and_refuses_the_rest(bed: Bed) -
         journal.find_command(key("s"), "k", CommandId("c")),
         journal.list_heads(ACME, user=None, limit=1, after=None),
         journal.open_heads(limit=1, after=None),
-        journal.read_usage(ACME, since=NOW, limit=1),
         purge(journal, Due(deleted_before=NOW), commands_before=NOW, limit=1),
         grant(journal, key("s"), 1),
     ):

@@ -19,11 +19,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
+from sessions.billing.metering import UsageQuery
 from sessions.model.errors import SessileError
 from sessions.model.journal_types import Append, Due, Snapshot
 from sessions.model.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
-from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.stores.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch, purge
 
 BESIDE = (*("open", "closed", "command", "usage", "snapshot") * 3, "deleted", "unlisted")  # the last two end a story
@@ -61,8 +62,8 @@ ops = st.builds(
 class Player:
     """Plays a history on one journal and writes down what came of it."""
 
-    def __init__(self, journal: Journal, example: int) -> None:
-        self.journal = journal
+    def __init__(self, store: Store, example: int) -> None:
+        self.journal, self.usage = store.journal, store.usage
         self.tenants = [TenantId(f"tenant-{example}-{n}") for n in range(2)]
         self.now = UnixMs(NOW)
 
@@ -80,9 +81,8 @@ class Player:
                     outcomes.append(await self.journal.find_command(at, "k1", CommandId(f"c{number:05}")))
             outcomes.append(self._plain(await self.journal.list_heads(tenant, user=None, limit=9, after=None)))
             outcomes.append(self._plain(await self.journal.list_heads(tenant, user="u1", limit=9, after=None)))
-            outcomes.append(
-                sorted(await self.journal.read_usage(tenant, since=UnixMs(0), limit=99), key=lambda r: r.response_id)
-            )
+            entries = await self.usage.entries(UsageQuery(tenant=tenant), after=0, limit=99)
+            outcomes.append(sorted((entry.row for entry in entries), key=lambda row: row.response_id))
             first = SessionKey(tenant, SessionId(" "))
             open_heads = await self.journal.open_heads(limit=99, after=first)
             outcomes.append(self._plain([head for head in open_heads if head.key.tenant == tenant]))
@@ -158,18 +158,18 @@ class Player:
 
 
 @pytest.fixture(params=[kind for kind in KINDS if kind != "memory"])
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Journal, Journal]]:
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Store, Store]]:
     """An event loop with the model and one of the others open on it, for all examples of a test."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
 
-        async def open_it() -> Journal:
+        async def open_it() -> Store:
             bed = await stack.enter_async_context(a_bed(request.param, tmp_path))
             store = await bed.open()
             stack.push_async_callback(store.close)
-            return store.journal
+            return store
 
-        model = MemoryJournal()
+        model = MemoryStore()
         runner.run(model.open())
         yield runner, model, runner.run(open_it())
         runner.run(stack.aclose())
@@ -179,7 +179,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[async
     phases=PHASES, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(history=st.lists(ops, min_size=5, max_size=40))
-def test_every_journal_tells_the_same_history(both: tuple[asyncio.Runner, Journal, Journal], history: list[Op]) -> None:
+def test_every_journal_tells_the_same_history(both: tuple[asyncio.Runner, Store, Store], history: list[Op]) -> None:
     runner, model, other = both
     example = next(_examples)
 

@@ -9,6 +9,7 @@ import pytest
 from persistence.memory import database as memory
 from persistence.postgres import purge as postgres_purge
 from persistence.sqlite import transaction as sqlite_transaction
+from sessions.billing.metering import UsageQuery
 from sessions.model.errors import Fenced, NotFound, Unavailable
 from sessions.model.journal_types import COMMANDS_LOADED_MAX, Due, Snapshot
 from sessions.model.types import (
@@ -18,6 +19,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Journal
+from sessions.store import Store
 from tests.support.stores.journals import (
     ACME,
     DAY_MS,
@@ -179,21 +181,22 @@ async def test_open_heads_come_in_key_order_over_all_tenants(journal: Journal) -
     assert [tuple(h.key) for h in await journal.open_heads(limit=1, after=key("1", "a"))] == [("b", "1")]
 
 
-async def test_usage_is_written_once_per_response_and_read_by_tenant_and_time(journal: Journal) -> None:
+async def test_usage_is_written_once_per_response(journal: Journal, store: Store) -> None:
     head = await a_log(journal, "s", 1, usage=(a_usage("r2", at=NOW + 2), a_usage("r1", at=NOW + 1)))
     await journal.append(an_append(head, 1, usage=(a_usage("r1", at=NOW + 1, output=999),)))
-    await a_log(journal, "t", 1, tenant="other", usage=(a_usage("r1", tenant="other"),))
-    rows = await journal.read_usage(ACME, since=NOW, limit=10)
-    assert rows == [a_usage("r1", at=NOW + 1), a_usage("r2", at=NOW + 2)]
-    assert await journal.read_usage(ACME, since=UnixMs(NOW + 2), limit=10) == rows[1:]
-    assert await journal.read_usage(ACME, since=NOW, limit=1) == rows[:1]
-    assert await journal.read_usage(TenantId("other"), since=NOW, limit=10) == [a_usage("r1", tenant="other")]
+    await a_log(journal, "s", 1, tenant="other", usage=(a_usage("r1", tenant="other"),))
+    rows = [entry.row for entry in await store.usage.of_session(key("s"))]
+    assert rows == [a_usage("r2", at=NOW + 2), a_usage("r1", at=NOW + 1)]
+    others = await store.usage.of_session(key("s", "other"))
+    assert [entry.row for entry in others] == [a_usage("r1", tenant="other")]
+    later = await store.usage.entries(UsageQuery(tenant=ACME, since=UnixMs(NOW + 2)), after=0, limit=10)
+    assert [entry.row for entry in later] == rows[:1]
 
 
 # -- purge --------------------------------------------------------------------------------------------------------
 
 
-async def test_purge_erases_what_was_deleted_long_ago(journal: Journal) -> None:
+async def test_purge_erases_what_was_deleted_long_ago(journal: Journal, store: Store) -> None:
     gone = await a_log(
         journal,
         "gone",
@@ -218,7 +221,7 @@ async def test_purge_erases_what_was_deleted_long_ago(journal: Journal) -> None:
         assert await journal.head(key(session)) is not None
     with pytest.raises(Fenced):
         await journal.append(an_append(gone, 1))
-    assert len(await journal.read_usage(ACME, since=UnixMs(0), limit=10)) == 1, "bills outlive conversations"
+    assert len(await store.usage.of_session(key("gone"))) == 1, "bills outlive conversations"
     fresh = await a_log(journal, "gone", 2)
     assert fresh.top == 2
     loaded = await journal.load(key("gone"), now_ms=NOW)

@@ -10,7 +10,7 @@ import pytest
 
 from sessions.model import errors as kinds
 from transport import errors
-from transport.errors import CODES, INNER, RECONNECT_AFTER, STARTUP, public, public_code, row
+from transport.errors import CODES, INNER, STARTUP, public, public_code, row
 
 ROOT = Path(__file__).resolve().parents[3]
 CLASSES = {
@@ -58,7 +58,6 @@ def test_rows_make_sense() -> None:
     assert all(found.close is None or 1000 <= found.close < 5000 for found in CODES.values())
     assert set(INNER.values()) <= CODES.keys()
     assert not CODES.keys() & INNER.keys()
-    assert {1001, 1006, 1011, 1012, 1013, 4402, 4408, 4412} == RECONNECT_AFTER
 
 
 def documented() -> dict[str, tuple[int, str, int | None]]:

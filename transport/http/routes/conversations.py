@@ -14,9 +14,8 @@ from pydantic import Field
 
 from sessions.model import commands as cm
 from sessions.model.errors import NotFound
-from sessions.model.types import CommandId, Json, Principal, SessionId, SessionKey, derived_session_id
-from transport.http.context import gateway_of, principal_of, turn_starter_of
-from transport.http.headers import read_retry_headers
+from sessions.model.types import Json, Principal, SessionId, SessionKey, derived_session_id
+from transport.http.context import command_id_of, gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models, responses_render
 from transport.openai.conversations import ItemPageParams, ItemPageQuery, branch_items, item_page
@@ -58,16 +57,12 @@ async def conversation_of(request: Request, principal: Principal, conversation: 
     }
 
 
-def command_of(request: Request, principal: Principal) -> CommandId:
-    return turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key)
-
-
 @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
 async def create(request: Request, body: ConversationCreate | None = None) -> Response:
     """A new conversation, with the items that it begins with."""
     principal = principal_of(request, "chat")
     gateway_of(request).check_draining()
-    command_id = command_of(request, principal)
+    command_id = command_id_of(request, principal, ROUTE)
     session = derived_session_id(principal, command_id)
     given = body or ConversationCreate()
     turn = cm.TurnCreate(
@@ -90,7 +85,7 @@ async def retrieve(request: Request, conversation: str) -> Response:
 async def update(request: Request, conversation: str, body: ConversationUpdate) -> Response:
     principal = principal_of(request, "chat")
     command = cm.SessionUpdate(
-        id=command_of(request, principal),
+        id=command_id_of(request, principal, ROUTE),
         session=key_of(principal, conversation).session,
         metadata=dict(body.metadata or {}),
     )
@@ -101,8 +96,8 @@ async def update(request: Request, conversation: str, body: ConversationUpdate) 
 @routes.delete("/v1/conversations/{conversation}", response_model=None, responses=answers(ConversationDeleted))
 async def delete(request: Request, conversation: str) -> Response:
     principal = principal_of(request, "chat")
-    session = key_of(principal, conversation).session
-    await gateway_of(request).execute(principal, cm.SessionDelete(id=command_of(request, principal), session=session))
+    command = cm.SessionDelete(id=command_id_of(request, principal, ROUTE), session=SessionId(conversation))
+    await gateway_of(request).execute(principal, command)
     return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
 
 
@@ -119,7 +114,7 @@ async def add(request: Request, conversation: str, body: ItemsCreate) -> Respons
     principal = principal_of(request, "chat")
     units = input_units(body.items)
     turn = cm.TurnCreate(
-        id=command_of(request, principal),
+        id=command_id_of(request, principal, ROUTE),
         session=key_of(principal, conversation).session,
         items=tuple(item for unit in units for item in unit.items),
         respond=False,

@@ -20,7 +20,7 @@ from transport.http.context import gateway_of, principal_of
 from transport.http.paging import page_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
-from transport.openai.response_models import ERRORS, ResponseModel
+from transport.openai.response_models import ERRORS, ListPage, ResponseModel
 
 Id = Annotated[str, Path(pattern=r"^[a-z2-7]{12}$")]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -59,11 +59,8 @@ class NewKeyObject(KeyObject):
     key: str
 
 
-class KeyList(ResponseModel):
-    object: Literal["list"]
-    data: list[KeyObject]
-    has_more: bool
-    last_id: str | None
+class KeyList(ListPage[KeyObject]):
+    """A page of keys, the newest first."""
 
 
 routes = APIRouter(tags=["keys"], route_class=StrictRoute)

@@ -14,8 +14,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 
 from sessions.model.authorization import demand_administrator
-from sessions.model.errors import Unavailable
-from transport.http.context import gateway_of, principal_of
+from transport.http.context import gateway_of, operator_api_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS
 
@@ -31,9 +30,7 @@ async def limits(request: Request, tenant: Name = None) -> dict[str, Any]:
     """For those who administer a tenant; another one's (`tenant`) is for operators. `limits` null: none are set."""
     owner = demand_administrator(principal_of(request), tenant)
     gateway = gateway_of(request)
-    if gateway.operator_api is None:
-        raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
-    held = await gateway.operator_api.kv_of(owner)
+    held = await operator_api_of(request).kv_of(owner)
     table = gateway.table(owner)
     counted = [count for count in held.bytes_of.values() if count is not None]
     return {

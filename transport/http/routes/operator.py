@@ -15,10 +15,10 @@ from actors.maintenance.introspection import PAGE_MAX
 from sessions.metrics import Histogram, Metrics
 from sessions.model.audit import INSTALLATION, Action
 from sessions.model.authorization import demand_operator
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import BadInput
 from sessions.model.types import SessionId, SessionKey, TenantId
 from transport.gateway import Gateway
-from transport.http.context import gateway_of, principal_of
+from transport.http.context import gateway_of, operator_api_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS
@@ -42,10 +42,7 @@ routes = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 def operator_api(request: Request) -> OperatorApi:
     demand_operator(principal_of(request))
-    gateway = gateway_of(request)
-    if gateway.operator_api is None:
-        raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
-    return gateway.operator_api
+    return operator_api_of(request)
 
 
 async def audit(request: Request, tenant: TenantId, action: Action, **about: Any) -> None:

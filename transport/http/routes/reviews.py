@@ -28,14 +28,13 @@ from sessions.model.reviews import (
     command_mark,
     review_not_found,
 )
-from sessions.model.types import CommandId, Principal, ResponseId, UnixMs
-from transport.http.context import gateway_of, principal_of, turn_starter_of
-from transport.http.headers import read_retry_headers
+from sessions.model.types import Principal, ResponseId, UnixMs
+from transport.http.context import command_id_of, gateway_of, principal_of
 from transport.http.paging import page_of
 from transport.http.routes.conversations import key_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
-from transport.openai.response_models import ERRORS, ResponseModel
+from transport.openai.response_models import ERRORS, ListPage, ResponseModel
 
 ROUTE: Final = "reviews"
 PAGE_MAX: Final = 200
@@ -106,11 +105,8 @@ class FullReviewObject(ReviewObject):
     remark: str | None
 
 
-class ReviewList(ResponseModel):
-    object: Literal["list"]
-    data: list[ReviewObject]
-    has_more: bool
-    last_id: str | None
+class ReviewList(ListPage[ReviewObject]):
+    """A page of the queue."""
 
 
 class AppealObject(ResponseModel):
@@ -189,7 +185,7 @@ async def claim(request: Request, review_id: Name) -> FullReviewObject:
     gateway, principal = gateway_of(request), principal_of(request)
     case = await find_review(request, principal, review_id)
     by = reviewer_of(principal)
-    command = command_mark(command_id_of(request, principal), by, "claim", case.id)
+    command = command_mark(command_id_of(request, principal, ROUTE), by, "claim", case.id)
     case = await gateway.store.reviews.claim(case.id, by=by, now=gateway.now_ms(), command=command)
     return full_review_object(request, case, principal)
 
@@ -200,7 +196,7 @@ async def decide(request: Request, review_id: Name, body: Decision) -> FullRevie
     gateway, principal = gateway_of(request), principal_of(request)
     before = await find_review(request, principal, review_id)
     by = reviewer_of(principal)
-    command_id = command_id_of(request, principal)
+    command_id = command_id_of(request, principal, ROUTE)
     now = gateway.now_ms()
     if before.claimed_by == by and before.standing(now) == "claimed":
         detail = {"review": before.id, "category": before.category, "outcome": body.outcome}
@@ -243,15 +239,11 @@ async def message_appeal(request: Request, session: Name, body: MessageAppeal) -
 
 
 async def send_appeal(request: Request, principal: Principal, session: str, **fields: Any) -> AppealObject:
-    command_id = command_id_of(request, principal)
+    command_id = command_id_of(request, principal, ROUTE)
     command = cm.ReviewAppeal(id=command_id, session=key_of(principal, session).session, **fields)
     ok = await gateway_of(request).execute(principal, command)
     assert ok.review_id is not None and ok.offset is not None
     return AppealObject(object="review.appealed", review_id=ok.review_id, session=session, offset=ok.offset)
-
-
-def command_id_of(request: Request, principal: Principal) -> CommandId:
-    return turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key)
 
 
 def reviewer_of(principal: Principal) -> str:
@@ -263,32 +255,14 @@ def review_fields(case: Case, by: str, now: int) -> dict[str, Any]:
     state = case.standing(now)
     claimed = state == "claimed"
     return {
+        **{name: getattr(case, name) for name in case.__struct_fields__ if name in ReviewObject.model_fields},
         "object": "review",
-        "id": case.id,
         "tenant": case.key.tenant,
         "session": case.key.session,
-        "user": case.user,
-        "cause": case.cause,
-        "direction": case.direction,
-        "action": case.action,
-        "category": case.category,
-        "score": case.score,
-        "model": case.model,
-        "policy": case.policy,
-        "response_id": case.response_id,
-        "item_id": case.item_id,
-        "offset": case.offset,
-        "start": case.start,
-        "end": case.end,
-        "opened_at": case.opened_at,
-        "appealed_at": case.appealed_at,
         "state": state,
         "claimed_by": case.claimed_by if claimed else None,
         "claimed_until": case.claimed_until if claimed else None,
-        "outcome": case.outcome,
         "decided_by": case.decided_by or None,
-        "decided_at": case.decided_at,
-        "decisions": case.decisions,
         "mine": claimed and case.claimed_by == by,
     }
 

@@ -19,8 +19,8 @@ from sessions.model.errors import SessileError
 from sessions.model.types import INTEGER_MAX, Epoch, Principal, SessionId
 from transport import errors
 from transport.http import sse
-from transport.http.context import gateway_of, principal_of, turn_starter_of
-from transport.http.headers import EventId, last_event_id, read_retry_headers
+from transport.http.context import command_id_of, gateway_of, principal_of
+from transport.http.headers import EventId, last_event_id
 from transport.http.routes.conversations import key_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import export, request_models
@@ -100,7 +100,7 @@ async def change(request: Request, session: Name, body: SessionChange) -> Respon
     principal = principal_of(request, "chat")
     changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
     command = cm.SessionUpdate(
-        id=turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key),
+        id=command_id_of(request, principal, ROUTE),
         session=key_of(principal, session).session,
         **changes,
     )
@@ -111,7 +111,7 @@ async def change(request: Request, session: Name, body: SessionChange) -> Respon
 @routes.delete("/v1/sessions/{session}", response_model=None, responses=answers(SessionDeletedObject))
 async def delete(request: Request, session: Name) -> Response:
     principal = principal_of(request, "chat")
-    command_id = turn_starter_of(request).command_id(principal, ROUTE, read_retry_headers(request).idempotency_key)
+    command_id = command_id_of(request, principal, ROUTE)
     await gateway_of(request).execute(principal, cm.SessionDelete(id=command_id, session=SessionId(session)))
     return answer({"id": session, "object": "session.deleted", "deleted": True})
 
@@ -142,7 +142,7 @@ async def events(
     gateway.check_draining()
     stands = last_event_id(request)
     cursor = LogCursor(gateway, principal, key_of(principal, session))
-    try:
+    with cursor.closed_on_error():
         if stands is not None:
             standing = await cursor.standing(stands.epoch, stands.offset)
         else:
@@ -150,9 +150,6 @@ async def events(
                 await cursor.check(after)  # a bare number is taken to be of the log as it is
                 epoch = cursor.epoch
             standing = await cursor.standing(None if epoch is None else Epoch(epoch), after)
-    except BaseException:
-        cursor.close()
-        raise
     return sse.EventStreamResponse(sse.with_keepalive(stream_log(cursor, standing), HEARTBEAT_S))
 
 

@@ -14,7 +14,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import UsageRow
-from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, UnixMs
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId
 from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
@@ -22,7 +22,7 @@ OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
 
 
 def usage_rows(place: Place) -> list[UsageRow]:
-    return place.store.read_usage(TenantId("local"), UnixMs(0), 100)
+    return list(place.store.usage_rows.values())
 
 
 # -- answers -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from inference.kv.cost import RestoreChoice
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest, SnapshotRefused
 from inference.kv.eviction_rank import ReturnModel, ReturnTracker, silence_kind
-from inference.kv.stats import tier_stats
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
@@ -249,7 +248,7 @@ async def test_a_slow_tier_is_learned_and_computing_is_chosen(bed: Bed) -> None:
     assert tiers.choose(snapshot, 0, 10).restore
     tiers.cost.moved("disk", snapshot.bytes, 5.0, time.monotonic())
     assert not tiers.choose(snapshot, 0, 10).restore
-    gauges = tier_stats(tiers)
+    gauges = tiers.stats()
     assert gauges["host_bytes"] == 0 and gauges["disk_bytes"] == bed.disk.bytes > SIZE
     assert gauges["disk_latency_s"] + SIZE / gauges["disk_bytes_per_s"] == pytest.approx(5.0, rel=0.1)
     await tiers.close(0.0)

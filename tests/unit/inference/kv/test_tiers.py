@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from inference.kv.catalog import Snapshot
-from inference.kv.disk import DiskSnapshot, DiskTier
+from inference.kv.cold_tier import ColdSnapshot
+from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
@@ -457,7 +458,7 @@ async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path
     await tiers.close(5.0)
     again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
     found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
-    assert isinstance(found, DiskSnapshot)
+    assert isinstance(found, ColdSnapshot)
     await load(again, key("a"))
     found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
     assert isinstance(found, HostSnapshot)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 async def test_reads_beyond_one_page_of_a_load_are_joined(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("persistence.postgres.journal.LOAD_PAGE_ROWS", 7)
+    monkeypatch.setattr("persistence.postgres.statements.LOAD_PAGE_ROWS", 7)
     async with opened_at(server.dsn, schema) as journal:
         await append(journal, await grant(journal), 0, 50)
         loaded = await journal.load(key(), now_ms=NOW)

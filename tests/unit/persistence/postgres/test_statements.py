@@ -10,7 +10,7 @@ from persistence.codec import PlainCodec
 from persistence.postgres.statements import batch, batch_of, list_heads, purgeable
 from persistence.write_batch import AppendWrite
 from sessions.model.audit import Sealer
-from sessions.model.journal_types import Append
+from sessions.model.journal_types import Append, Due
 from sessions.model.types import TenantId
 from tests.support.stores.journals import a_command
 from tests.support.stores.postgres_server import PostgresServer
@@ -40,7 +40,11 @@ def test_a_list_is_narrowed_down_by_what_is_given() -> None:
     assert values == ["t", 5, "u", 7, "s"] and "end_user = $3" in statement and "session > $5" in statement
     statement, values = list_heads(TenantId("t"), None, 5, None)
     assert values == ["t", 5] and "$3" not in statement
-    assert "UNION ALL" in purgeable(idle=True, of_one=True) and "$4" in purgeable(idle=False, of_one=False)
+    idle = Due(deleted_before=NOW, idle_before=NOW, tenant=TenantId("t"), user="u")
+    statement, values = purgeable(idle, 5)
+    assert "updated_at < $4" in statement and "tenant = $5" in statement
+    assert values == [NOW, 5, idle.unlisted_before, NOW, "t", [], "u"]
+    assert "updated_at < $4" not in purgeable(Due(deleted_before=NOW), 5)[0]
 
 
 @pytest.mark.cluster

@@ -10,7 +10,7 @@ from tests.support.stores.stores import NOW, append, grant, key, opened
 
 
 async def test_reads_beyond_one_page_of_a_load_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persistence.sqlite.journal.LOAD_PAGE_ROWS", 7)
+    monkeypatch.setattr("persistence.sqlite.statements.LOAD_PAGE_ROWS", 7)
     async with opened(tmp_path) as journal:
         await append(journal, await grant(journal), 0, 50)
         loaded = await journal.load(key(), now_ms=NOW)

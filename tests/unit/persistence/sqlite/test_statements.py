@@ -12,8 +12,9 @@ from persistence.codec import PlainCodec
 from persistence.sqlite import statements as sql
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Internal
+from sessions.model.journal_types import Due
 from sessions.model.types import TenantId
-from tests.support.stores.stores import a_journal, append, grant, key, opened
+from tests.support.stores.stores import NOW, a_journal, append, grant, key, opened
 
 
 async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
@@ -33,10 +34,9 @@ async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
             "list": sql.list_heads(TenantId("t"), None, 5, (1, "s"))[0],
             "list of a user": sql.list_heads(TenantId("t"), "u", 5, None)[0],
             "open": sql.OPEN_HEADS,
-            "purgeable": sql.purgeable(idle=False),
+            "purgeable": sql.purgeable(Due(deleted_before=NOW), 5)[0],
             "purge": sql.PURGE_EVENTS,
             "purge commands": sql.PURGE_COMMANDS,
-            "usage": sql.READ_USAGE,
         }
         for name, statement in statements.items():
             count = max((int(n) for n in re.findall(r"\?(\d+)", statement)), default=statement.count("?"))
@@ -67,4 +67,5 @@ async def test_a_hole_in_a_log_is_damage_and_no_shorter_log(tmp_path: Path) -> N
             await journal.read(key(), after=0, limit=9, bytes_max=10**6)
         assert caught.value.code == "journal_hole"
     codec = PlainCodec()
-    assert sql.records_of(codec, key(), "[]", after=7) == () and sql.snapshot_of(codec, key(), None) is None
+    assert sql.records_of(codec, key(), ("", "[]", None), after=7) == ()
+    assert sql.snapshot_of(codec, key(), ("", "[]", None)) is None

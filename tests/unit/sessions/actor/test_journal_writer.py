@@ -19,7 +19,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Overloaded, SessileError
 from sessions.model.journal_types import Append
-from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import SessionId, SessionKey, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.virtual_time import advance, outcome, passed, virtual
@@ -72,7 +72,7 @@ async def test_a_session_whose_snapshot_is_too_large_goes_on_without(monkeypatch
         assert replica.runtime.metrics.snapshots_left_out.total == len(refused)
         gaps = [later - before for before, later in itertools.pairwise(refused)]
         assert len(refused) >= 2 and gaps == sorted(gaps) and gaps[-1] >= 32, "each time it waits for longer"
-        assert len(place.store.read_usage(TenantId("local"), UnixMs(0), 99)) == 12
+        assert len(place.store.usage_rows) == 12
         first.leaves_soon()
         before = len(tried)
         await turn(replica, reader, "and the sea")

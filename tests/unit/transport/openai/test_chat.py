@@ -11,7 +11,8 @@ from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
 from tests.support.doors.transport import FakeSessions, begun, created, delta, gateway_over, key_of, memory_sessions
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.log_cursor import LogCursor
-from transport.openai.turn_starter import StartedTurn, TurnStarter
+from transport.openai.resume import StartedTurn
+from transport.openai.turn_starter import TurnStarter
 
 
 async def reader(sessions: FakeSessions) -> ChatCompletionReader:

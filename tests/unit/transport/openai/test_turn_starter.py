@@ -11,7 +11,8 @@ from tests.support.doors.transport import FakeSessions, answering, gateway_over,
 from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.history import Unit
-from transport.openai.turn_starter import StartedTurn, TurnInput, TurnRequest, TurnStarter
+from transport.openai.resume import StartedTurn
+from transport.openai.turn_starter import TurnInput, TurnRequest, TurnStarter
 
 ASK = Unit((cm.NewMessage(content="hi"),))
 ANSWER = Unit((cm.NewMessage(role="assistant", content="hello"),), answer=True)

@@ -1,0 +1,41 @@
+"""Options that engines have in common: what is served, how much of it at once, and where KV goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sessions.model.errors import BadInput
+
+
+class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the KV of sessions at rest goes."""
+
+    staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory, or no spill
+    host_bytes_max: int = 1 << 30  # of spilled KV in memory; must hold at least one session
+    disk_folder: Path | None = None  # None: no disk tier
+    disk_bytes_max: int = 8 << 30
+    redis_url: str = ""  # "": no Redis tier
+    redis_bytes_max: int = 256 << 20  # in Redis, of all replicas together
+
+
+class ModelOptions(KvOptions, frozen=True, kw_only=True):
+    """Of an engine that runs a model from this disk."""
+
+    model_path: Path
+    model_name: str | None = None  # the public name; None: that of the file or folder, without its ending
+    chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
+    threads: int = 1  # an engine's spinning threads starve where anything else wants the cores
+    waiting_max: int = 64
+
+
+def check_least(options: msgspec.Struct, engine: str, least: int, *names: str) -> None:
+    """Raises BadInput for the first of these fields that is less."""
+    for name in names:
+        if getattr(options, name) < least:
+            raise bad_option(engine, name, f"at least {least}")
+
+
+def bad_option(engine: str, name: str, allowed: str) -> BadInput:
+    return BadInput("invalid_setting", f"The {engine} engine's {name} must be {allowed}.", param=name)
