@@ -18,6 +18,9 @@ UV := $(VENV)/bin/uv
 
 STAGE = @printf '\n== %s ==\n' "$@"
 
+# Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quick quick-tests pytest-together pytest-alone audit withdrawn fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
 
 help: ## list the targets
@@ -86,16 +89,21 @@ imports: setup-dev
 	$(STAGE)
 	@$(VENV)/bin/lint-imports
 
-# Each worker takes whole files, because a file's servers serve all of its tests.
-WORKERS ?= 2
-TOGETHER = --numprocesses $(WORKERS) --dist loadfile
+# Each worker takes whole files, because a file's servers serve all of its tests; files with slow tests come first
+# (tests/conftest.py). One worker more than two cores: some test always waits.
+WORKERS ?= 3
+TOGETHER = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+quick-tests: WORKERS = 2
 quick-tests: setup-dev
 	$(STAGE)
 	@$(PY) -m pytest -q $(TOGETHER) -m "not slow" tests/unit tests/golden $(ARGS)
 
-# What is judged by the clock (kills, faults, browsers) or keeps all cores busy (the model) has the machine to itself.
-ALONE := chaos or browser or model
+# What is judged by the clock (kills, faults, browsers) is kept from what computes. It waits more than it computes, hence
+# two at a time. These folders have all of it (tests/unit/house), so that nothing else is loaded to find it.
+ALONE := chaos or browser
+ALONE_WORKERS ?= 2
+ALONE_IN = $(if $(findstring tests/,$(ARGS)),,tests/browser tests/chaos)
 # A selection (`make test ARGS="-k journal"`) may have nothing in one of the two.
 MAYBE_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
@@ -105,7 +113,7 @@ pytest-together: setup-dev
 
 pytest-alone: setup-dev
 	$(STAGE)
-	@$(PY) -m pytest -m "$(ALONE)" $(ARGS) $(MAYBE_NONE)
+	@$(PY) -m pytest $(TOGETHER) --numprocesses $(ALONE_WORKERS) -m "$(ALONE)" $(ALONE_IN) $(ARGS) $(MAYBE_NONE)
 
 pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k house"
 	$(STAGE)
@@ -130,9 +138,12 @@ node: setup-dev $(NODE_MODULES) ## the TypeScript client: install, check and tes
 browser:
 	@deploy/ensure_browser.sh
 
-# vLLM has an environment of its own: its bounds on other packages are not ours. One event loop for all tests, because an
-# engine takes 15 s to start and is handed from test to test.
+# vLLM has an environment of its own: its bounds on other packages are not ours. One event loop for all tests of a worker,
+# because an engine takes 15 s to start and is handed from test to test; a worker and its engine take turns at one core.
 VLLM_PY := .venv-vllm/bin/python
+VLLM_WORKERS ?= 2
+VLLM_LONGEST := $(addprefix tests/,vllm/test_engine_isolation.py contract/test_engine.py vllm/test_engine.py vllm/test_engine_restart.py)
+VLLM_TESTS = $(VLLM_LONGEST) tests/contract/test_engine_tools.py $(filter-out $(VLLM_LONGEST),$(wildcard tests/vllm/test_*.py))
 
 setup-traces: setup ## packages for traces to an OpenTelemetry collector (--otlp)
 	@$(PYTHON) deploy/setup_env.py base traces
@@ -146,9 +157,9 @@ setup-vllm: model
 
 test-vllm: setup-vllm ## the vLLM engine's tests, in its own environment: make test-vllm ARGS="-k restore"
 	$(STAGE)
-	@$(VLLM_PY) -m pytest -m vllm --timeout 400 -o asyncio_default_fixture_loop_scope=session \
-		-o asyncio_default_test_loop_scope=session \
-		tests/contract/test_engine.py tests/contract/test_engine_tools.py tests/vllm $(ARGS)
+	@$(VLLM_PY) -m pytest --numprocesses $(VLLM_WORKERS) --dist loadfile --no-loadscope-reorder -m vllm --timeout 400 \
+		-o asyncio_default_fixture_loop_scope=session -o asyncio_default_test_loop_scope=session \
+		$(VLLM_TESTS) $(ARGS)
 
 # The whole cluster in one process under virtual time. SEED=n runs one again and prints all that happened.
 SEEDS ?= 10000

@@ -22,6 +22,12 @@ settings.register_profile("sessile", deadline=None, print_blob=True)
 settings.load_profile("sessile")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no worker is still busy with one when the others have ended."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("model")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The small chat model's GGUF."""

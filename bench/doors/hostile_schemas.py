@@ -25,7 +25,7 @@ from typing import Any, Final
 import httpx
 import psutil
 
-from bench.support import Option, command_line, print_faults, report
+from bench.support import Option, command_line, is_faultless, report
 from tests.support.doors.schema_doors import SchemaOutcome, schema_doors
 from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.hostile_schemas import hostile_schemas
@@ -198,8 +198,7 @@ def main() -> None:
     if given.engine == "llama" and not Path(MODEL).exists():
         raise SystemExit("the model is missing: `make setup-model`")
     unfair = asyncio.run(measure(given.engine, given.count, given.seed, given.at_once, given.plain))
-    print_faults(unfair)
-    raise SystemExit(1 if unfair else 0)
+    raise SystemExit(0 if is_faultless(unfair) else 1)
 
 
 if __name__ == "__main__":

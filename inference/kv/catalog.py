@@ -7,8 +7,7 @@ nothing by itself.
 from __future__ import annotations
 
 import array
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from inference.kv.cold_tier import ColdSnapshot, ColdTier
 from inference.kv.cost import CostModel
@@ -81,10 +80,15 @@ class SnapshotCatalog:
 
 
 def make_catalog(
-    identity: KvIdentity, options: KvOptions, staging: StagingFolder, keys: Keys | None, cost: CostModel
+    identity: KvIdentity,
+    options: KvOptions,
+    staging: StagingFolder,
+    keys: Keys | None,
+    cost: CostModel,
+    clock: Callable[[], float],
 ) -> SnapshotCatalog:
-    """The tiers that the options name, none of them open."""
-    disk, worth = None, SnapshotWorth(ReturnTracker(time.monotonic), cost)
+    """The tiers that the options name, none of them open. `clock` is monotonic, in seconds."""
+    disk, worth = None, SnapshotWorth(ReturnTracker(clock), cost)
     cold: list[ColdTier] = []
     if options.disk_folder is not None:
         disk = DiskTier(options.disk_folder, options.disk_bytes_max, identity, keys, rank=worth)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -156,7 +157,7 @@ class LlamaEngine:
             options, staging = await asyncio.to_thread(_staged, self.options)
             undo.callback(staging.close)
             identity = KvIdentity(BUILD, model.fingerprint, "f16", _LAYOUT)
-            catalog = make_catalog(identity, options, staging, self._keys, self._cost)
+            catalog = make_catalog(identity, options, staging, self._keys, self._cost, time.monotonic)
             usage = SlotUsage(self._table, catalog, bytes_per_token(model.metadata, model.architecture))
             quota = TenantKvQuota(catalog, usage, lambda tenant: self.holdings.ceiling(tenant))
             tiers = Tiers(identity, catalog, quota)

@@ -16,6 +16,7 @@ import array
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
@@ -230,7 +231,7 @@ class VllmEngine:
             return None
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
         identity = KvIdentity(BUILD, model.fingerprint, self._core.dtype, layout)
-        catalog = make_catalog(identity, self.options, staging, self._keys, self._cost)
+        catalog = make_catalog(identity, self.options, staging, self._keys, self._cost, time.monotonic)
         block_bytes = sum(report.block_bytes for report in ready)
         self._block_usage = self._new_block_usage(
             device_tokens=self._core.device_tokens,

@@ -410,10 +410,10 @@ async def test_an_answer_that_makes_room_pauses_and_goes_on_as_if_nothing_had_be
     if world.name == "vllm":
         pytest.skip("vLLM's own scheduler makes room")
     prompts = [await prompt_of(engine, f"Tell me a long story about {what}.") for what in ("the sea", "a hill")]
-    alone = [await ask(engine, key(f"alone{n}"), prompt, max_tokens=160) for n, prompt in enumerate(prompts)]
+    alone = [await ask(engine, key(f"alone{n}"), prompt, max_tokens=100) for n, prompt in enumerate(prompts)]
     before = engine.stats().counters["preemptions"]
     paused = [
-        asyncio.create_task(ask(engine, key(f"low{n}"), prompt, max_tokens=160, priority=5))
+        asyncio.create_task(ask(engine, key(f"low{n}"), prompt, max_tokens=100, priority=5))
         for n, prompt in enumerate(prompts)
     ]
     await until(lambda: engine.stats().running == SLOTS)
@@ -508,6 +508,7 @@ async def test_of_several_branches_the_one_that_is_wanted_moves(world: World, en
         there = await ask(target, key("a"), branch)
         assert there.finish.cached_tokens == world.whole(len(branch) - 1)
         await target.release(key("a"))
+        await target.close()
 
 
 async def test_an_export_leaves_an_answer_that_is_written_alone(world: World, engine: Engine) -> None:

@@ -73,11 +73,11 @@ async def crowd(engine: LlamaEngine, number: int) -> None:
 async def twins(engine: LlamaEngine) -> tuple[Answer, tuple[int, ...], Answer]:
     """The first turn of session a, its follow-up's prompt, and the answer that resident KV gives to that."""
     prompt = await prompt_of(engine, STORY)
-    first = await ask(engine, key("a"), prompt, max_tokens=40)
-    twin = await ask(engine, key("twin"), prompt, max_tokens=40)
+    first = await ask(engine, key("a"), prompt, max_tokens=16)
+    twin = await ask(engine, key("twin"), prompt, max_tokens=16)
     assert twin.tokens == first.tokens
     later = await follow_up(engine, prompt, first, "Go on, and say how it ended.")
-    expected = await ask(engine, key("twin"), later, max_tokens=30)
+    expected = await ask(engine, key("twin"), later, max_tokens=12)
     assert expected.finish.cached_tokens == len(prompt) + len(first.tokens) - 1
     await engine.release(key("twin"))
     return first, later, expected
@@ -92,7 +92,7 @@ async def test_a_session_that_lost_its_slot_comes_back_from_memory(start: Start)
     for number in range(3):
         await crowd(engine, number)
         assert engine.place(key("a")).tier == "host"
-        again = await ask(engine, key("a"), later, max_tokens=30)
+        again = await ask(engine, key("a"), later, max_tokens=12)
         assert again.tokens == expected.tokens
         assert again.finish.cached_tokens >= expected.finish.cached_tokens
     counters = engine.stats().counters
@@ -106,7 +106,7 @@ async def test_a_restart_finds_every_session_on_disk(start: Start) -> None:
     await engine.close()
     again = await start()
     assert again.place(key("a")) == KVPlace("disk", covered)
-    answer = await ask(again, key("a"), later, max_tokens=30)
+    answer = await ask(again, key("a"), later, max_tokens=12)
     assert answer.tokens == expected.tokens
     assert answer.finish.cached_tokens == covered
 
@@ -159,7 +159,7 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
     chance = random.Random(50)
     engine = await start()
     _, later, _ = await twins(engine)
-    expected = await ask(engine, key("a"), later, max_tokens=12)
+    expected = await ask(engine, key("a"), later, max_tokens=6)
     for round_ in range(40):  # in host memory, where a running engine keeps them
         await crowd(engine, round_)
         assert engine.place(key("a")).tier == "host"
@@ -168,7 +168,7 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
         await until(lambda: all(s.manifest is not None for s in engine._slot_kv.tiers.host))
         good = path.read_bytes()
         path.write_bytes(damaged(good, round_ % 5, chance))
-        answer = await ask(engine, key("a"), later, max_tokens=12)
+        answer = await ask(engine, key("a"), later, max_tokens=6)
         assert answer.tokens == expected.tokens
         assert answer.finish.cached_tokens == 0
     counters = engine.stats().counters
@@ -178,7 +178,7 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
         (path,) = (tmp_path / "kv").iterdir()
         path.write_bytes(damaged(path.read_bytes(), round_ % 5, chance))
         engine = await start()
-        answer = await ask(engine, key("a"), later, max_tokens=12)
+        answer = await ask(engine, key("a"), later, max_tokens=6)
         assert answer.tokens == expected.tokens and answer.finish.cached_tokens == 0
 
 
@@ -196,7 +196,7 @@ async def test_swapped_snapshots_are_refused(start: Start, tmp_path: Path) -> No
     engine = await start()
     one.write_bytes(data_two)
     two.write_bytes(data_one)  # and now their contents, behind the engine's back
-    assert (await ask(engine, key("a"), later, max_tokens=30)).tokens == expected.tokens
+    assert (await ask(engine, key("a"), later, max_tokens=12)).tokens == expected.tokens
     assert (await ask(engine, key("b"), other, max_tokens=20)).tokens == alone.tokens
     assert engine.stats().counters["refused_other_session"] == 2
 
@@ -453,7 +453,7 @@ async def test_closing_in_mid_answer_still_saves_what_is_idle(start: Start) -> N
     await stream.abort()
     again = await start()
     assert again.place(key("a")).tier == "disk"
-    assert (await ask(again, key("a"), later, max_tokens=30)).tokens == expected.tokens
+    assert (await ask(again, key("a"), later, max_tokens=12)).tokens == expected.tokens
 
 
 # -- beside another tenant ---------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ async def test_every_route_command_and_method_has_an_entry(world: World) -> None
 
 
 async def test_a_new_route_without_an_entry_is_found(world: World) -> None:
-    world.assembly.server._app._app.add_api_route("/v1/new", lambda: None)  # type: ignore[attr-defined]
+    world.assembly.server._app.app.add_api_route("/v1/new", lambda: None)  # type: ignore[attr-defined]
     assert missing(world) == ["GET /v1/new"]
 
 

@@ -8,6 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.nemesis import FAULTS, OPERATIONS
 from tests.simulation.people import ACTIONS
 from tests.simulation.seeds import run_seeds
@@ -16,6 +18,7 @@ SEEDS = 240
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_no_seed_breaks_a_promise() -> None:
     seen: Counter[str] = Counter()
     ran = 0

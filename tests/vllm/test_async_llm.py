@@ -83,7 +83,7 @@ async def test_an_adapter_answers_and_its_kv_is_its_own(world: VllmWorld, tmp_pa
     await settled(base)
     await base.close()
     adapter = write_adapter(tmp_path / "pirate")
-    engine = await own_core(world, adapter=adapter)
+    engine = await start(world, adapter=adapter)
     assert engine.info.model == f"{MODEL.name}+pirate"
     assert engine.place(key("a")).tier == "none", "the base model's KV is not the adapter's"
     answer = await ask(engine, key("b"), first, max_tokens=20)
@@ -101,7 +101,7 @@ async def test_an_adapter_of_another_model_is_refused(world: VllmWorld, tmp_path
     adapter = write_adapter(tmp_path / "odd")
     save_file({"base_model.model.nonsense.lora_A.weight": torch.zeros(4, 8)}, adapter / "adapter_model.safetensors")
     with pytest.raises(BadInput) as refused:
-        await own_core(world, adapter=adapter)
+        await start(world, adapter=adapter)
     assert refused.value.param == "vllm_adapter" and str(adapter) in refused.value.public_message
 
 

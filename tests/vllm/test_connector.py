@@ -203,9 +203,10 @@ class World:
         tokens = list(request.all_token_ids)
         places = run.session.places(tokens[:end], run.stay)
         begin = end - count
-        for at in range(begin):
-            found = self.device[blocks[at // BLOCK_TOKENS]][at % BLOCK_TOKENS]
-            assert found == places[at], f"{name} reads what is not its own, at {at} of {begin}"
+        for at in range(0, begin, BLOCK_TOKENS):
+            own = places[at : min(at + BLOCK_TOKENS, begin)]
+            found = self.device[blocks[at // BLOCK_TOKENS]][: len(own)]
+            assert found == own, f"{name} reads what is not its own, at {at} of {begin}"
         self.seen["read"] += begin
         for at in range(begin, end):
             self.device[blocks[at // BLOCK_TOKENS]][at % BLOCK_TOKENS] = places[at]

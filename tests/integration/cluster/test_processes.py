@@ -15,7 +15,7 @@ from sessions.ports import Journal
 from tests.support.cluster.processes import Processes, ReplicaProcess, processes
 from tests.support.cluster.real import Story, create, say
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def owner_of(made: Processes, journal: Journal, key: SessionKey) -> ReplicaProcess:

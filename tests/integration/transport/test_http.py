@@ -140,8 +140,8 @@ async def test_the_page_comes_under_a_policy_and_is_asked_for_anew(server: Assem
 
 async def test_a_body_beyond_the_limit(server: Assembly) -> None:
     app = server.server._app
-    app._body_bytes_max = 1000  # type: ignore[attr-defined]
-    inner: FastAPI = app._app  # type: ignore[attr-defined]
+    app.body_bytes_max = 1000  # type: ignore[attr-defined]
+    inner: FastAPI = app.app  # type: ignore[attr-defined]
 
     @inner.post("/echo")
     async def echo(body: dict[str, str]) -> dict[str, str]:
@@ -161,7 +161,7 @@ async def test_a_body_beyond_the_limit(server: Assembly) -> None:
 
 
 async def test_a_failure_of_ours_says_nothing_of_itself(server: Assembly) -> None:
-    inner: FastAPI = server.server._app._app  # type: ignore[attr-defined]
+    inner: FastAPI = server.server._app.app  # type: ignore[attr-defined]
 
     @inner.get("/broken")
     async def broken() -> None:

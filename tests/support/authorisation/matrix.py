@@ -60,7 +60,7 @@ def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
 
 def missing(world: World) -> list[str]:
     """What is there and has no entry, and entries of what is not there."""
-    app = world.assembly.server._app._app  # type: ignore[attr-defined]
+    app = world.assembly.server._app.app  # type: ignore[attr-defined]
     there = {f"{method} {path}" for method, path in routes_of(app.routes)}
     told = {f"{entry.method} {entry.path}" for entry in HTTP}
     frames = {each.__struct_config__.tag for each in FRAMES}

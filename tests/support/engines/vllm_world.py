@@ -1,17 +1,20 @@
 """vLLM for the contract suite and its own tests: engines that share two started cores.
 
 vLLM takes 15 s to start, so a core outlives the engine that used it: closing an engine ends its runs and its tiers, and
-the core goes to the next engine of the same make, its device cache emptied. All tests run on one event loop (`make
-test-vllm` says so), because a core lives on the loop that it was started on.
+the core goes to the next engine of the same make, its device cache emptied and its adapter taken out. All tests of a
+worker run on one event loop (`make test-vllm` says so), because a core lives on the loop that it was started on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
@@ -67,16 +70,29 @@ class Cores:
                     idle.link.unlink(missing_ok=True)
 
 
+def forks() -> multiprocessing.context.ForkServerContext:
+    """Half of a start is loading modules: processes are forked from one that has them. Cores that are not lent start as
+    they do for users."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vllm.v1.engine.async_llm", "inference.vllm.worker", "inference.vllm.connector"])
+    return context
+
+
 class LentCore(VllmCore):
     """A core whose processes outlive the engine that it serves."""
 
     def __init__(self, options: VllmOptions, cores: Cores) -> None:
         super().__init__(options)
-        make = (
-            f"{options.model_path} {options.slots} {options.device_blocks} {options.block_tokens} {options.engine_args}"
-        )
-        self._idle = cores.idle.setdefault(make, [])
+        self._cores = cores
         self._link: Path | None = None
+
+    @property
+    def _idle(self) -> list[Idle]:
+        """Those of the same make."""
+        of = self.options
+        rank = 0 if self._adapter is None else self._adapter.rank
+        make = f"{of.model_path} {of.slots} {of.device_blocks} {of.block_tokens} {of.engine_args} {rank}"
+        return self._cores.idle.setdefault(make, [])
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """The connector goes on reporting to the folder that it was started with: a link leads to the present one."""
@@ -86,6 +102,9 @@ class LentCore(VllmCore):
             deadline = asyncio.get_running_loop().time() + 20
             while not await self.reset():
                 assert asyncio.get_running_loop().time() < deadline, "blocks of the test before are still in use"
+            if adapter is not None:
+                await self._llm.remove_lora(1)
+                await self._load_adapter(self._llm)
         if self._link is not None and connector_folder is not None:
             self._link.unlink(missing_ok=True)
             self._link.symlink_to(connector_folder)
@@ -93,9 +112,14 @@ class LentCore(VllmCore):
             if connector_folder is not None:
                 self._link = Path(tempfile.gettempdir()) / f"sessile-lent-{os.urandom(4).hex()}"
                 self._link.symlink_to(connector_folder)
-            await super().start(context_window, None if self._link is None else str(self._link), adapter)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("vllm.v1.engine.utils.get_mp_context", forks)
+                await super().start(context_window, None if self._link is None else str(self._link), adapter)
 
     async def close(self) -> None:
+        if self._link is not None and self.kv_shape is None:  # its start was refused
+            await super().close()
+            self._link.unlink(missing_ok=True)
         llm, self._llm = self._llm, None
         if llm is not None:
             self._idle.append(Idle(llm, self._link, self.kv_shape))
