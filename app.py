@@ -43,6 +43,7 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
+from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, connect_store, make_stores, offline_stores
 from persistence.master_key import add_master_key, drop_older_master_keys
 from persistence.usage_stream.open_sink import open_usage_sink
@@ -67,13 +68,15 @@ from transport.cli.commands import parse
 from transport.cli.config_files import PriceFile, RetentionFile, limits_file
 from transport.cli.preflight import check_data_folder, check_ports
 from transport.cli.reconciliation_text import reconciled_text
-from transport.cli.security import peer_security, tls_of
+from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server
+from transport.http.tls import ServerTls
 from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
+from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
     latency_targets,
     register_engine_metrics,
@@ -219,10 +222,14 @@ def retention_of(settings: Settings, store: Store) -> RetentionFile:
 
 
 def doors_of(
-    settings: Settings, gateway: Gateway, exposition: MetricsExposition, readiness: Readiness = lambda: None
+    settings: Settings,
+    gateway: Gateway,
+    exposition: MetricsExposition,
+    tls: ServerTls | None,
+    readiness: Readiness = lambda: None,
 ) -> tuple[Server, GrpcServer | None]:
-    """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadSetting, BadInput."""
-    tls, host, port = tls_of(settings), settings.host, settings.port
+    """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
+    host, port = settings.host, settings.port
     server = Server(gateway, host=host, port=port, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
@@ -263,18 +270,19 @@ async def serve(settings: Settings) -> int:
     stop = stop_signal()
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
-    engine = make_engine(settings, keys)
+    engine, tls = make_engine(settings, keys), tls_of(settings)
     directory = MemoryDirectory()
     measures, prices = Metrics(), PriceFile(settings.prices)
     async with (
         open_filters(settings, measures) as filters,
+        SchemaWorkers(measures) as schemas,
         running(stores, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
             directory=directory,
-            inference=Inference(engine, filters),
+            inference=Inference(engine, filters, schemas),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -293,27 +301,22 @@ async def serve(settings: Settings) -> int:
             models=lambda: (card_of(engine.info, created=started_at),),
             keys=api_keys,
             operator_api=local_operator_api(lambda: member, runtime, engine),
+            schemas=schemas,
             erase=sweeper.eraser.sweep,
             encryption=stores.administration(reencryption),
         )
         gateway = Gateway(
             runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
         )
-        server, grpc = doors_of(settings, gateway, exposition, lambda: engine.stats().away)
+        server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
         await directory.open()
         await audit_policies(filters, store.audit, now_ms)
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
-            others = [
-                tasks.create_task(work)
-                for work in (
-                    *relays(settings, store, measures),
-                    prices.run(),
-                    retention.run(),
-                    *stores.background(reencryption),
-                )
-            ]
+            works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
+            works += (prices.run(), retention.run(), *stores.background(reencryption))
+            others = [tasks.create_task(work) for work in works]
             await start_doors(server, grpc)
             tune_process()
             print(f"Sessile is ready: {server.url}/", flush=True)
@@ -369,6 +372,7 @@ async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
     security = peer_security(settings)
+    security.check_address(settings.peer_host)  # before the model is loaded, which takes long
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
     engine = make_engine(settings, keys)
@@ -376,6 +380,7 @@ async def replica_role(settings: Settings) -> int:
     measures = Metrics()
     async with contextlib.AsyncExitStack() as stack:
         filters = await stack.enter_async_context(open_filters(settings, measures))
+        schemas = await stack.enter_async_context(SchemaWorkers(measures))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
@@ -402,7 +407,7 @@ async def replica_role(settings: Settings) -> int:
                     fingerprint=fingerprint,
                 ),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters),
+                inference=Inference(engine, filters, schemas),
                 network=PeerNetwork(
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),
@@ -415,6 +420,7 @@ async def replica_role(settings: Settings) -> int:
         await stack.enter_async_context(
             background_tasks(
                 *relays(settings, store, measures),
+                *(each.run() for each in certificate_watchers(settings, None, security)),
                 prices.run(),
                 retention.run(),
                 *stores.background(stores.reencryption(measures)),
@@ -433,7 +439,7 @@ async def replica_role(settings: Settings) -> int:
 async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
     stop = stop_signal()
-    security = peer_security(settings)
+    security, tls = peer_security(settings), tls_of(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         stores = make_stores(settings, folder=None, now_ms=now_ms)
@@ -457,6 +463,7 @@ async def gateway_role(settings: Settings) -> int:
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway", name=name))
+        schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
         access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
@@ -468,11 +475,15 @@ async def gateway_role(settings: Settings) -> int:
             keys=api_keys,
             history=history,
             operator_api=operator_api,
+            schemas=schemas,
             encryption=stores.administration(stores.reencryption()),
         )
         await stack.enter_async_context(background_tasks(*stores.background(None)))
         gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
-        server, grpc = doors_of(settings, gateway, exposition)
+        server, grpc = doors_of(settings, gateway, exposition, tls)
+        await stack.enter_async_context(
+            background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
+        )
         await start_doors(server, grpc)
         tune_process()
         print(f"Sessile is ready: {server.url}/", flush=True)
@@ -640,10 +651,11 @@ async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, Hist
 async def open_telemetry(
     settings: Settings, measures: Metrics, *, role: str, name: str
 ) -> AsyncIterator[MetricsExposition]:
-    """The process's metrics, on a port of their own where one is set, and its traces to a collector where one is set,
-    for as long as the block runs. Raises BadInput, Unavailable."""
+    """The process's metrics, on a port of their own where one is set, its traces to a collector where one is set, and
+    the watchdog of its loop, for as long as the block runs. Raises BadInput, Unavailable."""
     exposition = MetricsExposition(measures, version=VERSION, role=role)
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         if settings.metrics_port >= 0:
             server = MetricsServer(exposition, host=settings.metrics_host, port=settings.metrics_port)
             await server.start()

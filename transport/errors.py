@@ -36,8 +36,8 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(400, "FAILED_PRECONDITION"): "content_filter",
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
-        "invalid_request unknown_parameter missing_required_parameter unsupported_parameter empty_prompt "
-        "context_length_exceeded"
+        "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
+        "empty_prompt context_length_exceeded"
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
@@ -86,7 +86,7 @@ _INNER: Final = {
         "usage_not_kept usage_stream_away"
     ),
     "outcome_unknown": "journal_outcome_unknown",
-    "overloaded": "journal_overloaded mailbox_full",
+    "overloaded": "journal_overloaded mailbox_full schemas_unavailable",
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",
     "session_quarantined": "quarantined",

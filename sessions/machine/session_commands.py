@@ -15,8 +15,17 @@ from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.authorization import may_see, not_found
-from sessions.model.errors import Conflict
-from sessions.model.types import FunctionCall, ItemId, Message, Principal, Refusal
+from sessions.model.errors import BadInput, Conflict
+from sessions.model.types import (
+    CommandId,
+    FunctionCall,
+    ItemId,
+    Message,
+    Principal,
+    Refusal,
+    derived_session_id,
+    is_derived_session_id,
+)
 
 ERASED = "deleted"  # the category of what a client had erased
 
@@ -27,12 +36,21 @@ def create_session(build: StepBuilder, principal: Principal, command: cm.Session
         if not may_see(principal, state.key, state.user):
             raise not_found(state.key)
         raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
-    make_session(build, principal, command)
+    make_session(build, principal, command.id, command)
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
 
-def make_session(build: StepBuilder, principal: Principal, settings: cm.SessionCreate | cm.SessionSettings) -> None:
-    """Writes the session's first event."""
+def make_session(
+    build: StepBuilder, principal: Principal, command_id: CommandId, settings: cm.SessionCreate | cm.SessionSettings
+) -> None:
+    """Writes the session's first event. Raises BadInput for a name that belongs to another command."""
+    named = build.state.key.session
+    if is_derived_session_id(named) and named != derived_session_id(principal, command_id):
+        raise BadInput(
+            "invalid_request",
+            "Names of `ses_` and 26 letters are given by the server: choose another, or none.",
+            param="session",
+        )
     build.state.user = principal.user
     build.state.listed = settings.listed if isinstance(settings, cm.SessionSettings) else True
     info = ev.SessionInfo(

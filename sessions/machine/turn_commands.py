@@ -54,7 +54,7 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
     turn = _continued(state, parent, command, implied=command.parent_id is UNSET and after is None)
     if state.info is None:
         assert command.create is not None
-        make_session(build, principal, command.create)
+        make_session(build, principal, command.id, command.create)
     else:
         _update_settings(build, state.info, command)
     names = item_ids_of(state.key, principal, command)

@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import re
 from base64 import b32encode
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -97,27 +98,19 @@ def make_api_key(
     A user's key that names no user is a user of its own: it has the sessions that were made with it."""
     if len(random_bytes) != SECRET_BYTES + 8:
         raise AssertionError("a key is made of 40 random bytes")
-    for name, value in (("tenant", request.tenant), ("user", request.user)):
-        if value is not None and not _NAME.match(value):
-            raise BadInput("invalid_request", f"{name}: 1 to 128 characters, none of control.", param=name)
     if request.name and not _NAME.match(request.name):
         raise BadInput("invalid_request", "name: at most 128 characters, none of control.", param="name")
     if request.expires_at is not None and request.expires_at <= now:
         raise BadInput("invalid_request", "expires_at: that is not in the future.", param="expires_at")
-    if request.role != "user" and request.user is not None:
-        raise BadInput("invalid_request", f"user: a {request.role}'s key acts for no one user.", param="user")
     scopes = request.scopes if request.scopes is not None else USUAL_SCOPES[request.role]
-    if not scopes:
-        raise BadInput("invalid_request", "scopes: a key needs at least one.", param="scopes")
-    if request.role == "user" and "admin" in scopes:
-        raise BadInput("invalid_request", "scopes: `admin` is for services and operators.", param="scopes")
     name, secret = _letters(random_bytes[:8])[:ID_LENGTH], _letters(random_bytes[8:])
+    user = user_of_key(name, request, scopes)
     key = ApiKey(
         id=name,
         digest=digest_of(secret),
         tenant=TenantId(request.tenant),
         role=request.role,
-        user=request.user if request.role != "user" else request.user or name,
+        user=user,
         scopes=tuple(dict.fromkeys(scopes)),
         name=request.name,
         created_at=now,
@@ -125,6 +118,23 @@ def make_api_key(
         expires_at=None if request.expires_at is None else UnixMs(request.expires_at),
     )
     return key, f"{PREFIX}{name}-{secret}"
+
+
+def user_of_key(key_id: str, request: ApiKeyRequest, scopes: Sequence[Scope]) -> str | None:
+    """The end user that a key acts for: a user's key that names none is a user of its own, so that no key of theirs is
+    everybody's. Raises BadInput for what no key may be."""
+    for name, value in (("tenant", request.tenant), ("user", request.user)):
+        if value is not None and not _NAME.match(value):
+            raise BadInput("invalid_request", f"{name}: 1 to 128 characters, none of control.", param=name)
+    if request.role != "user" and request.user is not None:
+        raise BadInput("invalid_request", f"user: a {request.role}'s key acts for no one user.", param="user")
+    if not scopes:
+        raise BadInput("invalid_request", "scopes: a key needs at least one.", param="scopes")
+    if request.role == "user" and "admin" in scopes:
+        raise BadInput("invalid_request", "scopes: `admin` is for services and operators.", param="scopes")
+    if request.role != "operator" and "break_glass" in scopes:
+        raise BadInput("invalid_request", "scopes: `break_glass` is for operators.", param="scopes")
+    return request.user if request.role != "user" else request.user or key_id
 
 
 def check_name(name: str) -> bool:

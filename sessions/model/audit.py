@@ -62,6 +62,7 @@ Action = Literal[
     "session.hand_off_asked",
     "review.decided",
     "access.refused",
+    "access.break_glass",
     "audit.trimmed",
     "encryption.changed",
 ]

@@ -12,12 +12,15 @@ A principal sees the sessions of its tenant. A key that acts for a named end use
 and operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`, in the same
 words for a session of another tenant, another user and one that never was.
 
-An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations. Pure:
-whether a credential still stands (revoked, expired) is `transport.auth.authenticator`' business.
+An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations, nor make
+itself a key that does. In an emergency `break_glass` opens what `demand_custody` guards, with a reason that both
+tenants can read in their audit logs. Pure: whether a credential still stands (revoked, expired) is
+`transport.auth.authenticator`' business.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -28,6 +31,8 @@ from sessions.model.types import Authority, Principal, Scope, SessionKey, Tenant
 
 IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {"read": frozenset({"read", "chat"})}
 """The scopes of which one is enough, where it is not just the scope itself."""
+
+REASON_LENGTH_MIN: Final = 8
 
 
 def allows(principal: Principal, scope: Scope) -> bool:
@@ -58,6 +63,28 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
     return tenant_for(principal, tenant)
 
 
+def demand_custody(principal: Principal, tenant: str | None, reason: str | None) -> TenantId:
+    """For what shows or ends what a tenant's people said, or lets somebody else in to it: one's own tenant's needs
+    what `demand_administrator` needs; another's the scope `break_glass` and a reason beside it. The tenant that is
+    meant. Whoever goes on where it is another's (`is_foreign`) writes that down for both. Raises Forbidden,
+    BadInput."""
+    owner = demand_administrator(principal, tenant)
+    if is_foreign(principal, owner):
+        demand(principal, "break_glass")
+        if reason is None or len(reason.strip()) < REASON_LENGTH_MIN:
+            raise BadInput(
+                "reason_required",
+                f"Another tenant's affairs are opened with a `reason` of at least {REASON_LENGTH_MIN} characters; "
+                "both tenants' audit logs show it.",
+                param="reason",
+            )
+    return owner
+
+
+def is_foreign(principal: Principal, tenant: TenantId) -> bool:
+    return tenant != principal.tenant
+
+
 def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId | None:
     """For the review queue. The tenant whose cases may be looked at; None: everybody's, for operators who name none. To
     see a case is not to read its session: for that see `demand_visible`. Raises Forbidden."""
@@ -70,8 +97,11 @@ def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId
     return tenant_for(principal, tenant)
 
 
-def may_grant(principal: Principal, role: Authority) -> bool:
-    """Whether an administrator may make a key of this authority: of any but one above their own."""
+def may_grant(principal: Principal, role: Authority, scopes: Iterable[Scope] = ()) -> bool:
+    """Whether an administrator may make a key of this authority: of any but one above their own. `break_glass` comes
+    from who has it, and at first from the command line."""
+    if "break_glass" in scopes and not allows(principal, "break_glass"):
+        return False
     return role != "operator" or principal.role == "operator"
 
 
@@ -85,7 +115,7 @@ def acting_for(principal: Principal, user: str | None) -> Principal:
         raise Forbidden("forbidden", "Only a service's key speaks for an end user.")
     if not check_name(user):
         raise BadInput("invalid_request", "The end user is 1 to 128 characters, none of control.", param="user")
-    scopes = tuple(scope for scope in principal.scopes if scope != "admin")
+    scopes = tuple(scope for scope in principal.scopes if scope not in ("admin", "break_glass"))
     return msgspec.structs.replace(principal, role="user", user=user, scopes=scopes)
 
 
@@ -102,7 +132,9 @@ def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
     """True when `principal` may read and command the session `key`, which belongs to `user`."""
     if principal.tenant != key.tenant:
         return False
-    return principal.user is None or principal.role != "user" or principal.user == user
+    if principal.role == "user":
+        return principal.user is not None and principal.user == user
+    return True
 
 
 def demand_visible(principal: Principal, key: SessionKey, user: str | None) -> None:

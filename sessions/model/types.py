@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import hashlib
+import re
 from base64 import b32encode
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, get_args
@@ -59,7 +60,7 @@ Authority = Literal["user", "service", "operator"]
 """Whose hand holds the key. `user`: one end user's, who has their own sessions. `service`: a tenant's backend, which
 has every session of its tenant. `operator`: who runs the installation; only these are let into operators' routes."""
 
-Scope = Literal["chat", "read", "usage", "review", "admin"]
+Scope = Literal["chat", "read", "usage", "review", "admin", "break_glass"]
 """What a key may do with what its authority lets it see (`sessions.model.authorization` decides):
 
 chat    talk: every command on a session, and reading what it says (so `chat` includes `read`)
@@ -68,8 +69,10 @@ usage   what was used and what it cost
 review  the queue of withheld answers, and appeals
 admin   the tenant's own affairs: its keys, policies, audit log, everything of one user; with an operator's authority
         the installation's
+break_glass  with an operator's authority: what another tenant's people said, with a reason, in both tenants' audit logs
 """
-SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+ALL_SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+SCOPES: Final = tuple(scope for scope in ALL_SCOPES if scope != "break_glass")  # within one tenant
 DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read")
 
 
@@ -91,13 +94,22 @@ class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.key_id if self.user is None else f"{self.key_id}/{self.user}"
 
 
-LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator", scopes=SCOPES)
+LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator", scopes=ALL_SCOPES)
+
+
+_DERIVED: Final = re.compile(r"^ses_[a-z2-7]{26}$(?!\n)")
 
 
 def derived_session_id(principal: Principal, command_id: CommandId) -> SessionId:
     """The id of a session whose creator named none: a retry of the same command finds the same actor."""
     digest = hashlib.sha256(f"{principal.tenant}\0{principal.id}\0{command_id}".encode()).digest()
     return SessionId("ses_" + b32encode(digest[:16]).decode().rstrip("=").lower())
+
+
+def is_derived_session_id(session: SessionId) -> bool:
+    """Whether an id has the form of `derived_session_id`: such a session is made by the command that it follows
+    from, and by no other, or somebody could wait in the place where another's request will go."""
+    return _DERIVED.match(session) is not None
 
 
 # -- content and items -------------------------------------------------------------------------------------

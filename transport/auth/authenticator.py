@@ -38,6 +38,10 @@ class TokenVerifier(Protocol):
 
     def is_jwt(self, credential: str) -> bool: ...
 
+    def names(self, tenant: str) -> bool:
+        """Whether a token may be of this tenant."""
+        ...
+
     def known(self, credential: str) -> Principal | None:
         """The principal of a token that was checked before; None: `principal_of` checks it."""
 
@@ -82,6 +86,11 @@ class Authenticator(KeyListener):
     def open(self) -> bool:
         """No keys are configured: everyone is the local principal."""
         return not self._keys and self._ring is None and self._tokens is None
+
+    def names(self, tenant: str) -> bool:
+        """Whether people of this tenant may come in by the configuration: by a key of the file, or by a token."""
+        tokens = self._tokens is not None and self._tokens.names(tenant)
+        return tokens or any(key.tenant == tenant for key in self._keys.values())
 
     def authenticate(self, credential: str | None, address: str | None = None) -> Principal:
         """The principal of a credential that came from `address`. Raises Unauthorized, which does not say whether a key

@@ -232,6 +232,9 @@ class JwtIssuers:
     def is_jwt(self, credential: str) -> bool:
         return credential.startswith("eyJ") and credential.count(".") == 2
 
+    def names(self, tenant: str) -> bool:
+        return any(each.issuer.tenant in ("", tenant) for each in self._sets.values())
+
     def known(self, credential: str) -> Principal | None:
         digest = hashlib.sha256(credential.encode()).digest()
         principal = self._remembered.get(digest)

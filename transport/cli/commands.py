@@ -52,9 +52,18 @@ class CommandSpec(NamedTuple):
     example: str
 
 
-CREDENTIALS: Final = ("peer_token", "peer_authority", "peer_certificate", "peer_key", "peer_server_name")
+CREDENTIALS: Final = (
+    "peer_token",
+    "peer_token_file",
+    "peer_insecure",
+    "peer_authority",
+    "peer_certificate",
+    "peer_key",
+    "peer_server_name",
+)
 JOURNAL_KEYS: Final = (
     "journal",
+    "journal_file",
     "audit_key",
     "journal_encryption",
     "master_key",
@@ -65,7 +74,7 @@ JOURNAL_KEYS: Final = (
 )
 URL: Final = "--url http://127.0.0.1:8080"
 ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
-OPERATOR: Final = ("directory", *CREDENTIALS, "Logging")
+OPERATOR: Final = ("directory", "directory_file", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
 EITHER: Final = (*OFFLINE, "Running server")  # on the journal, or through a server
 DOORS: Final = ("Listening", "Authentication", "Limits", "Telemetry", "Logging")
@@ -209,17 +218,19 @@ def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
 
 
 def _setting(name: str, *, shown: tuple[str, ...]) -> inspect.Parameter:
-    """A setting as a flag that takes text: `read_settings` converts it, as it does variables and the file's values."""
+    """A setting as a flag that takes text, or nothing where it is yes or no: `read_settings` converts it, as it does
+    variables and the file's values."""
     metadata, choices, default = FIELDS[name].metadata, get_origin(TYPES[name]) is Literal, FIELDS[name].default
     bounds = allowed(name).partition(", ")[2]
+    switch = TYPES[name] is bool
     parameter = Parameter(
         group=Group(GROUPS[name], sort_key=1 + list(GROUPS.values()).index(GROUPS[name])),
         help=f"{metadata['about']} ({bounds})" if bounds else metadata["about"],
         metavar=metadata["metavar"],
         choices=get_args(TYPES[name]) if choices else None,
         show=GROUPS[name] in shown or name in shown,
+        negative=(),
         show_default=False if default in ("", ()) else f"{default:g}" if isinstance(default, float) else str(default),
     )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str | None, parameter], default=None
-    )
+    kind = Annotated[bool | None, parameter] if switch else Annotated[str | None, parameter]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=None)

@@ -16,11 +16,11 @@ import msgspec
 
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import NotFound
-from sessions.model.types import SCOPES, Authority, UnixMs
+from sessions.model.types import ALL_SCOPES, Authority, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.settings import BadSetting
-from transport.cli.shared_flags import Json, ServerUrl, Tenant, table, text
+from transport.cli.shared_flags import Json, Reason, ServerUrl, Tenant, table, text
 
 UNIT_S: Final = {"m": 60, "h": 3600, "d": 86_400}
 
@@ -31,9 +31,10 @@ class CreateKey(msgspec.Struct, frozen=True, kw_only=True):
     tenant: Annotated[str, text("TENANT", "whose key it is")]
     role: Annotated[Authority, text("ROLE", "what it may do")] = "user"
     user: Annotated[str, text("USER", "the end user that it acts for; a user's key without is one of its own")] = ""
-    scopes: Annotated[str, text("SCOPE,...", f"of {','.join(SCOPES)}; else what the role usually needs")] = ""
+    scopes: Annotated[str, text("SCOPE,...", f"of {','.join(ALL_SCOPES)}; else what the role usually needs")] = ""
     label: Annotated[str, text("LABEL", "what it is for, for people")] = ""
     expires_in: Annotated[str, text("TIME", "minutes, hours or days: 90m, 12h, 30d; else never")] = ""
+    reason: Reason = ""
     url: ServerUrl = ""
     as_json: Json = False
 
@@ -47,9 +48,11 @@ class CreateKey(msgspec.Struct, frozen=True, kw_only=True):
         if self.user:
             body["user"] = self.user
         if scopes := [word.strip() for word in self.scopes.split(",") if word.strip()]:
-            if unknown := [word for word in scopes if word not in SCOPES]:
-                raise BadSetting(f"scopes: {unknown[0]!r} is none; allowed: {', '.join(SCOPES)}")
+            if unknown := [word for word in scopes if word not in ALL_SCOPES]:
+                raise BadSetting(f"scopes: {unknown[0]!r} is none; allowed: {', '.join(ALL_SCOPES)}")
             body["scopes"] = scopes
+        if self.reason:
+            body["reason"] = self.reason
         if self.expires_in:
             body["expires_at"] = now + seconds_of(self.expires_in) * 1000
         return body

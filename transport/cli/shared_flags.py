@@ -9,6 +9,9 @@ from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", help="JSON instead of text", show_default=False)]
 Tenant = Annotated[str, Parameter(metavar="TENANT", help="only this tenant's", show_default=False)]
+Reason = Annotated[
+    str, Parameter(metavar="TEXT", help="why an operator enters another tenant; audited", show_default=False)
+]
 ServerUrl = Annotated[
     str, Parameter(metavar="URL", help="of a running server: http://127.0.0.1:8080", show_default=False)
 ]

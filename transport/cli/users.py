@@ -24,7 +24,7 @@ from sessions.model.types import TenantId, UnixMs
 from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call, open_response
 from transport.cli.settings import BadSetting
-from transport.cli.shared_flags import Json, ServerUrl, text
+from transport.cli.shared_flags import Json, Reason, ServerUrl, text
 
 POLL_S: Final = 0.5
 
@@ -37,6 +37,7 @@ class _EndUser(msgspec.Struct, frozen=True):
 
 class _UserOptions(_EndUser, frozen=True, kw_only=True):
     tenant: UserTenant = ""
+    reason: Reason = ""
     url: ServerUrl = ""
 
     def __post_init__(self) -> None:
@@ -103,7 +104,8 @@ async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[]
 def run_on_server(command: UserCommand, credential: str) -> int:
     """Runs the command through a server's `/v1/users`; returns the exit status. Blocking. Raises BadSetting,
     SessileError."""
-    query = f"?{urlencode({'tenant': command.tenant})}" if command.tenant else ""
+    query = urlencode({name: value for name in ("tenant", "reason") if (value := getattr(command, name))})
+    query = f"?{query}" if query else ""
     base = f"{base_of(command.url, credential)}/v1/users/{quote(command.user, safe='')}"
     if isinstance(command, ExportUser):
         with open_response("GET", f"{base}/export{query}", credential, timeout_s=600) as answer:

@@ -209,9 +209,11 @@ class TurnStarter:
         Raises Unavailable."""
         key = SessionKey(draft.principal.tenant, derived_session_id(draft.principal, draft.command_id))
         try:
-            _, state = await self.gateway.logs.state(draft.principal, key)
+            head, state = await self.gateway.logs.state(draft.principal, key)
         except (NotFound, Gone):
             return UNREAD
+        if head.user != draft.principal.user:  # what another may write is no word of ours
+            raise Conflict("idempotency_conflict", "The place of this key is another's.", param="idempotency_key")
         match state["metadata"].get(PLACE):
             case [str(session), str(leaf), int(units)] if 0 < units <= len(draft.chains):
                 return HistoryMatch(HistoryPlace(SessionId(session), ItemId(leaf)), units, draft.chains[units - 1])

@@ -48,6 +48,7 @@ class Http(NamedTuple):
     about: About = None
     body: Callable[[Names], Mapping[str, Any]] | None = None
     query: Mapping[str, str] = {}
+    custody: bool = False  # an operator of another tenant needs `break_glass` for it, and a reason
 
     @property
     def name(self) -> str:
@@ -93,7 +94,7 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/operator/sessions/{tenant}/{session}/handoff", "operator", body=fixed(replica="local")),
     # keys
     Http("POST", "/v1/keys", "administrator", body=fixed(role="user")),
-    Http("POST", "/v1/keys", "administrator", "tenant", body=fixed(role="user", tenant="acme")),
+    Http("POST", "/v1/keys", "administrator", "tenant", body=fixed(role="user", tenant="acme"), custody=True),
     Http("GET", "/v1/keys", "administrator"),
     Http("GET", "/v1/keys", "administrator", "tenant", query={"tenant": "acme"}),
     Http("GET", "/v1/keys/{key_id}", "administrator", "key"),
@@ -125,9 +126,9 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/limits", "administrator", "tenant", query={"tenant": "acme"}),
     # end users
     Http("GET", "/v1/users/{user:path}/export", "administrator"),
-    Http("GET", "/v1/users/{user:path}/export", "administrator", "tenant", query={"tenant": "acme"}),
+    Http("GET", "/v1/users/{user:path}/export", "administrator", "tenant", query={"tenant": "acme"}, custody=True),
     Http("POST", "/v1/users/{user:path}/erase", "administrator"),
-    Http("POST", "/v1/users/{user:path}/erase", "administrator", "tenant", query={"tenant": "acme"}),
+    Http("POST", "/v1/users/{user:path}/erase", "administrator", "tenant", query={"tenant": "acme"}, custody=True),
     Http("GET", "/v1/users/{user:path}/erase", "administrator"),
     Http("GET", "/v1/users/{user:path}/erase", "administrator", "tenant", query={"tenant": "acme"}),
     # OpenAI's

@@ -87,6 +87,8 @@ def askers(world: World, entry: Entry) -> list[Asker]:
         *(Asker("other user", who, credentials[who]) for who in ("other user", "other user without a name")),
         Asker("other user", "token of another user", credentials["token of another user"]),
     ]
+    if isinstance(entry, Http) and entry.custody:
+        found.append(Asker("other tenant", "operator of another tenant", credentials["operator of another tenant"]))
     match entry.needs:
         case "administrator":
             found += [

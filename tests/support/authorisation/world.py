@@ -25,6 +25,7 @@ from persistence.memory.journal import MemoryJournal
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import (
+    ALL_SCOPES,
     SCOPES,
     Authority,
     Principal,
@@ -101,6 +102,8 @@ class World:
         self.credentials = {
             "victim": ana,
             "other tenant": await self.key(tenant="beta", role="service", scopes=SCOPES),
+            "operator of another tenant": await self.key(tenant="beta", role="operator", scopes=SCOPES),
+            "emergency operator": await self.key(tenant="beta", role="operator", scopes=ALL_SCOPES),
             "other tenant's ana": await self.key(tenant="beta", user="ana", scopes=SCOPES[:4]),
             "other user": await self.key(tenant="acme", user="ben", scopes=SCOPES[:4]),
             "other user without a name": await self.key(tenant="acme"),

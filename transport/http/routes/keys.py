@@ -1,6 +1,7 @@
 """`/v1/keys`: API keys, for those who administer a tenant. A service's key administers its own, an operator's all.
 
-A key is shown whole once, in the answer that makes it. Another tenant's key is like none at all. Nobody makes a key of
+A key is shown whole once, in the answer that makes it. Another tenant's key is like none at all, but to operators, who
+see and revoke them. Nobody makes a key of
 an authority above their own.
 """
 
@@ -12,10 +13,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
 from sessions.model.api_keys import ApiKey, ApiKeyRequest
-from sessions.model.authorization import demand_administrator, may_grant
+from sessions.model.authorization import demand_administrator, demand_custody, is_foreign, may_grant
 from sessions.model.errors import Forbidden, NotFound, Unavailable
-from sessions.model.types import INTEGER_MAX, Authority, Principal, Scope
+from sessions.model.types import INTEGER_MAX, Authority, Principal, Scope, TenantId
 from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
+from transport.http.break_glass import record_break_glass
 from transport.http.context import gateway_of, principal_of
 from transport.http.paging import page_of
 from transport.http.strict_json import StrictRoute
@@ -28,7 +30,8 @@ PAGE_MAX: Final = 1000
 
 
 class KeyCreate(request_models.RequestModel):
-    """`expires_at` is unix time in milliseconds. Absent scopes are what the role usually needs."""
+    """`expires_at` is unix time in milliseconds. Absent scopes are what the role usually needs. `reason`: why an
+    operator makes a key of another tenant."""
 
     tenant: Name | None = None
     role: Authority = "user"
@@ -36,6 +39,7 @@ class KeyCreate(request_models.RequestModel):
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=16)] | None = None
     name: Annotated[str, Field(max_length=128)] = ""
     expires_at: Annotated[int, Field(ge=0, le=INTEGER_MAX)] | None = None
+    reason: Annotated[str, Field(max_length=512)] | None = None
 
 
 class KeyObject(ResponseModel):
@@ -89,24 +93,38 @@ async def find_key(request: Request, principal: Principal, key_id: str) -> ApiKe
     return key
 
 
+async def _untouched(request: Request, tenant: TenantId) -> bool:
+    """Whether a tenant has neither keys nor conversations yet: then nobody is entered by its first key."""
+    gateway, ring = gateway_of(request), ring_of(request)
+    await ring.refresh()
+    if any(key.tenant == tenant for key in ring.all()) or gateway.access.names(tenant):
+        return False
+    return not await gateway.store.journal.list_heads(tenant, user=None, limit=1, after=None)
+
+
 @routes.post("/v1/keys", status_code=201, responses=ERRORS)
 async def create(request: Request, body: KeyCreate, response: Response) -> NewKeyObject:
-    """Makes a key. Its secret is in this answer alone."""
+    """Makes a key. Its secret is in this answer alone. An operator opens a new tenant with its first key; into a
+    tenant that has keys or conversations, `break_glass` and a `reason` let them make one."""
     principal = principal_of(request)
+    gateway, scopes = gateway_of(request), tuple(body.scopes or ())
+    if not may_grant(principal, body.role, scopes):
+        raise Forbidden("forbidden", "A key makes none of more authority than its own.")
     tenant = demand_administrator(principal, body.tenant)
-    if not may_grant(principal, body.role):
-        raise Forbidden("forbidden", "Only operators may make operators' keys.")
+    if is_foreign(principal, tenant) and not await _untouched(request, tenant):
+        demand_custody(principal, tenant, body.reason)
+        await record_break_glass(gateway, principal, tenant, "key.created", body.reason)
     key_request = ApiKeyRequest(
         tenant=tenant,
         role=body.role,
         user=body.user,
-        scopes=None if body.scopes is None else tuple(body.scopes),
+        scopes=scopes or None,
         name=body.name,
         expires_at=body.expires_at,
     )
     key, written = await ring_of(request).create(key_request, by=principal)
     response.headers["cache-control"] = "no-store"
-    return NewKeyObject.model_validate({**public_key_fields(key, gateway_of(request).now_ms()), "key": written})
+    return NewKeyObject.model_validate({**public_key_fields(key, gateway.now_ms()), "key": written})
 
 
 @routes.get("/v1/keys", responses=ERRORS)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from sessions.model import commands as cm
-from sessions.model.authorization import allows, demand_reviewer, may_see
+from sessions.model.authorization import allows, demand_reviewer, is_foreign, may_see
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.reviews import (
     NOTE_MAX,
@@ -98,7 +98,7 @@ class ReviewObject(ResponseModel):
 
 
 class FullReviewObject(ReviewObject):
-    """`text` only where the tenant's policy keeps it."""
+    """`text` only where the tenant's policy keeps it. An operator's key of another tenant sees none of the three."""
 
     text: str | None
     note: str | None
@@ -134,7 +134,9 @@ def review_object(request: Request, case: Case, principal: Principal) -> dict[st
 
 
 def full_review_object(request: Request, case: Case, principal: Principal) -> FullReviewObject:
-    texts = {"text": case.kept or None, "note": case.note or None, "remark": case.remark or None}
+    texts: dict[str, str | None] = {"text": case.kept or None, "note": case.note or None, "remark": case.remark or None}
+    if is_foreign(principal, case.key.tenant):  # an operator sees that there is a case, not what people wrote
+        texts = dict.fromkeys(texts)
     return FullReviewObject.model_validate({**review_object(request, case, principal), **texts})
 
 

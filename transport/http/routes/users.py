@@ -15,9 +15,10 @@ from fastapi.responses import StreamingResponse
 
 from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited
-from sessions.model.authorization import demand_administrator
+from sessions.model.authorization import demand_administrator, demand_custody
 from sessions.model.errors import NotFound, SessileError
 from transport import errors
+from transport.http.break_glass import Reason, record_break_glass
 from transport.http.context import gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS, Answers, ResponseModel
@@ -52,10 +53,12 @@ routes = APIRouter(tags=["users"], route_class=StrictRoute)
 
 
 @routes.get("/v1/users/{user:path}/export", response_class=StreamingResponse, responses=_LINES)
-async def export(request: Request, user: User, tenant: Tenant = None) -> Response:
-    """Sessions, items, usage and rows of the audit log, as JSON lines; the last line counts them."""
+async def export(request: Request, user: User, tenant: Tenant = None, reason: Reason = None) -> Response:
+    """Sessions, items, usage and rows of the audit log, as JSON lines; the last line counts them. Another tenant's
+    (`tenant`) needs the scope `break_glass` and a `reason`."""
     gateway, principal = gateway_of(request), principal_of(request)
-    owner, store, at = demand_administrator(principal, tenant), gateway.store, gateway.now_ms()
+    owner, store, at = demand_custody(principal, tenant, reason), gateway.store, gateway.now_ms()
+    await record_break_glass(gateway, principal, owner, "user.exported", reason)
     row = Audited(action="user.exported", at=at, by=principal, user=user)
     await store.audit.record(owner, [row])
 
@@ -79,11 +82,15 @@ async def export(request: Request, user: User, tenant: Tenant = None) -> Respons
 
 
 @routes.post("/v1/users/{user:path}/erase", status_code=202, responses=_ERASED)
-async def erase(request: Request, user: User, response: Response, tenant: Tenant = None) -> ErasureObject:
+async def erase(
+    request: Request, user: User, response: Response, tenant: Tenant = None, reason: Reason = None
+) -> ErasureObject:
     """Deletes and purges every session of theirs at once, destroys its keys, erases its KV, takes the name out of
-    usage, and revokes their keys. For good."""
+    usage, and revokes their keys. For good. Another tenant's (`tenant`) needs the scope `break_glass` and a
+    `reason`."""
     gateway, principal = gateway_of(request), principal_of(request)
-    owner, store, at = demand_administrator(principal, tenant), gateway.store, gateway.now_ms()
+    owner, store, at = demand_custody(principal, tenant, reason), gateway.store, gateway.now_ms()
+    await record_break_glass(gateway, principal, owner, "user.erasure_asked", reason)
     row = Audited(action="user.erasure_asked", at=at, by=principal, user=user)
     erasure = await store.end_users.request_erasure(
         Erasure(tenant=owner, user=user, asked_at=at, asked_by=principal.key_id), row
