@@ -106,7 +106,7 @@ class Settings:
     key_service: str = option(
         "", "URL", "wraps the journal's keys in its place: Vault or OpenBao, https://HOST/transit/KEY"
     )
-    key_service_token: str = option("", "TOKEN", "its token, as SESSILE_KEY_SERVICE_TOKEN or in the file of --config")
+    key_service_token: str = option("", "TOKEN", "its token, in a variable or the file of settings; never a flag")
     key_service_token_file: str = option("", "FILE", "file of its token, read again for each call")
     key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
