@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from inference.moderation.findings import FindingReporter
-from inference.moderation.normalize import Normalizer, fold_case
+from inference.moderation.normalize import Normalizer, fold_case, normalize_text
 from inference.moderation.output_filter import Scores, mark_of, score_of
 from inference.moderation.policy import Policy
+from inference.moderation.readings import Reading, readings_of
 from inference.moderation.scan import Hit, Scanner
 from sessions.model.types import Principal
 from sessions.model.verdicts import PASS, Finding, Verdict
@@ -35,11 +36,28 @@ class TextScan(Protocol):
 
 
 def scan_message(scanner: Scanner, text: str) -> list[Place]:
-    """Returns every hit in a whole text, with its place there."""
-    normal = Normalizer()
-    normal.feed(text)
-    hits = scanner.find(normal.plain, fold_case(normal.plain))
-    return [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
+    """Returns every hit in a whole text and its other readings, with its place there."""
+    places: list[Place] = []
+    placed: list[Reading] = []
+    for number, reading in enumerate(readings_of(text)):
+        plain = normalize_text(reading.text)
+        hits = scanner.find(plain, fold_case(plain), whole=True)
+        if not hits:
+            continue
+        placed = placed or list(readings_of(text, placed=True))
+        normal, known = Normalizer(), tuple(places)
+        normal.feed(reading.text)
+        for hit in hits:
+            start, end = placed[number].start(normal.place(hit.start)), placed[number].end(normal.end(hit.end))
+            if not any(_covers(each, (hit, start, end)) for each in known):
+                places.append((hit, start, end))
+    return sorted(places, key=lambda place: place[1:])
+
+
+def _covers(found: Place, place: Place) -> bool:
+    """Whether a place was found in another reading already."""
+    (hit, start, end), (other, first, last) = found, place
+    return (hit.category, hit.action) == (other.category, other.action) and start < last and first < end
 
 
 class PolicyInputFilter:

@@ -1,9 +1,9 @@
 """Normalizes text for comparison: look-alikes become one, invisible characters go, and positions lead back.
 
 Code point by code point, so that it can go on wherever a stream was cut: compatibility forms (NFKD), marks and
-invisible characters dropped, letters of other scripts that look like Latin ones replaced by these (Unicode TR 39's
-confusables, the part of them that is used to hide words), dashes made one, and white space a single space, however much
-there is. Letters keep their case.
+invisible characters dropped, digits of all scripts and letters in squares and circles made plain ones, what looks like
+something else replaced by it (the confusables of UTS #39, `confusables.tsv`, with our own choice where Latin letters
+are closer), dashes made one, and white space a single space, however much there is. Letters keep their case.
 
 In a tool call's raw text JSON's escapes stand for characters: they are read through, for whoever parses the call
 reads through them too. Does not know patterns or phrases.
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from sessions.turn.keyword_filter import fold
@@ -26,10 +28,39 @@ _LOOKALIKES: Final = (
     ("ᎪᏴᏟᎠᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃ", "ABCDEHJKLMPRSTVWZ"),  # Cherokee
     ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnoprstuvwyz"),  # small capitals
     ("ɑɡıɩłøđħŧɨʉƅƒƙȷ", "agiilodhtiubfkj"),
+    ("ⲁⲃⲉⲍⲏⲓⲕⲙⲛⲟⲣⲥⲧⲩⲭⲱⲂⲒ", "abezhikmnopctyxwBI"),  # Coptic; more of it is in the table
+    ("ⲀⲈⲌⲎⲔⲘⲚⲞⲢⲤⲦⲨⲬⲰ", "AEZHKMNOPCTYXW"),
     ("‐‑‒–—―−⁃﹣－", "----------"),
+    ("·•‧∙⋅・･", "......."),
     ("‘’‚‛′`´“”„″", "'''''''\"\"\"\""),
 )
-_SAME: Final = {odd: plain for odds, plains in _LOOKALIKES for odd, plain in zip(odds, plains, strict=True)}
+_TABLE: Final = Path(__file__).with_name("confusables.tsv")
+# Letters in squares, circles and parentheses that have no compatibility form, by the first of 26.
+_FRAMED: Final = (0x1F150, 0x1F170, 0x1F1E6, 0x1F130, 0x1F110)
+_PARENTHESISED: Final = 0x249C  # small ones
+
+
+def _read_same() -> dict[str, str]:
+    """What each character looks like; our own choice comes first, then compatibility forms, then the table."""
+    same: dict[str, str] = {}
+    for line in _TABLE.read_text("utf-8").split("\n")[1:-1]:
+        target, _, sources = line.partition("\t")
+        same.update(dict.fromkeys(sources, target[1:] if target[0] == "'" and target[1:].isalpha() else target))
+    for character in tuple(same):
+        whole = unicodedata.normalize("NFKD", character)
+        if whole.isascii() and whole.isalnum():
+            del same[character]
+    same.update(chain.from_iterable(zip(odds, plains, strict=True) for odds, plains in _LOOKALIKES))
+    for first in _FRAMED:
+        same.update((chr(first + index), chr(ord("A") + index)) for index in range(26))
+    same.update((chr(_PARENTHESISED + index), chr(ord("a") + index)) for index in range(26))
+    for character in map(chr, (*range(0xAB70, 0xABC0), *range(0x13F8, 0x13FE))):  # small Cherokee, as the capitals
+        if (capital := same.get(character.upper())) is not None:
+            same[character] = capital
+    return same
+
+
+_SAME: Final = _read_same()
 _UNSEEN: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u17b4\u17b5")
 _SPACES: Final = re.compile(" {2,}")
 _ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([nrtbf"\\/]))')
@@ -48,14 +79,32 @@ class _Plain(dict[str, str]):
 def _plain(character: str) -> str:
     if character in "\t\n\r\x0b\x0c\u2028\u2029\x85":
         return " "
+    digit = unicodedata.decimal(character, None)
+    if digit is not None:
+        return str(digit)
     category = unicodedata.category(character)
-    if category in ("Cf", "Mn", "Me", "Cc") or character in _UNSEEN:
+    if category in ("Cf", "Mn", "Me", "Cc") or character in _UNSEEN or is_ignorable(character):
         return ""
     if category == "Zs":
         return " "
-    whole = unicodedata.normalize("NFKD", _SAME.get(character, character))
+    whole = unicodedata.normalize("NFKD", _looks_like(character))
     kept = (each for each in whole if unicodedata.category(each) not in ("Mn", "Me", "Cf"))
     return "".join(_SAME.get(each, " " if each.isspace() else each) for each in kept)
+
+
+def _looks_like(character: str) -> str:
+    """What a character stands for in the table, to its end: a letter of one script may lead there over another's."""
+    for _ in range(4):
+        same = _SAME.get(character, character)
+        if same == character:
+            break
+        character = same
+    return character
+
+
+def is_ignorable(character: str) -> bool:
+    """Code points that are set aside for what is not shown (Default_Ignorable_Code_Point) and have no category yet."""
+    return character == "\u2065" or "\ufff0" <= character <= "\ufff8" or "\U000e0000" <= character <= "\U000e0fff"
 
 
 _PLAIN: Final = _Plain()

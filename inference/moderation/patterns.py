@@ -88,6 +88,16 @@ PII: Final[tuple[Pattern, ...]] = (
             re.ASCII,
         ),
     ),
+    # In groups as on a card, or digit by digit, with the same sign between all of them.
+    Pattern(
+        "credit_card",
+        "number",
+        re.compile(
+            r"(?<![\w.])(?:\d{4}(?P<a>[!-,./:-@\[-`{-~])\d{4}(?P=a)\d{4}(?P=a)\d{4}|\d{4}(?P<b>[!-,./:-@\[-`{-~])\d{6}(?P=b)\d{5}"
+            r"|\d(?P<c>[!-,./:-@\[-`{-~])\d(?:(?P=c)\d){11,17})(?![^\w\s]?\d)(?!\w)"
+        ),
+        is_card_number,
+    ),
     Pattern(
         "credit_card",
         "number",
@@ -167,7 +177,7 @@ HINTS: Final[dict[str, tuple[str, ...] | re.Pattern[str]]] = {
     "url_password": ("://",),
     "assigned": re.compile(r"[=:](?<=[YTNDytnd\"'].)"),  # the last letters of its names, or a quote
 }
-NUMBERS: Final = re.compile(r"\d(?:[ ().\-/]{0,3}\d){7,}")  # in every match of these kinds, all of its digits
+NUMBERS: Final = re.compile(r"\d(?:[ ().\-/_*,;:|~+#=]{0,3}\d){7,}")  # in every match of these kinds, all of its digits
 AROUND_NUMBER: Final = 4  # code points beside it that belong to a match, or are checked by one
 NUMBERED: Final = frozenset({"credit_card", "us_ssn", "phone"})
 
@@ -181,5 +191,5 @@ PRIVATE_KEY: Final = tuple(
 )
 
 NAMED: Final = ("person", "location")  # what only a model finds
-PII_KINDS: Final = (*(each.kind for each in PII), *NAMED)
+PII_KINDS: Final = (*dict.fromkeys(each.kind for each in PII), *NAMED)
 SECRET_KINDS: Final = (*(each.kind for each in SECRETS), "private_key")

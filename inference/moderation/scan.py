@@ -4,8 +4,9 @@
 begin in, so that an answer can be shown up to there while it is written. Invariant: a hit that begins before the open
 end is whole, and would be found in the same place with more text behind it.
 
-Phrases are compared without case; their ROT13 is searched for as well. A word that is base64, hex or percent-encoded
-text is read through. Pure. Does not know actions' consequences, models or streams.
+Phrases are compared without case; their ROT13 is searched for as well. A word that is base64, base32, hex or
+percent-encoded text is read through, and what it holds likewise, up to `DEPTH` deep. A whole text is also compared by
+its letters alone (`squeezed`). Pure. Does not know actions' consequences, models or streams.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import base64
 import binascii
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -31,15 +32,19 @@ from inference.moderation.patterns import (
     WORD_MAX,
     Pattern,
 )
+from inference.moderation.phrase_tree import any_of
 from inference.moderation.policy import Action, PolicySide
+from inference.moderation.readings import DEPTH, readings_of
+from inference.moderation.squeezed import SqueezedPhrases
 from sessions.turn.output_pipeline import beginnings, held_back
 
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
 _WORD_END: Final = re.compile(r"[!-~]*\Z")
 _NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
-_LONG: Final = re.compile(r"[!-~]{16,8192}")
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
-_HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:[0-9a-fA-F]{2}){8,}(?![0-9a-fA-F])")
+_LONG: Final = re.compile(r"[!-~]{12,8192}")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
+_BASE32: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z2-7]{14,}|[a-z2-7]{14,})={0,6}(?![A-Za-z0-9])")
+_HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:(?:0[xX])?[0-9a-fA-F]{2}[:, ]?){7,}(?![0-9a-fA-F])")
 
 
 class Hit(NamedTuple):
@@ -85,8 +90,10 @@ class Scanner:
             action: Action = "block" if side.secrets.action == "redact" else side.secrets.action
             for head in PRIVATE_KEY:
                 self._literals[head] = _Literal("secrets", "private_key", action, words=False)
-        self._allow = re.compile(_any_of(allow)) if allow else None
-        self._find_literal = re.compile(_any_of(self._literals)) if self._literals else None
+        phrases = side.phrases
+        self._squeezed = SqueezedPhrases(phrases.deny if phrases else (), allow, phrases.action if phrases else "block")
+        self._allow = re.compile(any_of(allow)) if allow else None
+        self._find_literal = re.compile(any_of(self._literals)) if self._literals else None
         opening = [*self._literals, *allow]
         touching = {phrase for phrase, literal in self._literals.items() if literal.words}
         self._beginnings = beginnings(opening) | touching
@@ -110,21 +117,33 @@ class Scanner:
             start = before
         return max(held, len(plain) - start)
 
-    def find(self, plain: str, folded: str, *, before: str = "") -> list[Hit]:
+    def find(self, plain: str, folded: str, *, before: str = "", whole: bool = False) -> list[Hit]:
         """Returns every hit, by where it begins; of those that begin together a block comes first. `before` is the code
-        point before the text."""
+        point before the text. In a `whole` text also phrases by their letters alone."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
+        if whole:
+            hits += (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
         for word in _LONG.finditer(plain):
-            inner = next((hit for text in possible_decodings(word[0]) for hit in self._inside(text)), None)
+            inner = self._encoded(word[0], DEPTH)
             if inner is not None:
                 hits.append(Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action))
         hits.sort(key=lambda hit: (hit.start, hit.action != "block", -hit.end))
         return hits
 
-    def _inside(self, text: str) -> Iterator[Hit]:
-        plain = normalize_text(text)
-        yield from self._literal_hits(fold_case(plain), "")
-        yield from self._pattern_hits(plain, "")
+    def _encoded(self, word: str, depth: int) -> Hit | None:
+        """The first hit in what a word may encode."""
+        return next((hit for text in possible_decodings(word) for hit in self._inside(text, depth - 1)), None)
+
+    def _inside(self, text: str, depth: int) -> Iterator[Hit]:
+        for reading in readings_of(text):
+            plain = normalize_text(reading.text)
+            folded = fold_case(plain)
+            yield from self._literal_hits(folded, "")
+            yield from self._pattern_hits(plain, "")
+            yield from (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
+            for word in _LONG.finditer(plain) if depth else ():
+                if (inner := self._encoded(word[0], depth)) is not None:
+                    yield inner
 
     def _literal_hits(self, folded: str, before: str) -> Iterator[Hit]:
         if self._find_literal is None:
@@ -170,7 +189,7 @@ def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, i
 
 
 def possible_decodings(word: str) -> Iterator[str]:
-    """Yields the readable texts that a word may encode: percent-encoding, base64, hex."""
+    """Yields the readable texts that a word may encode: percent-encoding, base64, base32, hex."""
     if word.count("%") >= 3 and (plain := unquote(word, errors="replace")) != word:
         yield plain
     for run in _BASE64.findall(word):
@@ -182,8 +201,16 @@ def possible_decodings(word: str) -> Iterator[str]:
             continue
         if (text := _readable(data)) is not None:
             yield text
+    for run in _BASE32.findall(word):
+        packed = run.rstrip("=").upper()
+        try:
+            data = base64.b32decode(packed + "=" * (-len(packed) % 8))
+        except binascii.Error:
+            continue
+        if (text := _readable(data)) is not None:
+            yield text
     for run in _HEX.findall(word):
-        if (text := _readable(bytes.fromhex(run))) is not None:
+        if (text := _readable(bytes.fromhex(re.sub("0[xX]|[:, ]", "", run)))) is not None:
             yield text
 
 
@@ -201,26 +228,3 @@ def _touched(text: str, start: int, end: int, before: str) -> bool:
     first = text[start - 1] if start else before
     last = text[end : end + 1]
     return any(each.isalnum() or each == "_" for each in (first, last))
-
-
-def _any_of(phrases: Iterable[str]) -> str:
-    """A pattern for the longest of the phrases that begins at a place, as a tree of what they share."""
-    tree: dict[str, dict] = {}  # type: ignore[type-arg]
-    for phrase in phrases:
-        node = tree
-        for character in phrase:
-            node = node.setdefault(character, {})
-        node[""] = {}
-    return _tree_pattern(tree)
-
-
-def _tree_pattern(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
-    """Follows single branches in a loop: a long phrase is no deep pattern."""
-    run = ""
-    while len(node) == 1 and "" not in node:
-        ((character, node),) = node.items()
-        run += re.escape(character)
-    branches = [re.escape(character) + _tree_pattern(child) for character, child in node.items() if character]
-    if not branches:
-        return run
-    return f"{run}(?:{'|'.join(branches)}){'?' if '' in node else ''}"

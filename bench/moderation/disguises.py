@@ -1,0 +1,59 @@
+"""How many disguised phrases the input filter sees, and how often it takes ordinary messages for one.
+
+    python -m bench.moderation.disguises            # about half a minute
+    python -m bench.moderation.disguises --apart    # the third of the methods that nobody looked at while it was made
+
+40 phrases by 50 methods (`tests/support/disguises.py`), seeded. Which methods are apart is decided by the hash of their
+names. Ordinary messages: 10,000 sentences in 12 scripts, with numbers, links, code, lists and markup, under the same
+phrases and all patterns but for personal data that stands in them on purpose. Bars (issue 16): >= 99% seen, false
+alarms <= 0.1%.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from bench.support import Option, command_line, report
+from inference.moderation.input_filter import scan_message
+from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
+from inference.moderation.scan import Scanner
+from tests.support.disguises import METHODS, PHRASES, apart, disguised, ordinary
+
+SEEN_BAR = 0.99
+ALARMS_BAR = 0.001
+
+
+def main() -> int:
+    options = command_line(
+        __doc__,
+        apart=Option(False, "only the methods that are kept apart"),
+        messages=Option(10_000, "ordinary messages"),
+    )
+    side = PolicySide(phrases=PhraseRule(deny=PHRASES), pii=KindsRule(), secrets=KindsRule())
+    scanner = Scanner(side)
+    missed: Counter[str] = Counter()
+    count = 0
+    for method in METHODS:
+        if apart(method) != options.apart:
+            continue
+        for phrase in PHRASES:
+            count += 1
+            text = disguised(method, phrase)
+            if not scan_message(scanner, text):
+                missed[method] += 1
+    seen = 1 - sum(missed.values()) / count
+    alarms = [text for text in ordinary(options.messages) if scan_message(scanner, text)]
+    for method, times in missed.most_common():
+        print(f"missed {times:3} of {len(PHRASES)}: {method}")
+    for text in alarms[:10]:
+        print(f"false alarm: {text[:200]!r} {scan_message(scanner, text)[:1]}")
+    good = seen >= SEEN_BAR and len(alarms) <= ALARMS_BAR * options.messages
+    figures = {"disguises": count, "seen": seen, "messages": options.messages, "false alarms": len(alarms)}
+    report("disguises, kept apart" if options.apart else "disguises", figures)
+    print("PASS" if good else "FAIL")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

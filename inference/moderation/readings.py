@@ -1,0 +1,144 @@
+"""Other readings of a whole text: as it looks once markup, escapes and what nobody sees are undone.
+
+`readings_of` yields the text as it is, and only where something in it may hide words also: with Unicode tag characters
+and variation selectors as what they spell; with HTML, Markdown, backslashes, character references, percent and `\\u`
+encodings undone, up to `DEPTH` deep. Each reading leads back to the places in the text as it came. Pure; does not know
+what is looked for, nor the characters' forms (`normalize`).
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+DEPTH: Final = 3
+_TAGS: Final = re.compile("[\U000e0020-\U000e007e]")
+_SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4,}")  # as bytes of a hidden text
+# Whatever has none of these is as plain as it looks.
+_SUSPECT: Final = re.compile(r"[<&\\%*~`\x1b]|__|_(?!\w)|(?<!\w)_|\]\s?[(\[]|[uU]\+[0-9a-fA-F]{4}")
+_HEX4: Final = "[0-9a-fA-F]{4}"
+_UNITS: Final = re.compile(
+    rf"""
+    (?=[<&%\\\x1b!\[\]*~`_uU])(?:
+    (?P<hidden><!--.{{0,2000}}?--> | <[!?/]?[A-Za-z][^<>]{{0,500}}> | \x1b\[[0-9;]{{0,32}}m)
+  | (?P<reference>&(?:\#\d{{1,7}} | \#[xX][0-9a-fA-F]{{1,6}} | [A-Za-z][A-Za-z0-9]{{1,31}});?)
+  | (?P<percent>(?:%[0-9a-fA-F]{{2}})+)
+  | (?P<bytes>(?:\\x[0-9a-fA-F]{{2}})+ | (?:\\[0-3][0-7]{{2}})+)
+  | (?P<units>(?:\\u{_HEX4})+)
+  | \\u\{{(?P<braced>[0-9a-fA-F]{{1,6}})\}} | \\U(?P<long>[0-9a-fA-F]{{8}}) | [uU]\+(?P<named>[0-9a-fA-F]{{4,6}})[ ]?
+  | (?P<backslash>\\+)(?=\S)
+  | (?P<link>!?\[(?=[^\[\]]{{0,300}}\](?:\(|\[))  | \]\s?\([^()\n]{{0,500}}\) | \]\s?\[[^\[\]\n]{{0,100}}\])
+  | (?P<mark>[*~`]+ | __+ | _(?!\w) | (?<!\w)_)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_BLOCKS: Final = re.compile(r"</?(?:br|p|div|li|ul|ol|td|th|tr|table|h[1-6]|hr|pre|blockquote)\b", re.IGNORECASE)
+_LINE_ESCAPE: Final = re.compile(r"(?<!\\)\\[nrtfv]")
+_Undo = Callable[["re.Match[str]"], str | None]
+
+
+class Reading(NamedTuple):
+    """A text, and where each of its code points begins and ends in the text as it came, where that is known."""
+
+    text: str
+    starts: list[int] | None = None
+    ends: list[int] | None = None
+
+    def start(self, index: int) -> int:
+        assert self.starts is not None and self.ends is not None
+        return self.starts[index] if index < len(self.starts) else self.ends[-1] if self.ends else 0
+
+    def end(self, index: int) -> int:
+        """Where what stands before `index` ends."""
+        assert self.ends is not None
+        return self.ends[index - 1] if index else 0
+
+
+def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
+    """The text as it is, and its other readings; their places are known where they are `placed`, which costs more."""
+    plain = Reading(text, list(range(len(text))), list(range(1, len(text) + 1))) if placed else Reading(text)
+    yield plain
+    if not text.isascii():
+        if _TAGS.search(text):
+            yield _substituted(plain, _TAGS, lambda found: chr(ord(found[0]) - 0xE0000))
+        if _SELECTORS.search(text):
+            yield _substituted(plain, _SELECTORS, _spelled)
+    if _SUSPECT.search(text):
+        yield from _undone(plain)
+
+
+def _undone(reading: Reading) -> Iterator[Reading]:
+    if _LINE_ESCAPE.search(reading.text):  # a backslash before a letter may be either
+        yield _undone_to_the_end(_substituted(reading, _LINE_ESCAPE, lambda _: " "))
+    undone = _undone_to_the_end(reading)
+    if undone.text != reading.text:
+        yield undone
+
+
+def _undone_to_the_end(reading: Reading) -> Reading:
+    for _ in range(DEPTH):
+        if not _SUSPECT.search(reading.text):
+            break
+        undone = _substituted(reading, _UNITS, _undo)
+        if undone.text == reading.text:
+            break
+        reading = undone
+    return reading
+
+
+def _substituted(reading: Reading, pattern: re.Pattern[str], undo: _Undo) -> Reading:
+    """A reading of a reading: each match replaced by what `undo` makes of it (None: left as it is)."""
+    text, old_starts, old_ends = reading
+    if old_starts is None or old_ends is None:
+        return Reading(pattern.sub(lambda found: found[0] if (new := undo(found)) is None else new, text))
+    pieces: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    at = 0
+    for found in pattern.finditer(text):
+        new = undo(found)
+        if new is None:
+            continue
+        first, last = found.span()
+        pieces += (text[at:first], new)
+        starts += old_starts[at:first]
+        ends += old_ends[at:first]
+        starts += [old_starts[first]] * len(new)
+        ends += [old_ends[last - 1]] * len(new)
+        at = last
+    return Reading("".join((*pieces, text[at:])), starts + old_starts[at:], ends + old_ends[at:])
+
+
+def _undo(found: re.Match[str]) -> str | None:
+    unit = found[0]
+    match found.lastgroup:
+        case "hidden":
+            return " " if _BLOCKS.match(unit) else ""
+        case "reference":
+            plain = html.unescape(unit)
+            if plain == unit and not unit.endswith(";"):
+                plain = html.unescape(unit + ";")
+            return None if plain.startswith("&") and len(plain) > 1 else plain
+        case "percent":
+            return bytes.fromhex(unit.replace("%", "")).decode(errors="replace")
+        case "bytes":
+            values = re.findall(r"x(..)", unit)
+            data = bytes.fromhex("".join(values)) if values else bytes(int(each, 8) for each in unit.split("\\")[1:])
+            return data.decode(errors="replace")
+        case "units":
+            codes = "".join(unit.split("\\u"))
+            return bytes.fromhex(codes).decode("utf-16-be", errors="replace")
+        case "braced" | "long" | "named" as kind:
+            code = int(found[kind], 16)
+            return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else None
+        case _:
+            return ""
+
+
+def _spelled(found: re.Match[str]) -> str:
+    """The text whose bytes a run of variation selectors is."""
+    codes = map(ord, found[0])
+    data = bytes(code - 0xFE00 if code < 0xFE10 else code - 0xE0100 + 16 for code in codes)
+    return data.decode(errors="replace")

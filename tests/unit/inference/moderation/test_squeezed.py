@@ -1,0 +1,54 @@
+"""Phrases by their letters alone: what is one in disguise, and what are other words."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.moderation.squeezed import SqueezedPhrases
+
+PHRASES = SqueezedPhrases(("Project Nightjar", "the rapist", "nowhere", "cat", "midnight"), ("nowhere else",), "block")
+
+
+def find(text: str) -> list[str]:
+    return [text[start:end] for start, end in PHRASES.find(text)]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "p-r-o-j-e-c-t n-i-g-h-t-j-a-r",
+        "p.r.o.j.e.c.t.n.i.g.h.t.j.a.r",
+        "p r o j e c t   n i g h t j a r",
+        "projectnightjar",
+        "project-nightjar",
+        "project_night_jar",
+        "proj ectnight jar",
+        "pr0ject n1ghtj4r",
+        "project nlghtjar",
+        "the-rapist",
+        "rnidnight",
+    ],
+)
+def test_a_disguised_phrase_is_found(written: str) -> None:
+    assert find(f"so {written}, again") == [written]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "project nightjar",  # as it is: others find it
+        "a therapist",
+        "the project. nightjar is a bird",
+        "no where",  # too short to have its spaces elsewhere
+        "c-a-t",  # too short
+        "projectnightjars",
+        "no-where else",  # allowed
+        "n0w, her 3",
+    ],
+)
+def test_other_words_are_not(text: str) -> None:
+    assert find(text) == []
+
+
+def test_without_phrases_nothing_is_found() -> None:
+    assert list(SqueezedPhrases((), (), "block").find("p-r-o-j-e-c-t")) == []
