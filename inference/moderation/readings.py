@@ -17,7 +17,9 @@ DEPTH: Final = 3
 _TAGS: Final = re.compile("[\U000e0020-\U000e007e]")
 _SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4,}")  # as bytes of a hidden text
 # Whatever has none of these is as plain as it looks.
-_SUSPECT: Final = re.compile(r"[<&\\%*~`\x1b]|__|_(?!\w)|(?<!\w)_|\]\s?[(\[]|[uU]\+[0-9a-fA-F]{4}")
+_SIGNS: Final = ("<", "&", "\\", "%", "*", "~", "`", "\x1b", "__", "](", "] (", "][", "] [", "U+", "u+")
+_EDGE: Final = re.compile(r"_(?!\w)|(?<!\w)_")
+_AROUND: Final = 300  # code points on either side of what may hide something: more than a phrase has
 _HEX4: Final = "[0-9a-fA-F]{4}"
 _UNITS: Final = re.compile(
     rf"""
@@ -46,6 +48,11 @@ class Reading(NamedTuple):
     starts: list[int] | None = None
     ends: list[int] | None = None
 
+    def part(self, first: int, last: int) -> Reading:
+        if self.starts is None or self.ends is None:
+            return Reading(self.text[first:last])
+        return Reading(self.text[first:last], self.starts[first:last], self.ends[first:last])
+
     def start(self, index: int) -> int:
         assert self.starts is not None and self.ends is not None
         return self.starts[index] if index < len(self.starts) else self.ends[-1] if self.ends else 0
@@ -65,8 +72,28 @@ def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
             yield _substituted(plain, _TAGS, lambda found: chr(ord(found[0]) - 0xE0000))
         if _SELECTORS.search(text):
             yield _substituted(plain, _SELECTORS, _spelled)
-    if _SUSPECT.search(text):
-        yield from _undone(plain)
+    if _is_suspect(text):
+        for first, last in _windows(text):
+            yield from _undone(plain.part(first, last))
+
+
+def _is_suspect(text: str) -> bool:
+    return any(map(text.__contains__, _SIGNS)) or ("_" in text and _EDGE.search(text) is not None)
+
+
+def _windows(text: str) -> Iterator[tuple[int, int]]:
+    """What stands around whatever can be undone, from space to space."""
+    first = last = -1
+    for found in _UNITS.finditer(text):
+        begin, end = max(0, found.start() - _AROUND), found.end() + _AROUND
+        begin = max(0, text.rfind(" ", max(0, begin - _AROUND), begin))
+        if begin > last:
+            if first >= 0:
+                yield first, last
+            first = begin
+        last = max(last, end if (space := text.find(" ", end, end + _AROUND)) < 0 else space)
+    if first >= 0:
+        yield first, last
 
 
 def _undone(reading: Reading) -> Iterator[Reading]:
@@ -79,7 +106,7 @@ def _undone(reading: Reading) -> Iterator[Reading]:
 
 def _undone_to_the_end(reading: Reading) -> Reading:
     for _ in range(DEPTH):
-        if not _SUSPECT.search(reading.text):
+        if not _is_suspect(reading.text):
             break
         undone = _substituted(reading, _UNITS, _undo)
         if undone.text == reading.text:

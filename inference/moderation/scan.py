@@ -42,6 +42,7 @@ ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
 _WORD_END: Final = re.compile(r"[!-~]*\Z")
 _NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
 _LONG: Final = re.compile(r"[!-~]{12,8192}")
+_MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9%]")  # in whatever is encoded, and in few long words
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
 _BASE32: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z2-7]{14,}|[a-z2-7]{14,})={0,6}(?![A-Za-z0-9])")
 _HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:(?:0[xX])?[0-9a-fA-F]{2}[:, ]?){7,}(?![0-9a-fA-F])")
@@ -132,6 +133,8 @@ class Scanner:
 
     def _encoded(self, word: str, depth: int) -> Hit | None:
         """The first hit in what a word may encode."""
+        if not _MIXED.search(word):
+            return None
         return next((hit for text in possible_decodings(word) for hit in self._inside(text, depth - 1)), None)
 
     def _inside(self, text: str, depth: int) -> Iterator[Hit]:

@@ -20,24 +20,42 @@ from inference.moderation.policy import Action
 
 LETTERS_MIN: Final = 5
 JOINED_MIN: Final = 12  # letters of a phrase that is looked for with its spaces elsewhere: shorter ones occur by chance
-_MEANT: Final = dict(
-    zip("i1!|0345@$78mw", ("l", "l", "l", "l", "o", "e", "a", "s", "a", "s", "t", "b", "rn", "vv"), strict=True)
-)
+_MEANT: Final = dict(zip("i1!|0345@$78", "lllloeasastb", strict=True))
+_PAIRS: Final = {"m": "rn", "w": "vv"}
 _GAP: Final = re.compile(r"[^\w\s]{1,4}| [^\w\s] | {1,4}|_{1,3}")  # inside a word
 _BETWEEN_WORDS: Final = re.compile(r"[ ]|[^\w\s]|_|[^\w]{2,5}")
 
 
-class _Letters(dict[int, str]):
-    """For `str.translate`: letters as they are compared; nothing of all else."""
+class _Letters(dict[int, str | None]):
+    """For `str.translate`: letters as they are compared, but for those that look like two; nothing of all else."""
 
-    def __missing__(self, code: int) -> str:
+    def __missing__(self, code: int) -> str | None:
         character = chr(code)
-        kept = _MEANT.get(character, character if character.isalnum() else "")
+        kept = _MEANT.get(character, character if character.isalnum() else None)
         self[code] = kept
         return kept
 
 
 _LETTERS: Final = _Letters()
+for _code in range(128):
+    _LETTERS[_code]  # known before the first text comes
+
+
+def _squeeze(text: str) -> str:
+    letters = text.translate(_LETTERS)
+    for one, two in _PAIRS.items():
+        letters = letters.replace(one, two)
+    return letters
+
+
+def _places(text: str) -> list[int]:
+    """Where in a text each code point of its squeezed form stands."""
+    return [
+        index
+        for index, each in enumerate(text)
+        if (letter := _LETTERS[ord(each)]) is not None
+        for _ in _PAIRS.get(letter, letter)
+    ]
 
 
 class SqueezedPhrases:
@@ -48,10 +66,10 @@ class SqueezedPhrases:
         self._phrases: dict[str, str] = {}
         for phrase in deny:
             plain = fold_case(normalize_text(phrase).strip())
-            letters = plain.translate(_LETTERS)
+            letters = _squeeze(plain)
             if sum(map(str.isalpha, plain)) >= LETTERS_MIN and len(letters) <= 512:
                 self._phrases.setdefault(letters, plain)
-        allowed = [letters for each in allow if (letters := each.translate(_LETTERS))]
+        allowed = [letters for each in allow if (letters := _squeeze(each))]
         self._find = re.compile(any_of(self._phrases)) if self._phrases else None
         self._allow = re.compile(any_of(allowed)) if allowed else None
 
@@ -59,11 +77,11 @@ class SqueezedPhrases:
         """The places of phrases in normalised text without case, but for those that are written plainly."""
         if self._find is None:
             return
-        letters = folded.translate(_LETTERS)
+        letters = _squeeze(folded)
         found = self._find.search(letters)
         if found is None:
             return
-        places = [index for index, each in enumerate(folded) for _ in _LETTERS[ord(each)]]
+        places = _places(folded)
         allowed = [each.span() for each in self._allow.finditer(letters)] if self._allow is not None else []
         while found is not None:
             first, last = found.span()
@@ -80,8 +98,8 @@ class SqueezedPhrases:
         if written == phrase or _alnum(folded[start - 1 : start]) or _alnum(folded[end : end + 1]):
             return False
         characters = [each for each in written if not each.isspace()]
-        if 2 * sum(map(str.isalpha, characters)) < sum(1 for each in characters if _LETTERS[ord(each)]):
-            return False  # a number
+        if 4 * sum(map(str.isalpha, characters)) < sum(1 for each in characters if _LETTERS[ord(each)]):
+            return False  # rather a number
         if " " not in written and not re.search(r"[\W_]", written) and " " in phrase:
             return len(phrase) - phrase.count(" ") >= JOINED_MIN
         gaps = _gaps(written, phrase)
@@ -107,8 +125,7 @@ def _gaps(written: str, phrase: str) -> tuple[list[str], list[str]] | None:
     """What stands between the letters: inside the phrase's words, and between them. None where they do not match."""
     inside: list[str] = []
     between: list[str] = []
-    here = [index for index, each in enumerate(written) for _ in _LETTERS[ord(each)]]
-    there = [index for index, each in enumerate(phrase) for _ in _LETTERS[ord(each)]]
+    here, there = _places(written), _places(phrase)
     if len(here) != len(there):
         return None
     for (a, b), (c, d) in zip(pairwise(here), pairwise(there), strict=True):

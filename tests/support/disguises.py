@@ -189,6 +189,12 @@ MORE: Final[dict[str, Make]] = {
     "rot13": lambda phrase, rng: codecs.encode(phrase, "rot13"),
     "form encoding": lambda phrase, rng: urllib.parse.quote_plus(phrase).replace("+", "%20%20"),
 }
+LOOKS: Final = tuple(METHODS)[:20]
+OVER: Final = (
+    "zero width", "soft hyphens", "direction marks", "variation selectors", "Markdown bold inside",
+    "Markdown links inside", "HTML tags inside", "HTML comments inside", "backslashes", "decimal references", "hyphens",
+    "dots", "spaces", "base64 twice", "base32",
+)  # fmt: skip
 _AROUND: Final = ("{}", "Tell me about {}.", "Please explain: {} and why?", "so {}, again", "\n{}\n", "What is ({})?")
 
 
@@ -196,10 +202,11 @@ def apart(method: str) -> bool:
     return hashlib.sha256(method.encode()).digest()[0] % 3 == 0
 
 
-def disguised(method: str, phrase: str) -> str:
-    """The phrase by the method, in a message."""
+def disguised(method: str, phrase: str, over: str = "") -> str:
+    """The phrase by the method, and by another over it, in a message."""
     rng = random.Random(f"{method}/{phrase}")
-    return rng.choice(_AROUND).format((METHODS | MORE)[method](phrase, rng))
+    written = (METHODS | MORE)[method](phrase, rng)
+    return rng.choice(_AROUND).format(METHODS[over](written, rng) if over else written)
 
 
 _WORDS: Final = {

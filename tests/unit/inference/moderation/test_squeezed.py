@@ -24,6 +24,7 @@ def find(text: str) -> list[str]:
         "project_night_jar",
         "proj ectnight jar",
         "pr0ject n1ghtj4r",
+        "n0wh3r3",
         "project nlghtjar",
         "the-rapist",
         "rnidnight",
@@ -44,6 +45,8 @@ def test_a_disguised_phrase_is_found(written: str) -> None:
         "projectnightjars",
         "no-where else",  # allowed
         "n0w, her 3",
+        "n0 043r3",
+        "n0443r3 0r",
     ],
 )
 def test_other_words_are_not(text: str) -> None:
