@@ -21,6 +21,8 @@ KEEP_ALIVE_S: Final = 15
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
 BODY_S: Final = 60.0
+DISCARD_BYTES_MAX: Final = 64 * 1024  # read of a body that was refused; beyond it the connection is closed
+LINGER_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
 
 
@@ -30,6 +32,7 @@ class HttpConnection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _head_done = False
+    _discarded = 0  # of the body of a request that was answered without it
     _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -59,16 +62,36 @@ class HttpConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refuse_head()
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
+            self._refuse(b"400 Bad Request", b"A request has one Host header.")
         if self._refused:
             return
         self._head_done = True
-        self._head_bytes = 0
+        self._head_bytes = self._discarded = 0
         self._until(BODY_S)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if not self._refused:
-            super().on_body(body)
+        if self._refused:
+            return
+        if self.cycle.response_complete:  # refused before it was read: what little is left keeps the connection
+            self._discarded += len(body)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self._leave_body()
+            return
+        super().on_body(body)
+
+    def _leave_body(self) -> None:
+        """Reads no more of a body that is not wanted, and closes when its sender has had time to read the answer."""
+        self._refused = True
+        self.transport.pause_reading()
+        self._unset_keepalive_if_required()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
         if self._refused:

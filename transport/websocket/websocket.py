@@ -42,12 +42,14 @@ from transport.protocol.connection import (
     Request,
     Send,
 )
+from transport.protocol.decoding import hello_credential
 from transport.protocol.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
 from transport.reading.reader_set import ReaderSet
 from transport.websocket.handshake import AgreedHandshake, HandshakeParser, redeem_ticket, refusal, retire, shake_hands
 from transport.websocket.timer_wheel import TimerWheel
 
 SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
+HELLO_BYTES_MAX: Final = 64 * 1024  # of the first message, from a peer whose key has not been looked at
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
 
 log = structlog.get_logger(__name__)
@@ -205,10 +207,25 @@ class WebSocketConnection(asyncio.Protocol):
         if core is None or core.phase is ConnectionPhase.CLOSING:
             return
         now = self._shared.loop.time()
+        if core.phase is ConnectionPhase.HELLO and not self._authenticate(core, data, now):
+            return
         for action in core.received(data, binary, now):
             self._carry_out(action, now)
             if self._ws.state is not OPEN:
                 return
+
+    def _authenticate(self, core: Connection, data: Any, now: float) -> bool:
+        """Looks at the key in a first message before anything else of it, where the handshake brought none."""
+        access = self._shared.gateway.access
+        if self._principal is None and not access.open:
+            try:
+                credential = hello_credential(data, core.encoding)
+                self._principal = access.authenticate(credential, self._address(), with_body=True)
+            except SessileError as error:
+                for action in core.refuse(error, now):
+                    self._carry_out(action, now)
+                return False
+        return True
 
     def _write_for_parser(self) -> None:
         """Writes what the parser wants sent (handshake, pong, close); its b"" means that nothing follows."""
@@ -275,7 +292,9 @@ class WebSocketConnection(asyncio.Protocol):
         if agreed is not None:
             # The handshake's parser holds on to the request for life. Frames need less.
             retire(ws)
-            self._ws = Protocol(SERVER, state=OPEN, max_size=shared.limits.frame_bytes_max, logger=_parser_log)
+            known = agreed.principal is not None or shared.gateway.access.open
+            size = shared.limits.frame_bytes_max if known else min(HELLO_BYTES_MAX, shared.limits.frame_bytes_max)
+            self._ws = Protocol(SERVER, state=OPEN, max_size=size, logger=_parser_log)
             self._principal = agreed.principal
             self._core = Connection(agreed.encoding, shared.limits, shared.loop.time())
             shared.gateway.count("connections")
@@ -318,6 +337,7 @@ class WebSocketConnection(asyncio.Protocol):
             gateway.check_draining()
             principal = self._principal or gateway.access.authenticate(hello.auth, self._address())
             self._unwatch = gateway.access.watch(principal, self._credential_ended)
+            self._ws.max_message_size = core.limits.frame_bytes_max
         except SessileError as error:
             for action in core.refuse(error, now):
                 self._carry_out(action, now)
