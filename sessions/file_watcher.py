@@ -14,7 +14,7 @@ Does not know: what stands in the file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -39,16 +39,19 @@ class FileWatcher(Generic[T]):
         refused: tuple[type[Exception], ...],
         look_s: float = LOOK_S,
         on_read: Callable[[str | None], Awaitable[None]] | None = None,
+        beside: Sequence[str | Path] = (),
     ) -> None:
-        """`refused` are the errors of `read` and `take` for a file that cannot be read or used. `on_read` is called
-        after each reading, with why it was refused, or None."""
+        """`beside` are files that are read with it: a change of one is a change of it. `refused` are the errors of
+        `read` and `take` for a file that cannot be read or used. `on_read` is called after each reading, with why it
+        was refused, or None."""
         self._path = Path(path)
+        self._beside = tuple(map(Path, beside))
         self._read = read
         self._take = take
         self._what = what
         self._refused: tuple[type[Exception], ...] = (*refused, OSError)
         self._look_s = look_s
-        self._seen: Mark | None = None  # of the file that was read last
+        self._seen: tuple[Mark | None, ...] = ()  # of the file that was read last
         self._reading = asyncio.Lock()
         self._on_read = on_read
 
@@ -86,10 +89,15 @@ class FileWatcher(Generic[T]):
             await asyncio.sleep(self._look_s)
             await self.look()
 
-    def _mark(self) -> Mark | None:
-        """What another file would differ in; None where there is none."""
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    def _mark(self) -> tuple[Mark | None, ...]:
+        """What other files would differ in."""
+        return tuple(_mark_of(path) for path in (self._path, *self._beside))
+
+
+def _mark_of(path: Path) -> Mark | None:
+    """None where there is no file."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

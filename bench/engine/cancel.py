@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from bench.support import filler, report, run_bench, spread
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.doors.wire_client import connected
 from tests.support.percentiles import percentile
@@ -46,7 +46,7 @@ def serve(arguments: list[str]) -> int:
 
     async def noted(self: LlamaServer) -> HttpClient:
         http = await start(self)
-        path.write_text(f"{http.host} {http.port}")
+        path.write_text(http.socket_path)
         return http
 
     LlamaServer.start = noted  # type: ignore[method-assign]
@@ -67,8 +67,7 @@ async def main(arguments: argparse.Namespace) -> bool:
     with ServerProcess(
         "--engine", "llama", "--threads", "1", "--slots", "2", program=("-m", "bench.engine.cancel", "serve")
     ) as server:
-        host, port = (Path(server.data) / ADDRESS).read_text().split()
-        http = HttpClient(host, int(port))
+        http = HttpClient.unix((Path(server.data) / ADDRESS).read_text())
         async with connected(server.url) as wire, connected(server.url) as background:
             other = await background.create()
             for number in range(arguments.rounds):

@@ -39,7 +39,7 @@ async def through_engine(engine: LlamaEngine, number: int, prompt: Tokens, token
     return first
 
 
-async def straight(host: str, port: int, slot: int, prompt: Tokens, tokens: int) -> float:
+async def straight(socket_path: str, slot: int, prompt: Tokens, tokens: int) -> float:
     body = msgspec.json.encode(
         {
             "prompt": list(prompt),
@@ -52,7 +52,7 @@ async def straight(host: str, port: int, slot: int, prompt: Tokens, tokens: int)
         }
     )
     started, first = time.perf_counter(), 0.0
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await asyncio.open_unix_connection(socket_path)
     writer.write(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
     writer.write(b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     while data := await reader.read(1 << 16):
@@ -67,13 +67,12 @@ async def main(arguments: argparse.Namespace) -> None:
         LlamaOptions(model_path=MODEL, slots=arguments.streams, context_window=1024, threads=1, disk_folder=None)
     )
     await engine.start()
-    host, port = engine.address
     opening = await engine.tokenizer.opening(None, ())
     prompts = [
         await prompt_of(engine, f"Tell me a very long story about the sea, chapter {number}.", before=opening)
         for number in range(arguments.streams)
     ]
-    ours, theirs = partial(through_engine, engine), partial(straight, host, port)
+    ours, theirs = partial(through_engine, engine), partial(straight, engine.socket_path)
 
     async def run(side: Side, count: int, tokens: int) -> tuple[float, list[float]]:
         started = time.perf_counter()

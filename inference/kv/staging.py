@@ -1,42 +1,34 @@
 """Makes the private in-memory folder where an engine may write KV in plain text.
 
 It is memory-backed (/dev/shm) unless a folder is named; where the system has none, there is no spill. It belongs
-to one process: a lock in it lasts as long as the process does, so that whoever starts next finds the folders of the
-dead by their open locks and removes them. Nothing in it outlives its owner on purpose.
+to one process and goes with it (`inference.private_folder`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from inference.private_folder import PrivateFolder
 from sessions.model.errors import BadInput
 
 log = structlog.get_logger(__name__)
 
-_PREFIX: Final = "sessile-kv-"
-_LOCK: Final = "owner.lock"
+PREFIX: Final = "sessile-kv-"
 _SHARE: Final = 0.8
 MEMORY_BACKED: Final = Path("/dev/shm")
 
 
-class StagingFolder:
+class StagingFolder(PrivateFolder):
     """Made at construction, removed by `close`. Blocking."""
 
     def __init__(self, parent: Path) -> None:
         """Raises OSError."""
         parent.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
-        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        super().__init__(parent, PREFIX)
 
     def bound_bytes(self, requested: int) -> int:
         """`requested`, or what may be put here without crowding out other programs: most of what is free now."""
@@ -50,12 +42,6 @@ class StagingFolder:
                 advice="make it larger (docker: --shm-size), or request less with --kv-host-mb",
             )
         return min(room, requested)
-
-    def close(self) -> None:
-        if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = -1
 
 
 def create_staging_folder(named: Path | None) -> StagingFolder | None:
@@ -81,18 +67,3 @@ def create_staging_folder(named: Path | None) -> StagingFolder | None:
             " where KV will lie in plain text",
         )
         return None
-
-
-def remove_abandoned(parent: Path) -> int:
-    """Removes our folders below `parent` whose owner is dead; returns how many."""
-    removed = 0
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or being made or removed right now
-            lock = os.open(folder / _LOCK, os.O_RDWR)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-                removed += 1
-            finally:
-                os.close(lock)
-    return removed

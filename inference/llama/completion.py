@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from inference.llama.http import HttpClient, SseReader
+from inference.http_client import HttpClient, SseReader
 from inference.llama.sampling import public_logprobs
 from inference.llama.vocabulary import ByteFragments
 from sessions.model.errors import BadInput, Internal, SessileError, Unavailable

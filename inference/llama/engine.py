@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from inference.chat_template import ChatTemplate, template_source
 from inference.forecast import LoadForecast
+from inference.http_client import HttpClient
 from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
 from inference.kv.envelope import KvIdentity
@@ -28,7 +29,6 @@ from inference.kv.tiers import Tiers
 from inference.llama.completion import LlamaCompletion
 from inference.llama.eager_save import EagerSaver
 from inference.llama.gguf import GgufModel, read_model
-from inference.llama.http import HttpClient
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.sampling import completion_parameters
@@ -110,9 +110,9 @@ class LlamaEngine:
         return self._up.tokenizer
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Where llama-server listens, on loopback: for comparisons."""
-        return self._up.http.host, self._up.http.port
+    def socket_path(self) -> str:
+        """The unix socket that llama-server listens on: for comparisons."""
+        return self._up.http.socket_path
 
     def stats(self) -> EngineStats:
         tiers = self._slot_kv.tiers

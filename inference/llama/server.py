@@ -1,7 +1,8 @@
 """Starts and stops llama-server inside this process, and undoes what it leaves behind.
 
-xllamacpp runs the server's threads beside the interpreter and offers an address on loopback. It also replaces the
-process's handlers of SIGINT and SIGTERM, which would swallow a drain: they are put back right after.
+xllamacpp runs the server's threads beside the interpreter. The server knows no keys and serves whoever reaches it, so
+it listens on a unix socket in a private folder (mode 0700), and on no port. It also replaces the process's handlers of
+SIGINT and SIGTERM, which would swallow a drain: they are put back right after.
 HTTP is used rather than its in-process calls, because those block one Python thread per stream and take the
 interpreter's lock for every token.
 """
@@ -12,16 +13,17 @@ import asyncio
 import signal
 import threading
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 import xllamacpp
 
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 from inference.llama.options import LlamaOptions
+from inference.private_folder import PrivateFolder, create_socket_folder
 from sessions.model.errors import Unavailable
 
-BUILD = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
+BUILD: Final = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
+SOCKET: Final = "llama.sock"  # by its ending llama-server knows that it is no host name
 
 
 class LlamaServer:
@@ -29,15 +31,19 @@ class LlamaServer:
 
     def __init__(self, options: LlamaOptions, context_window: int, staging_folder: Path) -> None:
         self._parameters = _parameters(options, context_window, staging_folder)
+        self._folder: PrivateFolder | None = None
         self._server: Any = None
-        self.http: HttpClient | None = None
 
     async def start(self) -> HttpClient:
         """Loads the model in a thread. Raises Unavailable when llama.cpp refuses it."""
         loop = asyncio.get_running_loop()
+        self._folder = await loop.run_in_executor(None, create_socket_folder, len(SOCKET))
+        path = str(self._folder.path / SOCKET)
+        self._parameters.hostnames = [path]
         try:
             self._server = await loop.run_in_executor(None, xllamacpp.Server, self._parameters)
         except Exception as exc:
+            await self.stop()
             raise Unavailable(
                 "model_not_loaded",
                 "llama.cpp could not load the model. It may be of an architecture that this build does not know, or"
@@ -45,17 +51,23 @@ class LlamaServer:
             ) from exc
         finally:
             _restore_signal_handlers()
-        address = urlsplit(self._server.listening_address)
-        assert address.hostname is not None and address.port is not None
-        self.http = HttpClient(address.hostname, address.port)
-        return self.http
+        if self._server.listening_address != f"unix://{path}":
+            address = self._server.listening_address
+            await self.stop()
+            raise Unavailable("engine_unavailable", f"This build of llama.cpp listens on {address}, not on a socket.")
+        return HttpClient.unix(path)
 
     async def stop(self) -> None:
+        """Idempotent."""
         server, self._server = self._server, None
+        folder, self._folder = self._folder, None
+        loop = asyncio.get_running_loop()
         if server is not None:
             boxed = [server]
             del server
-            await asyncio.get_running_loop().run_in_executor(None, boxed.clear)  # its destructor joins threads
+            await loop.run_in_executor(None, boxed.clear)  # its destructor joins threads
+        if folder is not None:
+            await loop.run_in_executor(None, folder.close)
 
 
 def _restore_signal_handlers() -> None:
@@ -78,8 +90,8 @@ def piece_tokens(options: LlamaOptions) -> int:
 def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path) -> Any:
     p = xllamacpp.CommonParams()
     p.model.path = str(options.model_path)
-    p.hostnames = ["127.0.0.1"]
-    p.port = 0
+    p.cors_origins = ""  # no page is let in, whatever its origin
+    p.cors_credentials = False
     p.n_parallel = options.slots
     p.n_ctx = context_window * options.slots  # divided among the slots
     p.kv_unified = False

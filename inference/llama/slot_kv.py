@@ -23,12 +23,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
+from inference.http_client import HttpClient
 from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.cost import RestoreChoice
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
-from inference.llama.http import HttpClient
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot
 from inference.tokens import common_prefix

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from inference.chat_template import ChatTemplate
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 from inference.llama.vocabulary import Vocabulary
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from sessions.model.errors import Internal

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 from inference.moderation.policy import TEXT, BadPolicy, GuardConfig
 from inference.moderation.worker_client import NotJudged
 from sessions.model.errors import SessileError

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import structlog
 import vllm
 from vllm import SamplingParams
-from vllm.config import KVTransferConfig
+from vllm.config import KVTransferConfig, StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
@@ -23,6 +25,7 @@ from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, public_logprobs
@@ -36,6 +39,9 @@ BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
 _CPU_KV_BYTES: Final = 1 << 30
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
+_SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs
+_LOOPBACK: Final = "lo" if sys.platform == "linux" else "lo0"
+_ELSEWHERE: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_address")  # vLLM's, for several machines
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
@@ -55,6 +61,7 @@ class VllmCore:
         self.dead = False  # a run learned that its processes had ended by themselves
         self._adapter: Adapter | None = None  # of every run
         self._llm: AsyncLLM | None = None
+        self._folder: PrivateFolder | None = None  # of the sockets between its processes
 
     @property
     def is_known_version(self) -> bool:
@@ -62,7 +69,9 @@ class VllmCore:
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """Blocks nobody, takes from 15 s on. Raises BadInput for settings, Unavailable for the rest."""
-        self._prepare()
+        if self._folder is None:
+            self._folder = await asyncio.to_thread(create_socket_folder, _SOCKET_BYTES)
+        self._prepare(self._folder.path)
         self.dead, self.kv_shape, self._adapter = False, None, adapter
         arguments = self._arguments(context_window, connector_folder)
         try:
@@ -92,6 +101,9 @@ class VllmCore:
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # or it would take the end of its processes for their death
             await asyncio.to_thread(llm.shutdown)  # which waits for its processes, 5 s at most
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            await asyncio.to_thread(folder.close)
 
     @property
     def is_dead(self) -> bool:
@@ -188,9 +200,11 @@ class VllmCore:
             async for _ in run:
                 pass
 
-    def _prepare(self) -> None:
+    def _prepare(self, folder: Path) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
-        variables = {"VLLM_NO_USAGE_STATS": "1"}
+        variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
+        if not any(name in self.options.engine_args for name in _ELSEWHERE):
+            variables |= {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": _LOOPBACK}
         if current_platform.is_cpu():
             variables |= {
                 # With this the scheduler's process is the worker too: one process fewer to hand tensors to.
@@ -226,6 +240,8 @@ class VllmCore:
         if self._adapter is not None:
             rank = next(most for most in _RANKS if most >= self._adapter.rank)
             arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+        # Not vLLM's choice, which takes seconds of every core for a string with a length: this one works as it goes.
+        arguments["structured_outputs_config"] = StructuredOutputsConfig(backend="guidance")
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
             if self.is_known_version:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,14 +24,15 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
-from persistence import open_store
+from persistence import connect_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.doors.wire_client import WireClient, connected, text_of
+from tests.support.stores.journals import NOW
+from transport.cli.settings import Settings
 from transport.ops.operator_requests import SessionPage, SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKEN = "a token for the tests alone"
 NOWHERE = "postgresql://127.0.0.1:1/nothing"
 OTHER_MODEL = """
 import sys, app
@@ -51,8 +53,10 @@ class Cluster:
     def __init__(self, lines: list[str]) -> None:
         text = "\n".join(lines)
         self.ports = [int(port) for port in re.findall(r"gateway-\d+: .*127\.0\.0\.1:(\d+)/", text)]
-        self.journal = next(line.removeprefix("journal: ") for line in lines if line.startswith("journal: "))
-        self.directory = next(line.removeprefix("directory: ") for line in lines if line.startswith("directory: "))
+        self.settings = next(line.removeprefix("settings: ") for line in lines if line.startswith("settings: "))
+        shared = tomllib.loads(Path(self.settings).read_text())
+        self.journal, self.directory, self.token = shared["journal"], shared["directory"], shared["peer_token"]
+        self.master_key = shared["master_key"]
         self.replicas = {name: int(pid) for name, pid in re.findall(r"(replica-\d+): .*\(pid (\d+)\)", text)}
 
     def url(self, gateway: int) -> str:
@@ -76,8 +80,6 @@ def cluster(folder: str) -> Iterator[Cluster]:
         "20",
         "--sim-answer-tokens",
         "0",
-        "--peer-token",
-        TOKEN,
         "--log-level",
         "error",
     ]
@@ -111,7 +113,9 @@ def app(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def sessions(cluster: Cluster, **wanted: Any) -> SessionPage:
-    return await list_sessions(ValkeyDirectory(cluster.directory), PeerSecurity(token=TOKEN), SessionQuery(**wanted))
+    return await list_sessions(
+        ValkeyDirectory(cluster.directory), PeerSecurity(token=cluster.token), SessionQuery(**wanted)
+    )
 
 
 async def test_the_official_sdk_speaks_to_a_gateway(cluster: Cluster) -> None:
@@ -188,7 +192,7 @@ async def test_operators_see_who_has_what_and_why(cluster: Cluster) -> None:
             paged += [each.key for each in page.residents]
             assert len(page.residents) == 1 and page.has_more == (len(paged) < every.total)
         assert paged == [each.key for each in every.residents]
-        said = app("sessions", "--directory", cluster.directory, "--peer-token", TOKEN, "--session", talking).stdout
+        said = app("sessions", "--config", cluster.settings, "--session", talking).stdout
         assert talking in said and answer["response_id"] in said and "1 of 1 sessions in memory" in said
         await writer.command("response.cancel", session=talking, response_id=answer["response_id"])
 
@@ -200,13 +204,13 @@ def test_an_unreachable_directory_is_said_at_the_start() -> None:
 
 
 def test_an_unreachable_journal_is_said_at_the_start(cluster: Cluster) -> None:
-    done = app("gateway", "--directory", cluster.directory, "--journal", NOWHERE)
+    done = app("gateway", "--config", cluster.settings, "--journal", NOWHERE)
     assert done.returncode == 2 and "PostgreSQL at 127.0.0.1/nothing cannot be used" in done.stderr, done.stderr
 
 
 def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, folder: str) -> None:
     """The same name for a model with another window is fine; with other weights it is not."""
-    flags = ("--directory", cluster.directory, "--journal", cluster.journal, "--peer-token", TOKEN)
+    flags = ("--config", cluster.settings)
     done = subprocess.run(
         [sys.executable, "-c", OTHER_MODEL, "replica", "--name", "stranger", *flags, "--engine", "sim"],
         cwd=ROOT,
@@ -216,12 +220,12 @@ def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, 
     )
     assert done.returncode == 2, done.stderr
     assert "stranger cannot join replica-1: both serve 'simulated', but its model is " in done.stderr
-    shown = app("replicas", "--directory", cluster.directory)
+    shown = app("replicas", "--config", cluster.settings)
     assert "stranger" not in shown.stdout and "2 replicas" in shown.stdout
 
 
 def test_a_certificate_that_is_not_there_is_said_by_name(cluster: Cluster) -> None:
-    done = app("sessions", "--directory", cluster.directory, "--peer-authority", "no-such.pem")
+    done = app("sessions", "--config", cluster.settings, "--peer-authority", "no-such.pem")
     assert done.returncode == 2 and "peer_authority = 'no-such.pem'" in done.stderr, done.stderr
 
 
@@ -253,11 +257,8 @@ async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) ->
 
 async def owner(cluster: Cluster, session: str) -> str:
     """The replica that was granted the session last, by the journal's word."""
-    store = open_store(cluster.journal, folder=None)
-    await store.open()
-    try:
+    settings = Settings(journal=cluster.journal, master_key=cluster.master_key)
+    async with connect_store(settings, lambda: NOW) as store:
         head = await store.journal.head(SessionKey(LOCAL_PRINCIPAL.tenant, SessionId(session)))
-    finally:
-        await store.close()
     assert head is not None
     return head.owner.split("/", 1)[0]

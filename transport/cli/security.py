@@ -1,15 +1,21 @@
 """Certificates and secrets that settings name: what peers show each other, what the public doors show clients.
 
-Reads the files; what they are good for is not known here.
+Reads the files, and reads them again when they change; what they are good for is not known here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
+from sessions.file_watcher import FileWatcher
+from sessions.model.errors import BadInput
 from transport.cli.settings import BadSetting, Settings
 from transport.http.tls import ServerTls, read_server_tls
 from transport.peer import PeerSecurity
+
+T = TypeVar("T")
 
 
 def pem(settings: Settings, name: str) -> bytes:
@@ -29,9 +35,54 @@ def peer_security(settings: Settings) -> PeerSecurity:
         certificate=pem(settings, "peer_certificate"),
         key=pem(settings, "peer_key"),
         server_name=settings.peer_server_name,
+        insecure=settings.peer_insecure,
     )
 
 
 def tls_of(settings: Settings) -> ServerTls | None:
     """The public doors' certificate, where they have one. Raises BadSetting, BadInput."""
     return read_server_tls(pem(settings, "tls_certificate"), pem(settings, "tls_key"))
+
+
+def certificate_watchers(
+    settings: Settings, tls: ServerTls | None = None, security: PeerSecurity | None = None
+) -> list[FileWatcher[Any]]:
+    """Put a certificate in force whose files changed. A pair that does not fit, as between the writing of two files,
+    changes nothing and is logged."""
+    watchers: list[FileWatcher[Any]] = []
+    if tls is not None:
+
+        async def replace(new: ServerTls | None) -> None:
+            if new is not None:
+                tls.replace(new)
+
+        watchers.append(_watcher(settings, "tls", lambda _: tls_of(settings), replace))
+    if security is not None and security.tls:
+
+        def read(_: Path) -> PeerSecurity:
+            new = peer_security(settings)
+            read_server_tls(new.certificate, new.key)  # gRPC itself would fail at the handshake only
+            return new
+
+        async def renew(new: PeerSecurity) -> None:
+            security.renew(new)
+
+        watchers.append(_watcher(settings, "peer", read, renew))
+    return watchers
+
+
+def _watcher(
+    settings: Settings, prefix: str, read: Callable[[Path], T], take: Callable[[T], Awaitable[None]]
+) -> FileWatcher[T]:
+    """Of a certificate, and of the files beside it."""
+    beside = [getattr(settings, name, "") for name in (f"{prefix}_key", f"{prefix}_authority")]
+    watcher = FileWatcher(
+        getattr(settings, f"{prefix}_certificate"),
+        read,
+        take,
+        what=f"{prefix}_certificate",
+        refused=(BadSetting, BadInput),
+        beside=[path for path in beside if path],
+    )
+    watcher.first()
+    return watcher

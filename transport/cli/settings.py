@@ -8,6 +8,7 @@ name and with what is allowed, and so is a name that is no setting. What a setti
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -79,8 +80,8 @@ class Settings:
     kv_staging: str = option("", "FOLDER", "folder for that, in plain text; empty: /dev/shm where there is one")
     kv_disk_mb: int = option(2048, "MB", "bound of the folder for spilled KV, MB; 0: none on disk", ge=0)
     kv_redis: str = option("", "URL", "Redis or Valkey for small KV snapshots: redis://, rediss:// or unix://")
+    kv_redis_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
     kv_redis_mb: int = option(256, "MB", "bound of KV in there, MB, of all replicas together", ge=1)
-    master_key: str = option("", "FILE", "wraps the keys of stored KV, mode 0600; empty: master.key in --data")
 
     idle_s: float = option(600.0, "SECONDS", "a session leaves memory after idling for so long", gt=0, group="Sessions")
     actors: int = option(20_000, "N", "sessions in memory at most", ge=1)
@@ -95,6 +96,19 @@ class Settings:
 
     data: str = option("data", "FOLDER", "folder for the journal and spilled KV", min_length=1, group="Journal")
     journal: str = option("sqlite", "URL", "sqlite (in --data), postgresql://..., or memory, which forgets everything")
+    journal_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    journal_encryption: Literal["auto", "on", "off"] = option(
+        "auto", None, "texts in the journal are encrypted; auto: with PostgreSQL only where a key is named"
+    )
+    master_key: str = option(
+        "", "FILE", "wraps the keys of the journal and of stored KV, mode 0600; empty: master.key in --data"
+    )
+    key_service: str = option(
+        "", "URL", "wraps the journal's keys in its place: Vault or OpenBao, https://HOST/transit/KEY"
+    )
+    key_service_token: str = option("", "TOKEN", "its token, in a variable or the file of settings; never a flag")
+    key_service_token_file: str = option("", "FILE", "file of its token, read again for each call")
+    key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
 
     retention_days: float = option(
@@ -107,6 +121,7 @@ class Settings:
 
     prices: str = option("", "FILE", "TOML file of prices per model; empty: responses carry no cost", group="Metering")
     usage_stream: str = option("", "URL", "gets every usage row: redis://HOST/0?stream=NAME or kafka://HOST:9092/TOPIC")
+    usage_stream_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
     usage_stream_options: str = option("", "FILE", "TOML file of librdkafka's options; see docs/metering.md")
 
     input_keywords: tuple[str, ...] = option(
@@ -118,12 +133,15 @@ class Settings:
     directory: str = option(
         "", "URL", "of the cluster: redis://, rediss://, redis+sentinel:// or redis+cluster://", group="Directory"
     )
+    directory_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
     name: str = option("", "NAME", "of this gateway or replica in its cluster; empty: one of its own making")
 
     peer_host: str = option("127.0.0.1", "ADDRESS", "address that a replica's peer link listens on", group="Peers")
     peer_port: int = option(0, "PORT", "its port; 0 picks a free one", ge=0, le=65535)
     peer_address: str = option("", "HOST:PORT", "where gateways and replicas reach that link; empty: where it listens")
-    peer_token: str = option("", "TOKEN", "shared secret of gateways and replicas; the same on all")
+    peer_token: str = option("", "TOKEN", "shared secret of gateways and replicas, the same on all; never as a flag")
+    peer_token_file: str = option("", "FILE", "file that holds it")
+    peer_insecure: bool = option(False, None, "peer links off loopback with the token alone, in plain text")
     peer_authority: str = option("", "FILE", "PEM file of the cluster's authority: peer links use mutual TLS")
     peer_certificate: str = option("", "FILE", "PEM file of this process's certificate under it")
     peer_key: str = option("", "FILE", "PEM file of the certificate's key")
@@ -134,10 +152,11 @@ class Settings:
     )
     metrics_port: int = option(-1, "PORT", "that port; 0 picks a free one, -1 has none", ge=-1, le=65535)
     otlp: str = option("", "URL", "OpenTelemetry collector for traces: http://HOST:4318")
+    otlp_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    loop_stall_ms: int = option(250, "MS", "the event loop standing still for longer is logged; 0: not watched", ge=0)
 
-    api_key: str = option(
-        "", "KEY", "API key for --url; better as SESSILE_API_KEY than as a flag", group="Running server"
-    )
+    api_key: str = option("", "KEY", "API key for --url; never as a flag", group="Running server")
+    api_key_file: str = option("", "FILE", "file that holds it")
 
     log_level: Literal["debug", "info", "warning", "error"] = option(
         "info", None, "least level that is logged", group="Logging"
@@ -149,6 +168,9 @@ class BadSetting(Exception):
     """A setting has a value that is not allowed, or does not exist; the message names it and says what is expected."""
 
 
+SECRETS: Final = ("peer_token", "api_key")
+RENEWED: Final = ("key_service_token",)  # secrets whose file is read again for each use, not here
+ADDRESSES: Final = ("journal", "directory", "kv_redis", "usage_stream", "otlp")  # with a password in them, secrets too
 FIELDS: Final = {each.name: each for each in fields(Settings)}
 TYPES: Final = get_type_hints(Settings)
 GROUPS: Final[dict[str, str]] = {}  # of each setting
@@ -156,8 +178,16 @@ for _name, _field in FIELDS.items():
     GROUPS[_name] = _field.metadata["group"] or next(reversed(GROUPS.values()))
 
 
-def read_settings(flags: Mapping[str, str], environment: Mapping[str, str], config: str | None) -> Settings:
-    """Merges flags, variables and the file into the settings of this process. Raises BadSetting."""
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: str | None) -> Settings:
+    """Merges flags, variables and the file into the settings of this process. Raises BadSetting, also for a secret on
+    the command line: there every user of the machine reads it."""
+    for name in (*SECRETS, *RENEWED, *ADDRESSES):
+        if (value := flags.get(name)) and (name not in ADDRESSES or _password(value)):
+            flag = f"--{name.replace('_', '-')}"
+            raise BadSetting(
+                f"{flag}: no secret belongs on the command line, where every user of this machine reads it; put it in a"
+                f" file ({flag}-file FILE), in {PREFIX}{name.upper()} or in the file of --config, and change it now"
+            )
     values: dict[str, Any] = {}
     if config is not None:
         try:
@@ -176,7 +206,28 @@ def read_settings(flags: Mapping[str, str], environment: Mapping[str, str], conf
                 )
             values[name] = value
     values.update(flags)
+    for name in (*SECRETS, *ADDRESSES):
+        if path := values.get(f"{name}_file"):
+            if values.get(name):
+                raise BadSetting(f"{name} and {name}_file: give one of the two")
+            values[name] = _secret_in(f"{name}_file", path)
     return Settings(**{name: _converted(name, value) for name, value in values.items()})
+
+
+def _secret_in(name: str, path: str) -> str:
+    try:
+        secret = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{name} = {path!r}: {error}") from error
+    if not secret:
+        raise BadSetting(f"{name} = {path!r}: there is nothing in it")
+    return secret
+
+
+def _password(address: str) -> str:
+    """The password in a URL; "" where there is none."""
+    named = re.search(r"[?&]password=([^&]*)", address)
+    return unquote(named[1] if named else address.rpartition("@")[0].partition("://")[2].partition(":")[2])
 
 
 def _nearest(name: str, prefix: str = "") -> str:
@@ -199,6 +250,8 @@ def allowed(name: str) -> str:
     kind, bounds = TYPES[name], FIELDS[name].metadata["bounds"]
     if get_origin(kind) is Literal:
         return " | ".join(get_args(kind))
+    if kind is bool:
+        return "true | false"
     words = {"ge": "at least", "gt": "above", "le": "at most", "min_length": "length at least"}
     limits = [f"{text} {getattr(bounds, each)}" for each, text in words.items() if getattr(bounds, each) is not None]
     return ", ".join([{int: "a whole number", float: "a number", str: "text"}.get(kind, "a list"), *limits])
@@ -206,9 +259,8 @@ def allowed(name: str) -> str:
 
 def secrets_in(settings: Settings) -> list[str]:
     """What no log may say: secrets among the settings, and passwords in addresses."""
-    addresses = (settings.journal, settings.directory, settings.kv_redis, settings.usage_stream, settings.otlp)
-    passwords = [unquote(url.rpartition("@")[0].rpartition(":")[2]) for url in addresses if "@" in url]
-    return [secret for secret in (settings.api_key, settings.peer_token, *passwords) if secret]
+    passwords = [_password(getattr(settings, name)) for name in ADDRESSES]
+    return [secret for secret in (*(getattr(settings, name) for name in (*SECRETS, *RENEWED)), *passwords) if secret]
 
 
 class FiledKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """TLS of the public ports: one chain and key for HTTPS, secure WebSockets and gRPC.
 
 TLS 1.2 and later, with what OpenSSL holds to be good; no client certificates (peers have their own: `transport.peer`).
-A certificate is read at the start; a new one comes into force with a restart, which a drain makes unnoticed.
+A new certificate comes into force without a restart; connections that are open keep the one that they began with.
 """
 
 from __future__ import annotations
@@ -12,31 +12,47 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-import msgspec
 
 from sessions.model.errors import BadInput
 
 HANDSHAKE_S: Final = 10.0
 
 
-class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM texts that belong together: a chain, leaf first, and the leaf's key."""
+class ServerTls:
+    """The certificate of the public doors. `replace` changes it for the connections that begin from then on."""
 
-    certificate: bytes
-    key: bytes
+    def __init__(self, *, certificate: bytes, key: bytes) -> None:
+        """PEM texts that belong together: a chain, leaf first, and the leaf's key. Raises BadInput for a pair that is
+        none. Blocking."""
+        self._certificate, self._key = certificate, key
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._context.set_alpn_protocols(["http/1.1"])
+        self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For sockets of asyncio. Raises BadInput for a pair that is none. Blocking."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        """For sockets of asyncio; always the same one, whatever certificate is in it."""
+        return self._context
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """For gRPC's port, which looks at each handshake which certificate is in force."""
+        return grpc.dynamic_ssl_server_credentials(self._grpc_pair(), self._grpc_pair)
+
+    def replace(self, new: ServerTls) -> None:
+        self._certificate, self._key = new._certificate, new._key
+        self._load()
+
+    def _grpc_pair(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(self._key, self._certificate)])
+
+    def _load(self) -> None:
         with tempfile.TemporaryDirectory() as folder:  # OpenSSL reads files only; this one is ours alone
             chain, key = Path(folder) / "chain.pem", Path(folder) / "key.pem"
-            chain.write_bytes(self.certificate)
+            chain.write_bytes(self._certificate)
             key.touch(mode=0o600)
-            key.write_bytes(self.key)
+            key.write_bytes(self._key)
             try:
-                context.load_cert_chain(chain, key, password=b"")
+                self._context.load_cert_chain(chain, key, password=b"")
             except (ssl.SSLError, OSError) as error:
                 raise BadInput(
                     "invalid_setting",
@@ -44,10 +60,6 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
                     f" ({getattr(error, 'reason', None) or error}).",
                     param="tls_certificate",
                 ) from error
-        return context
-
-    def grpc_credentials(self) -> grpc.ServerCredentials:
-        return grpc.ssl_server_credentials([(self.key, self.certificate)])
 
 
 def read_server_tls(certificate: bytes, key: bytes) -> ServerTls | None:
@@ -56,6 +68,4 @@ def read_server_tls(certificate: bytes, key: bytes) -> ServerTls | None:
         return None
     if not certificate or not key:
         raise BadInput("invalid_setting", "tls_certificate and tls_key: give both or none.", param="tls_certificate")
-    tls = ServerTls(certificate=certificate, key=key)
-    tls.context()
-    return tls
+    return ServerTls(certificate=certificate, key=key)

@@ -84,6 +84,8 @@ class GrpcDialer:
         self._security = security
 
     async def dial(self, address: str) -> ClientCarrier:
+        if not self._security.may_cross(address.rpartition(":")[0]):
+            raise LinkDown("rejected", f"a link to {address} needs mutual TLS (--peer-authority) or --peer-insecure")
         channel = self._channel(address)
         try:
             await _connected(channel, address)

@@ -1,6 +1,7 @@
 """Who may open a peer link: whoever shows the cluster's token, or a certificate of the cluster's authority, or both.
 
-Without either, a peer link listens on loopback only: it carries every tenant's sessions and checks no user.
+A link carries every tenant's sessions and checks no user. Off loopback it is mutual TLS: a token alone would cross the
+network in plain text, and so would all words. Who encrypts the network below says so (`insecure`) and needs a token.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ TOKEN_BYTES_MIN: Final = 16
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
-class PeerSecurity(msgspec.Struct, frozen=True, kw_only=True):
+class PeerSecurity(msgspec.Struct, kw_only=True):
     """`token` is shared by the whole cluster. The three PEM texts belong together: mutual TLS under `authority`.
     `server_name`, if set, is the name that servers' certificates are checked against instead of the address."""
+
+    # Certificates change while the process runs (`renew`): links that begin from then on show the new ones.
 
     token: str = ""
     authority: bytes = b""
     certificate: bytes = b""
     key: bytes = b""
     server_name: str = ""
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         parts = (self.authority, self.certificate, self.key)
@@ -47,12 +51,22 @@ class PeerSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_address(self, host: str) -> None:
         """Raises BadInput when a server with this security must not listen there."""
-        if not self.token and not self.tls and not is_loopback(host):
+        if not self.may_cross(host):
             raise BadInput(
                 "invalid_setting",
-                f"A peer link on {host!r} needs a token or TLS: without either it listens on loopback only.",
+                f"peer_host = {host!r}: off loopback peer links are mutual TLS. Name the cluster's authority and this"
+                " process's certificate (--peer-authority, --peer-certificate, --peer-key); where the network below"
+                " encrypts already, give all members a token (SESSILE_PEER_TOKEN) and --peer-insecure.",
                 param="peer_host",
             )
+
+    def may_cross(self, host: str) -> bool:
+        """Whether a link may lead to or from that host."""
+        return self.tls or is_loopback(host) or (self.insecure and bool(self.token))
+
+    def renew(self, new: PeerSecurity) -> None:
+        """Takes over another one's certificates."""
+        self.authority, self.certificate, self.key = new.authority, new.certificate, new.key
 
     def metadata(self) -> Metadata:
         return ((TOKEN_HEADER, f"Bearer {self.token}"),) if self.token else ()
@@ -66,8 +80,14 @@ class PeerSecurity(msgspec.Struct, frozen=True, kw_only=True):
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        return grpc.ssl_server_credentials(
-            [(self.key, self.certificate)], root_certificates=self.authority, require_client_auth=True
+        """For the server's port, which looks at each handshake which certificate and authority are in force."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_pair(), self._server_pair, require_client_authentication=True
+        )
+
+    def _server_pair(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration(
+            [(self.key, self.certificate)], root_certificates=self.authority
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -14,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from actors.peer import frames as pf
 from actors.peer.client import Connector
-from actors.peer.links import LinkDown, LinkLimits
+from actors.peer.links import Carrier, LinkDown, LinkLimits
 from actors.peer.wire import Wire
 from actors.routing.router import Router
 from actors.routing.router_limits import RouterLimits
@@ -32,6 +34,8 @@ from tests.support.cluster.real import (
     real_cluster,
     say,
 )
+from transport.cli.security import certificate_watchers, peer_security
+from transport.cli.settings import Settings
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 
 HASTY = RouterLimits(patience_s=1.0)
@@ -234,12 +238,54 @@ async def test_mutual_tls_carries_a_turn_and_keeps_strangers_out() -> None:
                 await Connector(GrpcDialer(security), kind="gateway", name="g2")(made.replicas["r1"].member)
 
 
-async def test_without_token_or_tls_a_peer_link_listens_on_loopback_only() -> None:
+async def test_peers_take_new_certificates_without_a_restart(tmp_path: Path) -> None:
+    """A replica whose authority, certificate and key were replaced admits who has the new authority's certificates."""
+    before, after = certificate("cluster authority", None), certificate("next authority", None)
+    names = ("peer_authority", "peer_certificate", "peer_key")
+    files: dict[str, Any] = {name: str(tmp_path / name) for name in names}
+    settings = Settings(**files, peer_server_name="peer.sessile")
+
+    def write(security: PeerSecurity) -> None:
+        for name, text in zip(names, (security.authority, security.certificate, security.key), strict=True):
+            (tmp_path / name).write_bytes(text)
+
+    async def dial(security: PeerSecurity) -> None:
+        carrier = await GrpcDialer(security).dial(f"127.0.0.1:{port}")
+        await carrier.close()
+
+    async def accept(carrier: Carrier, _: str) -> None:
+        with suppress(LinkDown):
+            await carrier.receive()
+
+    write(mutual(before))
+    security = peer_security(settings)
+    server = PeerServer(accept, security=security)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        (watcher,) = certificate_watchers(settings, None, security)
+        await dial(mutual(before))
+        write(mutual(after))
+        assert await watcher.look()
+        await dial(mutual(after))
+        await dial(security)
+        with pytest.raises(LinkDown):
+            await dial(mutual(before))
+    finally:
+        await server.stop()
+
+
+async def test_a_link_off_loopback_is_not_dialled_in_plain_text() -> None:
+    """Its token would be read by whoever is on the way: it is not even sent."""
+    with pytest.raises(LinkDown, match="mutual TLS"):
+        await GrpcDialer(PeerSecurity(token=TOKEN)).dial("replica.invalid:7000")
+
+
+async def test_without_tls_a_peer_link_listens_on_loopback_only() -> None:
     async def accept(*_: object) -> None:
         raise AssertionError("nobody dials")
 
     server = PeerServer(accept, security=PeerSecurity())
-    with pytest.raises(BadInput, match="token or TLS"):
+    with pytest.raises(BadInput, match="mutual TLS"):
         await server.start("0.0.0.0", 0)
     port = await server.start("localhost", 0)
     twice = PeerServer(accept, security=PeerSecurity())

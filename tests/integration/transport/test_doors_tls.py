@@ -19,11 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 
 from sessions.model.errors import BadInput
 from tests.support.doors.assembly import assembled
-from transport.cli.security import tls_of
+from transport.cli.security import certificate_watchers, tls_of
 from transport.cli.settings import BadSetting, Settings
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
@@ -62,6 +63,7 @@ class Doors(NamedTuple):
     server: Server
     grpc: GrpcServer
     trust: ssl.SSLContext
+    tls: ServerTls
 
 
 @asynccontextmanager
@@ -73,7 +75,7 @@ async def doors() -> AsyncIterator[Doors]:
         grpc_server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0, tls=tls)
         assert await grpc_server.start()
         try:
-            yield Doors(server, grpc_server, ssl.create_default_context(cadata=CERTIFICATE.decode()))
+            yield Doors(server, grpc_server, ssl.create_default_context(cadata=CERTIFICATE.decode()), tls)
         finally:
             await grpc_server.stop()
             await server.stop()
@@ -135,3 +137,35 @@ def test_settings_name_files(tmp_path: Path) -> None:
     assert tls_of(Settings()) is None
     with pytest.raises(BadSetting, match="tls_key"):
         tls_of(Settings(tls_certificate=str(tmp_path / "c.pem"), tls_key=str(tmp_path / "none.pem")))
+
+
+async def served(open_: Doors) -> list[bytes]:
+    """The certificates that a new connection sees: at HTTPS and at gRPC."""
+    ports = (open_.server.port, open_.grpc.port)
+    return [(await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))).encode() for port in ports]
+
+
+async def test_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
+    """New connections see it, one that is open goes on; a pair that does not fit changes nothing."""
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    certificate.write_bytes(CERTIFICATE), key.write_bytes(KEY)
+    settings = Settings(tls_certificate=str(certificate), tls_key=str(key))
+    new_certificate, new_key = a_pair()
+    async with doors() as open_:
+        (watcher,) = certificate_watchers(settings, open_.tls)
+        assert await served(open_) == [CERTIFICATE] * 2
+        async with httpx.AsyncClient(verify=open_.trust) as client:
+            assert (await client.get(f"{open_.server.url}/v1/sessions")).status_code == 200
+            certificate.write_bytes(new_certificate)
+            with capture_logs() as logs:
+                assert not await watcher.look(), "its key is not there yet"
+            assert logs[0]["event"] == "tls_certificate_refused"
+            assert await served(open_) == [CERTIFICATE] * 2
+            key.write_bytes(new_key)
+            assert await watcher.look()
+            assert await served(open_) == [new_certificate] * 2
+            assert (await client.get(f"{open_.server.url}/v1/sessions")).status_code == 200, "the connection stays"
+        trusted = grpc.ssl_channel_credentials(new_certificate)
+        async with grpc.aio.secure_channel(open_.grpc.address, trusted) as channel:
+            await SessionsStub(channel).List(pb.ListRequest())
+        assert not await watcher.look()

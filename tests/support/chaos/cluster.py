@@ -9,6 +9,7 @@ loop of whoever uses this module. Nothing outlives `chaos_cluster`.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import sys
@@ -29,6 +30,7 @@ from tests.support.cluster.directories import free_port
 from tests.support.stores.postgres_server import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[3]
+TOKEN: Final = {"SESSILE_PEER_TOKEN": "the chaos runs' own"}
 PATIENCE_S: Final = 60.0
 READY: Final = ("Sessile is ready: ", "Replica is ready: ")
 SIMULATED: Final = ("--engine", "sim", "--sim-answer-tokens", "0", "--slots", "64")
@@ -54,7 +56,9 @@ class Member:
     async def run(self, command: list[str], log: Path) -> None:
         """Starts the process; returns when it has said that it is ready."""
         with log.open("ab") as errors:
-            self.process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=errors)
+            self.process = await asyncio.create_subprocess_exec(
+                *command, cwd=ROOT, env=os.environ | TOKEN, stdout=PIPE, stderr=errors
+            )
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
             while line := (await self.process.stdout.readline()).decode():
@@ -122,7 +126,7 @@ class ChaosCluster:
         if before is not None:
             await before.end()
         member = self.members[name] = Member(name, role)
-        command = [self._python, "app.py", role, "--name", name, "--peer-token", "the chaos runs' own"]
+        command = [self._python, "app.py", role, "--name", name]
         directory, journal = self.valkey.url, self.postgres.dsn
         if self._proxied:
             member.directory = await self._proxy(("127.0.0.1", self.valkey.port))

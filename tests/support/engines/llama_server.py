@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 

@@ -152,7 +152,8 @@ async def rounds(
         (folder / "prices.toml").write_text(PRICES)
         stream, consumer = stream_of(kafka, folder, stack)
         flags = ["--engine", "sim", "--slots", "8", "--sim-tokens-per-s", "100", "--sim-answer-tokens", "40"]
-        flags += ["--prices", str(folder / "prices.toml"), "--usage-stream", stream]
+        (folder / "usage-stream").write_text(stream)  # its password is for no command line
+        flags += ["--prices", str(folder / "prices.toml"), "--usage-stream-file", str(folder / "usage-stream")]
         server = ServerProcess(*flags, data=str(folder / "data"))
         server.start()
         consuming = asyncio.create_task(consumer.run())

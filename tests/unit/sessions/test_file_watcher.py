@@ -95,3 +95,21 @@ async def test_the_loop_goes_on_while_a_file_is_read_and_a_change_meanwhile_is_n
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_a_change_of_a_file_beside_it_is_a_change_of_it(path: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    taken: list[str] = []
+    key.write_text("k1")
+
+    async def take(text: str) -> None:
+        taken.append(text)
+
+    watcher = FileWatcher(
+        path, lambda _: path.read_text() + key.read_text(), take, what="pair", refused=(ValueError,), beside=[key]
+    )
+    assert watcher.first() == "onek1" and not await watcher.look()
+    key.write_text("another")
+    assert await watcher.look() and taken == ["oneanother"]
+    key.unlink()
+    assert not await watcher.look() and taken == ["oneanother"]

@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from inference.kv import staging as staging_module
-from inference.kv.staging import StagingFolder, remove_abandoned
+from inference.kv.staging import PREFIX, StagingFolder
+from inference.private_folder import remove_abandoned
 from sessions.model.errors import BadInput
 
 
@@ -18,7 +19,7 @@ def test_a_staging_folder_is_private_and_goes_with_its_owner(tmp_path: Path) -> 
     folder = StagingFolder(tmp_path)
     assert folder.path.stat().st_mode & 0o077 == 0
     (folder.path / "kv").write_bytes(b"secret")
-    assert remove_abandoned(tmp_path) == 0  # its owner lives
+    assert remove_abandoned(tmp_path, PREFIX) == 0  # its owner lives
     other = StagingFolder(tmp_path)
     assert folder.path.exists() and other.path != folder.path
     other.close()

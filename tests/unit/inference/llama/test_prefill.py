@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from inference.http_client import HttpClient
 from inference.llama.completion import LlamaCompletion
-from inference.llama.http import HttpClient
 from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import SchemaProbe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,27 @@ def test_a_step_computes_few_tokens_on_a_cpu_and_many_on_a_gpu(set_to: int, gpu_
 class FakeServer:
     """Takes the handlers of signals over, as llama.cpp does, and listens."""
 
-    listening_address = "http://127.0.0.1:4321"
-
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
+        self.listening_address = f"unix://{parameters.hostnames[0]}"
 
 
-async def test_it_listens_on_loopback_and_the_windows_of_all_slots_fit(
+async def test_it_listens_in_a_private_folder_and_the_windows_of_all_slots_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(xllamacpp, "Server", FakeServer)
     before = signal.getsignal(signal.SIGTERM)
     server = LlamaServer(OPTIONS, 512, tmp_path)
     http = await server.start()
-    assert (http.host, http.port) == ("127.0.0.1", 4321)
+    (path,) = server._parameters.hostnames
+    folder = Path(path).parent
+    assert http.socket_path == path and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert server._parameters.cors_origins == ""
     assert signal.getsignal(signal.SIGTERM) is before
     assert server._parameters.n_ctx == 3 * 512 and not server._parameters.ctx_shift
     await server.stop()
     await server.stop()
+    assert not folder.exists()
 
 
 async def test_a_model_that_llama_cpp_refuses_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,3 +58,16 @@ async def test_a_model_that_llama_cpp_refuses_is_unavailable(monkeypatch: pytest
     with pytest.raises(Unavailable) as refused:
         await asyncio.wait_for(LlamaServer(OPTIONS, 512, tmp_path).start(), 10)
     assert refused.value.code == "model_not_loaded"
+
+
+async def test_a_build_that_listens_elsewhere_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class OnAPort(FakeServer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters)
+            self.listening_address = "http://127.0.0.1:4321"
+
+    monkeypatch.setattr(xllamacpp, "Server", OnAPort)
+    server = LlamaServer(OPTIONS, 512, tmp_path)
+    with pytest.raises(Unavailable, match="4321"):
+        await server.start()
+    assert not Path(server._parameters.hostnames[0]).parent.exists()

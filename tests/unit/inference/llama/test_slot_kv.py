@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 from inference.llama.slot_kv import SlotKv, bytes_per_token, read_tokens
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from inference.chat_template import CHATML, ChatTemplate
-from inference.llama.http import HttpClient
+from inference.http_client import HttpClient
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import ByteFragments, Vocabulary
 from sessions.model.errors import Internal

@@ -39,6 +39,12 @@ OWN = {
     "keys revoke": {"--url", "--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},
     "audit verify": {"--tenant", "--anchor", "--url", "--json"},
+    "encryption status": {"--url", "--json"},
+    "encryption rotate": {"--tenant", "--url", "--json"},
+    "encryption rewrap": {"--url", "--json"},
+    "encryption stop": {"--url", "--json"},
+    "encryption resume": {"--url", "--json"},
+    "encryption destroy": {"--tenant", "--url", "--json"},
     "users export": {"--tenant", "--reason", "--url", "--out"},
     "users erase": {"--tenant", "--reason", "--url", "--wait", "--json"},
 }
@@ -88,7 +94,8 @@ def test_help_shows_the_options_of_a_command_in_groups_and_no_others(
         flag = each.split()[0]
         if flag in shown:
             field = FIELDS[flag.removeprefix("--").replace("-", "_")]
-            assert f"{flag} {field.metadata['metavar'] or 'CHOICE'}" in each
+            value = "" if field.default is False else f" {field.metadata['metavar'] or 'CHOICE'}"
+            assert f"{flag}{value} " in each.replace("\n", " ")
             assert ("[default:" in each) == (field.default not in ("", ())), each
 
 
@@ -231,3 +238,12 @@ def test_a_program_has_one_version() -> None:
     (version,) = re.findall(r'^VERSION = "(.*)"$', app, re.MULTILINE)
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
     assert commands.PROGRAM == "./sessile"
+
+
+def test_a_switch_takes_no_value() -> None:
+    """What follows it on the command line is the next option."""
+    directory = ("--directory", "redis://127.0.0.1:6379")
+    parsed = parse(["replicas", "--peer-insecure", *directory], {}, "0")
+    assert parsed is not None and parsed.settings.peer_insecure and parsed.settings.directory == directory[1]
+    parsed = parse(["replicas", *directory], {}, "0")
+    assert parsed is not None and not parsed.settings.peer_insecure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transport.cli.settings import BadSetting, Settings, allowed, read_settings
+from transport.cli.settings import BadSetting, Settings, allowed, read_settings, secrets_in
 
 
 def test_flags_go_before_variables_and_variables_before_the_file(tmp_path: Path) -> None:
@@ -70,3 +70,60 @@ def test_every_default_is_allowed() -> None:
         default = each.default
         text = ",".join(default) if isinstance(default, tuple) else str(default)
         assert getattr(read_settings({each.name: text}, {}, None), each.name) == default, allowed(each.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("peer_token", "a-token-of-the-cluster"),
+        ("api_key", "sk-sessile-a-b"),
+        ("journal", "postgresql://ana:secret@db/sessile"),
+        ("journal", "postgresql://db/sessile?user=ana&password=secret"),
+        ("directory", "redis://:secret@h:6379"),
+        ("kv_redis", "rediss://u:secret@h/0"),
+        ("usage_stream", "redis://:secret@h/0?stream=s"),
+        ("otlp", "https://u:secret@h"),
+    ],
+)
+def test_a_secret_is_taken_from_anywhere_but_the_command_line(name: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"--.*-file FILE.*SESSILE_") as refused:
+        read_settings({name: value}, {}, None)
+    assert "secret" not in str(refused.value).replace("no secret", "") and value not in str(refused.value)
+    file = tmp_path / "secret"
+    file.write_text(f"{value}\n")
+    for read in (
+        read_settings({f"{name}_file": str(file)}, {}, None),
+        read_settings({}, {f"SESSILE_{name.upper()}": value}, None),
+        read_settings({}, {f"SESSILE_{name.upper()}_FILE": str(file)}, None),
+    ):
+        assert getattr(read, name) == value and secrets_in(read)
+
+
+def test_an_address_without_a_password_may_be_a_flag() -> None:
+    flags = {"journal": "postgresql://ana@h/db", "directory": "redis://h:6379", "kv_redis": "unix:///run/v.sock"}
+    assert secrets_in(read_settings(flags, {}, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "sentence"),
+    [
+        (None, {}, "No such file"),
+        (" \n", {}, "nothing in it"),
+        ("a", {"SESSILE_PEER_TOKEN": "b"}, "one of the two"),
+    ],
+)
+def test_a_file_without_a_secret_is_refused(
+    text: str | None, variables: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "token").write_text(text)
+    with pytest.raises(BadSetting, match=f"peer_token.*{sentence}"):
+        read_settings({"peer_token_file": str(tmp_path / "token")}, variables, None)
+
+
+@pytest.mark.parametrize("value", [True, "true", "1", "True"])
+def test_a_switch_is_a_flag_without_a_value_and_a_word_elsewhere(value: bool | str) -> None:
+    assert read_settings({"peer_insecure": value}, {}, None).peer_insecure
+    assert not Settings().peer_insecure
+    with pytest.raises(BadSetting, match=r"peer_insecure = 'perhaps': expected true \| false"):
+        read_settings({}, {"SESSILE_PEER_INSECURE": "perhaps"}, None)

@@ -32,6 +32,8 @@ def test_only_who_shows_the_token_is_admitted() -> None:
 
 def test_without_either_it_listens_on_loopback_only() -> None:
     PeerSecurity().check_address("127.0.0.1")
-    PeerSecurity(token=TOKEN).check_address("0.0.0.0")
-    with pytest.raises(BadInput):
-        PeerSecurity().check_address("0.0.0.0")
+    for plain in (PeerSecurity(), PeerSecurity(token=TOKEN), PeerSecurity(insecure=True)):
+        with pytest.raises(BadInput, match=r"--peer-authority.*--peer-insecure"):
+            plain.check_address("0.0.0.0")
+    PeerSecurity(token=TOKEN, insecure=True).check_address("0.0.0.0")
+    PeerSecurity(authority=b"a", certificate=b"c", key=b"k").check_address("0.0.0.0")

@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 client for one server on loopback: a connection per request, bodies as bytes, SSE as events.
+"""A lean HTTP/1.1 client for one server, over TCP or a unix socket: a connection per request, SSE as events.
 
 llama-server closes the connection of every stream by itself, so connections are not kept. What this is for is the
 cost per token: parsing is httptools', events are split without decoding, and one wake-up may deliver many.
@@ -10,6 +10,7 @@ Errors: Unavailable when the server cannot be reached or cuts an answer short. H
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ import httptools
 
 from sessions.model.errors import Unavailable
 
+_ROOM_S = 0.02  # between two looks whether a server that is behind has taken a connection
+_ROOM_LOOKS = 500
 _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
 
 
@@ -137,13 +140,27 @@ class HttpClient:
     """Speaks to one address. Holds no connection between calls."""
 
     def __init__(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        socket_path: str = "",
+        tls: ssl.SSLContext | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` go with every request; they are the caller's to have checked."""
-        self.host = host
-        self.port = port
+        """`headers` go with every request; they are the caller's to have checked. With `socket_path`, connections go to
+        that unix socket, and host and port stand in requests alone."""
+        self.socket_path = socket_path
+        self._host = host
+        self._port = port
+        self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._tls = tls
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+
+    @classmethod
+    def unix(cls, socket_path: str) -> HttpClient:
+        """Speaks to a server on a unix socket."""
+        return cls("localhost", 80, socket_path=socket_path)
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """(status, body) of a short answer."""
@@ -173,18 +190,40 @@ class HttpClient:
 
     async def _send(self, method: str, path: str, body: bytes, *, events: bool) -> _Exchange:
         head = (
-            f"{method} {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\nconnection: close\r\n"
+            f"{method} {path} HTTP/1.1\r\nhost: {self._authority}\r\nconnection: close\r\n"
             f"content-type: application/json\r\n{self._headers}content-length: {len(body)}\r\n\r\n"
         )
         exchange = _Exchange(head.encode() + body, events=events)
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().create_connection(lambda: exchange, self.host, self.port, ssl=self._tls)
+            if self.socket_path:
+                await loop.create_unix_connection(lambda: exchange, sock=await _connected(self.socket_path))
+            else:
+                await loop.create_connection(lambda: exchange, self._host, self._port, ssl=self._tls)
         except OSError as exc:
             raise _unavailable() from exc
         except BaseException:
             exchange.abort()
             raise
         return exchange
+
+
+async def _connected(path: str) -> socket.socket:
+    """A unix socket that is connected. Where TCP would wait for a server that is slow to accept, a unix socket fails at
+    once, and an event loop takes that for an error (uvloop) or for a connection (asyncio). Raises OSError."""
+    for _ in range(_ROOM_LOOKS):
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.setblocking(False)
+            connection.connect(path)
+            return connection
+        except BlockingIOError:
+            connection.close()
+            await asyncio.sleep(_ROOM_S)
+        except BaseException:
+            connection.close()
+            raise
+    raise TimeoutError(f"{path}: no room for a connection")
 
 
 def _unavailable() -> Unavailable:
