@@ -61,6 +61,8 @@ from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
+from transport.auth.client_addresses import TrustedProxies
+from transport.auth.connection_shares import ShareLimits
 from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
@@ -72,7 +74,7 @@ from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
-from transport.http.server import Server
+from transport.http.server import Server, ServerLimits
 from transport.http.tls import ServerTls
 from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
@@ -230,7 +232,13 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
-    server = Server(gateway, host=host, port=port, readiness=readiness, exposition=exposition, tls=tls)
+    shares = ShareLimits(
+        plain_per_address=settings.plain_per_address,
+        unauthenticated_per_address=settings.unauthenticated_per_address,
+        per_principal=settings.connections_per_principal,
+    )
+    limits = ServerLimits(shares=shares)
+    server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
     from transport.grpc_api.server import GrpcServer
@@ -571,7 +579,7 @@ async def open_credentials(
         ring=api_keys if demanded else None,
         tokens=tokens,
         tickets=tickets,
-        origins=OriginPolicy(settings.origins),
+        origins=OriginPolicy(settings.origins, proxies=TrustedProxies(settings.trusted_proxies)),
     )
     kept_up_to_date = ([api_keys.run()] if demanded else []) + ([tokens.run()] if tokens is not None else [])
     async with background_tasks(*kept_up_to_date):

@@ -192,9 +192,12 @@ class SessionsService(made.SessionsServicer):
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             yield
 
+    def _client(self, context: Context) -> str | None:
+        return self._gateway.access.origins.proxies.client(_address(context), _metadata(context, "x-forwarded-for"))
+
     def _principal(self, context: Context) -> Principal:
         principal = self._gateway.access.authenticate(
-            bearer(_metadata(context, "authorization")), _address(context), with_body=True
+            bearer(_metadata(context, "authorization")), self._client(context), with_body=True
         )
         users = _metadata(context, USER_HEADER)
         return acting_for(principal, users[0] if len(users) == 1 else "" if users else None)
@@ -239,7 +242,7 @@ class DecodedStream:
 
 
 def _address(context: Context) -> str | None:
-    """The caller's, of what gRPC says: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:...`."""
+    """The peer's address, of what gRPC says: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:...`."""
     kind, _, rest = str(context.peer()).partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]")
     return host if kind in ("ipv4", "ipv6") else None

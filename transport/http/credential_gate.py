@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import Principal
 from transport.auth.authenticator import Authenticator
+from transport.auth.connection_shares import PLACE, Place
 from transport.http.middleware import App, Receive, Scope, Send
 from transport.websocket.handshake import bearer
 
@@ -36,8 +37,14 @@ class CredentialGate:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             try:
-                if not self.access.open and _needs_credential(scope):
-                    scope["state"]["principal"] = authenticate(self.access, headers, scope)
+                place: Place | None = scope["state"].get(PLACE)
+                if self.access.open:
+                    if place is not None:
+                        place.authenticated(None)
+                elif _needs_credential(scope):
+                    principal = scope["state"]["principal"] = authenticate(self.access, headers, scope)
+                    if place is not None:
+                        place.authenticated(principal)
                 encoding = headers.get("content-encoding", "identity").strip().lower()
                 if encoding not in ("", "identity"):
                     raise BadInput(
@@ -63,7 +70,6 @@ def authenticate(access: Authenticator, headers: Headers, scope: Scope) -> Princ
     for a foreign page."""
     access.origins.check_origin(headers.get("origin"), headers.get("host"))
     client = scope.get("client")
+    address = access.origins.proxies.client(None if client is None else client[0], headers.getlist("x-forwarded-for"))
     with_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    return access.authenticate(
-        bearer(headers.getlist("authorization")), None if client is None else client[0], with_body=with_body
-    )
+    return access.authenticate(bearer(headers.getlist("authorization")), address, with_body=with_body)

@@ -31,6 +31,7 @@ from websockets.protocol import OPEN, SERVER, Protocol
 from sessions.model.commands import ClientCommand
 from sessions.model.errors import Internal, Limited, SessileError
 from sessions.model.types import Principal
+from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
 from transport.protocol.connection import (
     Action,
@@ -64,6 +65,7 @@ class ConnectionHost(typing.Protocol):
     limits: ConnectionLimits
     loop: asyncio.AbstractEventLoop
     wheel: TimerWheel
+    shares: ConnectionShares
 
     @property
     def over_limit(self) -> bool: ...
@@ -87,6 +89,8 @@ class WebSocketConnection(asyncio.Protocol):
     _channel: ReaderSet | None = None
     _principal: Principal | None = None
     _unwatch: Callable[[], None] | None = None
+    _place: Place | None = None  # where there are keys
+    _client: str | None = None  # its address, where a proxy of ours says it
     _out: list[bytes] = field(default_factory=list)
     _scheduled: bool = False
     _paused: bool = False
@@ -111,6 +115,9 @@ class WebSocketConnection(asyncio.Protocol):
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
+        if self._place is not None:
+            self._place.close()
+            self._place = None
         self._out.clear()
         self._unread = self._message = None
         retire(self._ws)
@@ -221,6 +228,8 @@ class WebSocketConnection(asyncio.Protocol):
             try:
                 credential = hello_credential(data, core.encoding)
                 self._principal = access.authenticate(credential, self._address(), with_body=True)
+                if self._place is not None:
+                    self._place.authenticated(self._principal)
             except SessileError as error:
                 for action in core.refuse(error, now):
                     self._carry_out(action, now)
@@ -260,9 +269,16 @@ class WebSocketConnection(asyncio.Protocol):
                 shared.gateway.count("connections_refused")
                 raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
             shared.gateway.check_connection_rate()
-            response, agreed = shake_hands(ws, request, shared.gateway.access, self._address())
+            access, peer = shared.gateway.access, self._address()
+            client = access.origins.proxies.client(peer, request.headers.get_all("X-Forwarded-For"))
+            self._client = None if client == peer else client
+            if not access.open:
+                self._place = shared.shares.open(client, plain=False)
+            response, agreed = shake_hands(ws, request, access, client)
+            if agreed is not None and agreed.principal is not None and self._place is not None:
+                self._place.authenticated(agreed.principal)
         except SessileError as error:
-            response = refusal(ws, error)
+            response, agreed = refusal(ws, error), None
         if agreed is None or agreed.ticket is None:
             self._answer_handshake(ws, response, agreed)
             return
@@ -275,8 +291,10 @@ class WebSocketConnection(asyncio.Protocol):
         whose: AgreedHandshake | None = None
         try:
             whose = await redeem_ticket(agreed, self._shared.gateway.access, self._address())
+            if self._place is not None and whose.principal is not None:
+                self._place.authenticated(whose.principal)
         except SessileError as error:
-            response = refusal(ws, error)
+            response, whose = refusal(ws, error), None
         except BaseException:
             self._transport.abort()  # the gateway ends, or a bug of ours: it would wait for ever
             raise
@@ -361,6 +379,8 @@ class WebSocketConnection(asyncio.Protocol):
                 self._carry_out(action, now)
 
     def _address(self) -> str | None:
+        if self._client is not None:
+            return self._client
         peer = self._transport.get_extra_info("peername")
         return peer[0] if isinstance(peer, tuple) else None
 
