@@ -52,7 +52,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -285,7 +285,7 @@ async def serve(settings: Settings) -> int:
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         running(stores, engine),
-        open_limits(settings.limits, "", store.tallies) as limited,
+        open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
@@ -592,14 +592,26 @@ class LimitServices(NamedTuple):
     settler: Settler  # for a replica
 
 
+def default_limits(settings: Settings) -> Limits | None:
+    """What a server that demands keys lets each take where no file says so: it is open to strangers. A cluster names a
+    file, since its gateways and replicas must have the same."""
+    if settings.auth != "keys" and not settings.keys and not settings.issuers:
+        return None
+    if not settings.limits:
+        log.info("limits_defaulted", hint="name a file with --limits; an empty one lifts them")
+    return DEFAULT_LIMITS
+
+
 @contextlib.asynccontextmanager
-async def open_limits(file: str, directory: str, journal: Tallies) -> AsyncIterator[LimitServices | None]:
+async def open_limits(
+    file: str, directory: str, journal: Tallies, *, default: Limits | None = None
+) -> AsyncIterator[LimitServices | None]:
     """The limits file, watched, and who counts: this process's memory, or with a directory the cluster's Valkey. None
-    without a file. Raises BadSetting, BadInput for a file or an address that is wrong."""
-    if not file:
+    without a file and a `default` for that. Raises BadSetting, BadInput for a file or an address that is wrong."""
+    if not file and default is None:
         yield None
         return
-    limits = limits_file(file)
+    limits = limits_file(file, default)
     async with contextlib.AsyncExitStack() as stack:
         limiter: Limiter = MemoryLimiter(monotonic_ms)
         if directory:
