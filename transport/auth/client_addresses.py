@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from sessions.model.errors import BadInput
 
@@ -27,7 +28,7 @@ class TrustedProxies:
             raise BadInput("invalid_setting", f"trusted_proxies: {error}", param="trusted_proxies") from error
 
     def __contains__(self, address: str | None) -> bool:
-        parsed = _parsed(address or "")
+        parsed = _parsed(address or "") if self._networks else None
         return parsed is not None and any(parsed in network for network in self._networks)
 
     def client(self, peer: str | None, forwarded: Sequence[str]) -> str | None:
@@ -45,6 +46,7 @@ class TrustedProxies:
         return nearest
 
 
+@lru_cache(maxsize=4096)
 def address_group(address: str | None) -> str:
     """What an address is counted by: itself, for IPv6 its /64, which is what one customer has."""
     parsed = _parsed(address or "")
