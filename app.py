@@ -55,7 +55,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import HoldsKV, Limiter, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -64,6 +64,8 @@ from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
+from transport.auth.client_addresses import TrustedProxies
+from transport.auth.connection_shares import ShareLimits
 from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
@@ -75,7 +77,7 @@ from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
-from transport.http.server import Server
+from transport.http.server import Server, ServerLimits
 from transport.http.tls import ServerTls
 from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
@@ -236,7 +238,13 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
-    server = Server(gateway, host=host, port=port, readiness=readiness, exposition=exposition, tls=tls)
+    shares = ShareLimits(
+        plain_per_address=settings.plain_per_address,
+        unauthenticated_per_address=settings.unauthenticated_per_address,
+        per_principal=settings.connections_per_principal,
+    )
+    limits = ServerLimits(shares=shares)
+    server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
     from transport.grpc_api.server import GrpcServer
@@ -283,7 +291,7 @@ async def serve(settings: Settings) -> int:
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         running(stores, engine),
-        open_limits(settings.limits, "", store.tallies) as limited,
+        open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
@@ -583,7 +591,7 @@ async def open_credentials(
         ring=api_keys if demanded else None,
         tokens=tokens,
         tickets=tickets,
-        origins=OriginPolicy(settings.origins),
+        origins=OriginPolicy(settings.origins, proxies=TrustedProxies(settings.trusted_proxies)),
     )
     kept_up_to_date = ([api_keys.run()] if demanded else []) + ([tokens.run()] if tokens is not None else [])
     async with background_tasks(*kept_up_to_date):
@@ -596,14 +604,26 @@ class LimitServices(NamedTuple):
     settler: Settler  # for a replica
 
 
+def default_limits(settings: Settings) -> Limits | None:
+    """What a server that demands keys lets each take where no file says so: it is open to strangers. A cluster names a
+    file, since its gateways and replicas must have the same."""
+    if settings.auth != "keys" and not settings.keys and not settings.issuers:
+        return None
+    if not settings.limits:
+        log.info("limits_defaulted", hint="name a file with --limits; an empty one lifts them")
+    return DEFAULT_LIMITS
+
+
 @contextlib.asynccontextmanager
-async def open_limits(file: str, directory: str, journal: Tallies) -> AsyncIterator[LimitServices | None]:
+async def open_limits(
+    file: str, directory: str, journal: Tallies, *, default: Limits | None = None
+) -> AsyncIterator[LimitServices | None]:
     """The limits file, watched, and who counts: this process's memory, or with a directory the cluster's Valkey. None
-    without a file. Raises BadSetting, BadInput for a file or an address that is wrong."""
-    if not file:
+    without a file and a `default` for that. Raises BadSetting, BadInput for a file or an address that is wrong."""
+    if not file and default is None:
         yield None
         return
-    limits = limits_file(file)
+    limits = limits_file(file, default)
     async with contextlib.AsyncExitStack() as stack:
         limiter: Limiter = MemoryLimiter(monotonic_ms)
         if directory:

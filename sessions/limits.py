@@ -61,6 +61,7 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weight: Annotated[float, Meta(gt=0, le=1_000)] = 1.0  # of its share of an engine
     priority: Annotated[int, Meta(ge=0, le=9)] = 5  # smaller is served earlier, whatever the shares
     user: Ceilings = Ceilings()
+    key_requests_per_minute: Count | None = None  # of one key, all users together that it speaks for; at each gateway
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -123,6 +124,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def of(self, tenant: TenantId) -> TenantLimits:
         return self.tenants.get(tenant, self.default)
+
+
+DEFAULT_LIMITS: Final = Limits(
+    default=TenantLimits(
+        requests_per_minute=3_000,
+        tokens_per_minute=5_000_000,
+        concurrent_turns=256,
+        sessions=100_000,
+        user=Ceilings(requests_per_minute=300, tokens_per_minute=1_000_000, concurrent_turns=32, sessions=10_000),
+        key_requests_per_minute=1_500,
+    )
+)
+"""What holds where keys are demanded and no file says otherwise."""
 
 
 def user_scope(principal: Principal) -> str:

@@ -60,6 +60,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ),
     ErrorRow(410, "NOT_FOUND"): "session_deleted",
     ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large",
+    ErrorRow(415, "INVALID_ARGUMENT"): "unsupported_content_encoding",
     ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions",
     ErrorRow(500, "INTERNAL"): "tool_call_invalid",
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",

@@ -23,6 +23,7 @@ from typing import Final
 import structlog
 
 from sessions.limits import (
+    Bucket,
     BucketLevel,
     Ceilings,
     Demand,
@@ -39,6 +40,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.model.request import Request
 from sessions.model.types import ResponseId, TenantId
+from transport.auth.authenticator import TOKEN_PREFIX
 from transport.websocket.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -97,6 +99,7 @@ class Quotas:
     tallies: Tallies
     clock: Callable[[], float]
     counters: Counter[str] = field(default_factory=Counter)  # of the gateway that has these quotas
+    _key_buckets: OrderedDict[tuple[TenantId, str], Bucket] = field(default_factory=OrderedDict)
     _pace: ConnectionRate = field(default_factory=ConnectionRate)
     _tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = field(default_factory=OrderedDict)
 
@@ -120,8 +123,11 @@ class Quotas:
         tenant = self.limits().of(principal.tenant)
         text_bytes = begins(command)
         await self._check_room(request, text_bytes, tenant, tenant.user)
+        bucket = None if text_bytes is None else await self._key_bucket(request, tenant)
         demand = self._demand(request, text_bytes, tenant, tenant.user)
         if demand is None:
+            if bucket is not None:
+                bucket.take(1)
             return await execute(request)
         grant = await self.limiter.reserve(demand)
         rate_limits = RATE_LIMIT_STATE.get()
@@ -130,6 +136,8 @@ class Quotas:
         if grant.refusal is not None:
             self.counters[f"limited_{grant.refusal.what}"] += 1
             raise _limited(grant.refusal)
+        if bucket is not None:
+            bucket.take(1)
         try:
             ok = await execute(request)
         except Unavailable:
@@ -164,6 +172,34 @@ class Quotas:
             user_ceilings=user,
             hold_ms=round(limits.reservation_s * 1000),
         )
+
+    # -- what a key takes for all its users ------------------------------------------------------------------------
+
+    async def _key_bucket(self, request: Request, tenant: TenantLimits) -> Bucket | None:
+        """The requests of one key as a whole: names of users that it makes up are no allowances without end. None where
+        that is not limited. Raises Limited where it has none left."""
+        ceiling, principal = tenant.key_requests_per_minute, request.principal
+        if ceiling is None or principal.key_id.startswith(TOKEN_PREFIX):
+            return None  # an issuer's tokens have no key in common
+        now_ms, name = self.clock() * 1000, (principal.tenant, principal.key_id)
+        bucket = self._key_buckets.get(name)
+        if bucket is None:
+            bucket = self._key_buckets[name] = Bucket(ceiling, now_ms)
+            if len(self._key_buckets) > TALLIES_MAX:
+                self._key_buckets.popitem(last=False)
+        self._key_buckets.move_to_end(name)
+        bucket.look(ceiling, now_ms)
+        if wait_ms := bucket.wait_ms(1):
+            if await self.tallies.find_command(request.key, principal.id, request.command.id) is not None:
+                return None  # a repeat gets its answer again
+            self.counters["limited_key_requests_per_minute"] += 1
+            raise Limited(
+                "rate_limited",
+                f"This key may have {ceiling} requests per minute. Come again in {wait_ms / 1000:.1f} s.",
+                param="key_requests_per_minute",
+                retry_after_ms=wait_ms,
+            )
+        return bucket
 
     # -- what is stored ---------------------------------------------------------------------------------------------
 

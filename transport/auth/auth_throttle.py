@@ -9,7 +9,6 @@ let one user of a shared address (an office, a proxy) lock out the rest. What is
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 import msgspec
 
 from sessions.model.errors import Limited
+from transport.auth.client_addresses import address_group
 
 
 class AuthThrottleLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class AuthThrottle:
 
     def check(self, address: str | None) -> None:
         """Raises Limited for an address that has been wrong too often."""
-        wait_s = self._wait_s(_name(address))
+        wait_s = self._wait_s(address_group(address))
         if wait_s > 0:
             raise Limited(
                 "rate_limited", "Too many wrong keys from this address.", retry_after_ms=round(wait_s * 1000) + 1
@@ -43,7 +43,7 @@ class AuthThrottle:
 
     def failed(self, address: str | None) -> None:
         """Counts a failure. Raises Limited where it was one too many."""
-        name = _name(address)
+        name = address_group(address)
         self.check(address)
         spent = self._now(name) + 1
         self._spent[name] = (spent, self._clock())
@@ -57,15 +57,3 @@ class AuthThrottle:
 
     def _wait_s(self, name: str) -> float:
         return max(0.0, self._now(name) + 1 - self._limits.failures) * self._limits.refill_s
-
-
-def _name(address: str | None) -> str:
-    try:
-        parsed = ipaddress.ip_address(address or "")
-    except ValueError:
-        return address or ""
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.IPv6Network((parsed, 64), strict=False))
-    return str(parsed)

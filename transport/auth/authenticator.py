@@ -92,12 +92,17 @@ class Authenticator(KeyListener):
         tokens = self._tokens is not None and self._tokens.names(tenant)
         return tokens or any(key.tenant == tenant for key in self._keys.values())
 
-    def authenticate(self, credential: str | None, address: str | None = None) -> Principal:
+    def authenticate(self, credential: str | None, address: str | None = None, *, with_body: bool = False) -> Principal:
         """The principal of a credential that came from `address`. Raises Unauthorized, which does not say whether a key
-        exists; Limited where this address has been wrong too often; Unavailable where nothing can be checked."""
+        exists; Limited where this address has been wrong too often; Unavailable where nothing can be checked.
+
+        A body without any credential counts as a wrong key: an empty question (a page that looks whether it needs
+        one) does not."""
         if self.open:
             return LOCAL_PRINCIPAL
         if credential is None:
+            if with_body:
+                self._throttle.failed(address)
             raise Unauthorized("unauthorized", "A key is needed: send it as a Bearer token or in hello.")
         try:
             return self._principal_of(credential, address)

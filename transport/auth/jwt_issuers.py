@@ -2,8 +2,9 @@
 
 A token is looked at in this order, and the first thing that is wrong ends it: its issuer is one of ours; its algorithm
 is on that issuer's list (asymmetric ones only: an issuer's public key never becomes an HMAC secret, and `none` is no
-algorithm); its `kid` names a key of the issuer's set, made for that algorithm; signature, `exp`, `nbf`, `iat`, `aud`,
-`iss`; then its claims say tenant, user, authority and scopes, within what the configuration allows this issuer to say.
+algorithm); its `typ`, where it has one, is that of an access token; its `kid` names a key of the issuer's set, made for
+that algorithm; signature, `exp`, `nbf`, `iat`, `aud`, `iss`; then its claims say tenant, user, authority and scopes,
+within what the configuration allows this issuer to say.
 
 What was checked is remembered by digest until the token ends or the issuer's keys change. A key set is read again every
 `refresh_s`, and at once (at most every `UNKNOWN_KID_S`) when a token names a key that is not in it: its bearer is asked
@@ -34,6 +35,7 @@ from sessions.model.api_keys import check_name
 from sessions.model.errors import BadInput, Unauthorized, Unavailable
 from sessions.model.types import DEFAULT_SCOPES, SCOPES, Authority, Principal, Scope, TenantId, UnixMs
 from transport.auth.authenticator import TOKEN_PREFIX
+from transport.auth.direct_fetch import open_direct
 from transport.auth.origins import is_loopback
 
 JWKS_BYTES_MAX: Final = 256 * 1024
@@ -59,6 +61,7 @@ class JwtIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("RS256", "ES256")
     tenant: str = ""  # all tokens are of this tenant ...
     tenant_claim: str = ""  # ... or say which one here: exactly one of the two is given
+    types: Annotated[tuple[Text, ...], Meta(min_length=1)] = ("JWT", "at+jwt")  # in a token's `typ`, if it has one
     user_claim: Text = "sub"
     role_claim: str = ""  # who a token may be, where it says so; of `roles`
     roles: Annotated[tuple[Authority, ...], Meta(min_length=1)] = ("user",)  # the first is what a token is by itself
@@ -140,7 +143,7 @@ def _fetched(where: str) -> bytes:
     if "://" not in where:
         return Path(where).read_bytes()[: JWKS_BYTES_MAX + 1]
     request = urllib.request.Request(where, headers={"accept": "application/json", "user-agent": "sessile"})
-    with urllib.request.urlopen(request, timeout=FETCH_S) as answer:  # read_issuers has looked at the scheme
+    with open_direct(request, FETCH_S) as answer:  # read_issuers has looked at the scheme
         data: bytes = answer.read(JWKS_BYTES_MAX + 1)
         return data
 
@@ -280,6 +283,11 @@ class JwtIssuers:
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in each.issuer.algorithms:
             raise _token_refused("its algorithm is not one that this issuer may use")
+        kind = header.get("typ")  # RFC 8725, 3.11: a token made for something else (a log-out, a proof) is none for us
+        if kind is not None and (
+            not isinstance(kind, str) or _media_type(kind) not in map(_media_type, each.issuer.types)
+        ):
+            raise _token_refused("its typ is not one that this issuer may use")
         kid = header.get("kid")
         key: _Key | None
         if kid is None:
@@ -339,6 +347,11 @@ def _scopes(issuer: JwtIssuer, claims: dict[str, Any]) -> tuple[Scope, ...]:
     if not isinstance(words, list):
         raise _token_refused("its scopes are neither a text nor a list")
     return tuple(scope for scope in SCOPES if scope in words and scope in issuer.scopes)
+
+
+def _media_type(kind: str) -> str:
+    """As RFC 7515 §4.1.9 compares them: whatever the case, `application/` left out or not."""
+    return kind.lower().removeprefix("application/")
 
 
 def _is_time(value: object) -> bool:

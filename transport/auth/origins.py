@@ -1,4 +1,4 @@
-"""Decides which web pages (Origin) and host names (Host) may use this server.
+"""Decides which web pages (Origin) and host names (Host) may use this server, and whose word on addresses counts.
 
 Without keys a server answers on loopback names only, so that a foreign page cannot reach it through a name that it
 points at this machine (DNS rebinding). A browser says in `Origin` which page a request is from; programs send none.
@@ -11,12 +11,17 @@ from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
 from sessions.model.errors import Forbidden
+from transport.auth.client_addresses import TrustedProxies
 
 
 class OriginPolicy:
-    """`allowed` as browsers write origins ("https://chat.example"), "*" for all; `hosts` beside loopback names."""
+    """`allowed` as browsers write origins ("https://chat.example"), "*" for all; `hosts` beside loopback names;
+    `proxies` whose `X-Forwarded-For` is believed."""
 
-    def __init__(self, allowed: Iterable[str] = (), *, hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, allowed: Iterable[str] = (), *, hosts: Iterable[str] = (), proxies: TrustedProxies | None = None
+    ) -> None:
+        self.proxies = proxies or TrustedProxies()
         self._allowed = {origin.rstrip("/").lower() for origin in allowed}
         self._hosts = {host.lower() for host in hosts}
 

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from sessions.model.errors import SessileError, Unavailable
+from sessions.model.errors import BadInput, SessileError, Unavailable
+from transport.auth.direct_fetch import open_direct
 from transport.auth.origins import is_loopback
 from transport.cli.settings import BadSetting
 
@@ -50,7 +51,7 @@ def open_response(
     data = None if body is None else msgspec.json.encode(body)
     request = urllib.request.Request(url, data, headers, method=method)
     try:
-        return urllib.request.urlopen(request, timeout=timeout_s)
+        return open_direct(request, timeout_s)
     except urllib.error.HTTPError as error:
         raise _refused(error) from error
     except OSError as error:
@@ -58,6 +59,11 @@ def open_response(
 
 
 def _refused(error: urllib.error.HTTPError) -> SessileError:
+    if 300 <= error.code < 400:
+        to = error.headers.get("location", "elsewhere")
+        return BadInput(
+            "invalid_setting", f"url: the server sends to {to!r}; a key goes to the address of --url only.", param="url"
+        )
     try:
         details = msgspec.json.decode(error.read(ANSWER_BYTES_MAX))["error"]
         return SessileError(str(details["code"]), str(details["message"]))

@@ -15,6 +15,7 @@ import msgspec
 
 from sessions.governance.audit_verify import parse_anchor, verify
 from sessions.model.audit import INSTALLATION, PAGE_MAX, AuditLog, public
+from sessions.model.errors import SessileError
 from sessions.model.types import TenantId
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.settings import BadSetting
@@ -46,16 +47,20 @@ class VerifyChain(msgspec.Struct, frozen=True, kw_only=True):
     """Checks the chain of audit rows from its first to its last; ends with status 1 where one is broken.
 
     Keep the anchor that it prints somewhere else, and give it again with --anchor: a log that was put back whole to
-    what it once was does not get past it. Without --tenant it checks every chain.
+    what it once was does not get past it. Without --tenant it checks every chain; through a server that takes an
+    operator's key, and another's checks its own tenant's.
     """
 
     tenant: AuditTenant = None
     anchor: Annotated[tuple[str, ...], text("SEQ:MAC", "a row that must be there; may be repeated")] = ()
+    all: Annotated[bool, text("", "every chain, the installation's too; fails where the key may not")] = False
     url: ServerUrl = ""
     as_json: Json = False
 
     def __post_init__(self) -> None:
         """Raises BadSetting."""
+        if self.all and (self.tenant is not None or self.anchor):
+            raise BadSetting("all: every chain, or one that --tenant or --anchor means")
         if self.anchors and self.tenant is None and not self.url:
             raise BadSetting("anchor: an anchor is of one tenant's chain; name it with --tenant")
 
@@ -91,13 +96,25 @@ async def run_on_server(command: AuditCommand, credential: str) -> list[JsonObje
     whose = {} if command.tenant is None else {"tenant": command.tenant}
     if isinstance(command, VerifyChain):
         anchors = [("anchor", f"{seq}:{mac}") for seq, mac in command.anchors.items()]
-        query = urlencode([*whose.items(), *anchors], quote_via=quote)
-        return [await asyncio.to_thread(call, "GET", f"{base}/verify?{query}", credential, timeout_s=600)]
+        if anchors or command.tenant is not None:
+            return [await _verified(base, [*whose.items(), *anchors], credential)]
+        try:
+            listed = await asyncio.to_thread(call, "GET", f"{base}/tenants", credential)
+        except SessileError as error:
+            if command.all or error.code != "forbidden":
+                raise
+            return [{**await _verified(base, [], credential), "only_this_tenant": True}]
+        return [await _verified(base, [("tenant", tenant)], credential) for tenant in listed["data"]]
     page = {**whose, "limit": command.limit, "after": command.after, **({"user": command.user} if command.user else {})}
     if command.last:
         chain = await asyncio.to_thread(call, "GET", f"{base}/verify?{urlencode(whose)}", credential, timeout_s=600)
         page |= {"after": max(0, chain["trimmed"] + chain["rows"] - command.last), "limit": command.last}
     return list((await asyncio.to_thread(call, "GET", f"{base}?{urlencode(page)}", credential))["data"])
+
+
+async def _verified(base: str, query: list[tuple[str, str]], credential: str) -> JsonObject:
+    url = f"{base}/verify?{urlencode(query, quote_via=quote)}"
+    return await asyncio.to_thread(call, "GET", url, credential, timeout_s=600)
 
 
 def is_broken(command: AuditCommand, results: list[JsonObject]) -> bool:
@@ -120,6 +137,8 @@ def _chain(chain: JsonObject) -> str:
         trimmed = f"; {chain['trimmed']} before them were trimmed, up to {until}"
     if chain["unchecked"]:
         trimmed += f"; {chain['unchecked']} of the anchors given are of trimmed rows and prove nothing"
+    if chain.get("only_this_tenant"):
+        trimmed += "; no other chain was looked at, that takes an operator's key"
     weak = f"; {chain['weak']} of them without the key file" if chain["weak"] else ""
     return f"{name}: {chain['rows']} rows, all as they were written{weak}{trimmed}; anchor {chain['anchor'] or '-'}"
 

@@ -98,9 +98,9 @@ class ConfigFile(Generic[T]):
         self.value = value
 
 
-def limits_file(path: str | Path) -> ConfigFile[Limits]:
-    """Raises BadSetting."""
-    return ConfigFile("limits", path, parse_limits, Limits(), bytes_max=None)
+def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[Limits]:
+    """`default` holds where no file is named. Raises BadSetting."""
+    return ConfigFile("limits", path, parse_limits, default or Limits(), bytes_max=None)
 
 
 def parse_limits(text: str) -> Limits:

@@ -42,6 +42,12 @@ class Settings:
     host: str = option("127.0.0.1", "ADDRESS", "address to listen on; without keys only loopback", group="Listening")
     port: int = option(8080, "PORT", "port for WebSocket and HTTP; 0 picks a free one", ge=0, le=65535)
     grpc_port: int = option(-1, "PORT", "port for gRPC; 0 picks a free one, -1 has none", ge=-1, le=65535)
+    trusted_proxies: tuple[str, ...] = option(
+        (), "CIDR,...", "proxies in front, whose X-Forwarded-For says where a caller is"
+    )
+    plain_per_address: int = option(768, "N", "plain connections of one address at most, of 1,024 in all", ge=1)
+    unauthenticated_per_address: int = option(256, "N", "of one address, before they showed a good key", ge=1)
+    connections_per_principal: int = option(10_000, "N", "connections of one key, all its users together", ge=1)
     tls_certificate: str = option("", "FILE", "PEM file of the certificate chain for HTTPS and gRPC")
     tls_key: str = option("", "FILE", "PEM file of its key; give both or none")
     origins: tuple[str, ...] = option((), "ORIGIN,...", "browser origins that may connect, beside the server's own")

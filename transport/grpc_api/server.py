@@ -25,8 +25,7 @@ from sessions.model.errors import BadInput, Unavailable
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
-from transport.grpc_api import sessile_pb2_grpc as made
-from transport.grpc_api.service import SessionsService
+from transport.grpc_api.service import SessionsService, register
 from transport.http.tls import ServerTls
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Sessions"].full_name
@@ -87,7 +86,7 @@ class GrpcServer:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),  # clients may keep alive, too
             ),
         )
-        made.add_SessionsServicer_to_server(SessionsService(self.gateway, self._leaving), server)
+        register(SessionsService(self.gateway, self._leaving), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:

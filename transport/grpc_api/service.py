@@ -1,6 +1,7 @@
 """Implements the calls of `sessile.proto`: authenticates the caller, runs the operation, maps errors to statuses.
 
-Every call is admitted by its metadata as an HTTP request is by its headers, gets a request id, and ends with a status
+Every call is admitted by its metadata as an HTTP request is by its headers, before its message is decoded (`register`
+leaves the deserializers out), gets a request id, and ends with a status
 of the one table. Unary commands run to their end whatever becomes of the call; their caller's deadline ends its waiting
 only. Does not know sockets (`transport.grpc_api.server`).
 """
@@ -14,8 +15,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
+import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 
 from sessions.model.authorization import acting_for
 from sessions.model.errors import BadInput, Internal, SessileError
@@ -36,6 +39,11 @@ CROSSING_S: Final = 1.0  # for the first message of a caller who is refused
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 _SESSION: Final = re.compile(SESSION_ID_PATTERN)
+_KINDS: Final[dict[tuple[bool, bool], Callable[..., Any]]] = {  # client, server streams
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -43,7 +51,8 @@ log = structlog.get_logger(__name__)
 
 
 class SessionsService(made.SessionsServicer):
-    """Implements `sessile.v1.Sessions`. `leaving` is set when the server goes away: conversations end then."""
+    """Implements `sessile.v1.Sessions`; its methods are given messages as bytes. `leaving` is set when the server goes
+    away: conversations end then."""
 
     def __init__(self, gateway: Gateway, leaving: asyncio.Event) -> None:
         self._gateway = gateway
@@ -51,39 +60,40 @@ class SessionsService(made.SessionsServicer):
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    async def Create(self, request: pb.SessionCreate, context: Context) -> pb.Ok:
-        return await self._command("session_create", request, context)
+    async def Create(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("session_create", pb.SessionCreate, request, context)
 
-    async def Send(self, request: pb.MessageCreate, context: Context) -> pb.Ok:
-        return await self._command("message_create", request, context)
+    async def Send(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("message_create", pb.MessageCreate, request, context)
 
-    async def Edit(self, request: pb.MessageEdit, context: Context) -> pb.Ok:
-        return await self._command("message_edit", request, context)
+    async def Edit(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("message_edit", pb.MessageEdit, request, context)
 
-    async def Respond(self, request: pb.ResponseCreate, context: Context) -> pb.Ok:
-        return await self._command("response_create", request, context)
+    async def Respond(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("response_create", pb.ResponseCreate, request, context)
 
-    async def Cancel(self, request: pb.ResponseCancel, context: Context) -> pb.Ok:
-        return await self._command("response_cancel", request, context)
+    async def Cancel(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("response_cancel", pb.ResponseCancel, request, context)
 
-    async def AnswerTool(self, request: pb.ToolOutput, context: Context) -> pb.Ok:
-        return await self._command("tool_output", request, context)
+    async def AnswerTool(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("tool_output", pb.ToolOutput, request, context)
 
-    async def Update(self, request: pb.SessionUpdate, context: Context) -> pb.Ok:
-        return await self._command("session_update", request, context)
+    async def Update(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("session_update", pb.SessionUpdate, request, context)
 
-    async def Delete(self, request: pb.SessionDelete, context: Context) -> pb.Ok:
-        return await self._command("session_delete", request, context)
+    async def Delete(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("session_delete", pb.SessionDelete, request, context)
 
-    async def Warm(self, request: pb.SessionWarm, context: Context) -> pb.Ok:
-        return await self._command("session_warm", request, context)
+    async def Warm(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("session_warm", pb.SessionWarm, request, context)
 
-    async def Appeal(self, request: pb.ReviewAppeal, context: Context) -> pb.Ok:
-        return await self._command("review_appeal", request, context)
+    async def Appeal(self, request: bytes, context: Context) -> pb.Ok:
+        return await self._command("review_appeal", pb.ReviewAppeal, request, context)
 
-    async def _command(self, field: str, request: Any, context: Context) -> pb.Ok:
+    async def _command(self, field: str, kind: Any, data: bytes, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()
+            request = decoded(kind, data)
             command = translate.command_of(request, field, id=f"grpc_{self._gateway.new_id()}", session=None)
             ok = await asyncio.shield(start_detached(self._gateway.tasks, self._gateway.execute(principal, command)))
             message = pb.Ok()
@@ -94,16 +104,18 @@ class SessionsService(made.SessionsServicer):
 
     # -- questions --------------------------------------------------------------------------------------------------
 
-    async def Get(self, request: pb.GetRequest, context: Context) -> pb.State:
+    async def Get(self, data: bytes, context: Context) -> pb.State:
         async def work(principal: Principal) -> pb.State:
+            request = decoded(pb.GetRequest, data)
             done = await self._gateway.get(principal, "", session_of(request.session))
             assert done.session is not None and done.epoch is not None and done.offset is not None
             return translate.state_of(done.session, done.epoch, done.offset, done.state or {})
 
         return await self._answer(context, work)
 
-    async def List(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
+    async def List(self, data: bytes, context: Context) -> pb.ListReply:
         async def work(principal: Principal) -> pb.ListReply:
+            request = decoded(pb.ListRequest, data)
             limit = request.limit if request.HasField("limit") else LIST_DEFAULT
             if not 1 <= limit <= LIST_MAX:
                 raise BadInput("invalid_request", f"limit: Expected 1 to {LIST_MAX}.", param="limit")
@@ -118,9 +130,10 @@ class SessionsService(made.SessionsServicer):
 
     # -- streams ----------------------------------------------------------------------------------------------------
 
-    async def History(self, request: pb.HistoryRequest, context: Context) -> None:
+    async def History(self, data: bytes, context: Context) -> None:
         async def work(principal: Principal) -> None:
             self._gateway.check_draining()
+            request = decoded(pb.HistoryRequest, data)
             key = SessionKey(principal.tenant, session_of(request.session))
             position = request.position
             epoch = Epoch(position.epoch) if position.HasField("epoch") else None
@@ -134,11 +147,12 @@ class SessionsService(made.SessionsServicer):
     async def Converse(self, _: Any, context: Context) -> None:
         async def work(principal: Principal) -> None:
             self._gateway.check_draining()
-            first = await context.read()
+            stream = DecodedStream(context)
+            first = await stream.read()
             if first is grpc.aio.EOF or first.WhichOneof("request") != "open":
                 raise BadInput("invalid_request", "A conversation begins with `open`.", param="open")
             session_of(first.open.session)
-            conversation = ConverseCall(self._gateway, principal, context, first.open)
+            conversation = ConverseCall(self._gateway, principal, stream, first.open)
             await run_unless_set(self._leaving, conversation.run_whole(self._leaving))
 
         await self._answer(context, work, speaks=True)
@@ -178,14 +192,57 @@ class SessionsService(made.SessionsServicer):
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             yield
 
+    def _client(self, context: Context) -> str | None:
+        return self._gateway.access.origins.proxies.client(_address(context), _metadata(context, "x-forwarded-for"))
+
     def _principal(self, context: Context) -> Principal:
-        principal = self._gateway.access.authenticate(bearer(_metadata(context, "authorization")), _address(context))
+        principal = self._gateway.access.authenticate(
+            bearer(_metadata(context, "authorization")), self._client(context), with_body=True
+        )
         users = _metadata(context, USER_HEADER)
         return acting_for(principal, users[0] if len(users) == 1 else "" if users else None)
 
 
+def register(service: SessionsService, server: grpc.aio.Server) -> None:
+    """Adds the methods of `sessile.proto` to a server, which hands them their messages undecoded."""
+    descriptor = pb.DESCRIPTOR.services_by_name["Sessions"]
+    handlers = {
+        each.name: _KINDS[each.client_streaming, each.server_streaming](
+            getattr(service, each.name), response_serializer=_serialized
+        )
+        for each in descriptor.methods
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
+    server.add_registered_method_handlers(descriptor.full_name, handlers)
+
+
+def _serialized(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def decoded(kind: Any, data: bytes) -> Any:
+    """A message of its bytes. Raises BadInput."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise BadInput("invalid_request", f"This is no {kind.DESCRIPTOR.name} of sessile.proto.") from error
+
+
+class DecodedStream:
+    """The requests of a `Converse` call, decoded as they are read. Implements `ReplyStream`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.write = context.write
+
+    async def read(self) -> Any:
+        data = await self._context.read()
+        return data if data is grpc.aio.EOF else decoded(pb.ConverseRequest, data)
+
+
 def _address(context: Context) -> str | None:
-    """The caller's, of what gRPC says: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:...`."""
+    """The peer's address, of what gRPC says: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:...`."""
     kind, _, rest = str(context.peer()).partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]")
     return host if kind in ("ipv4", "ipv6") else None

@@ -22,6 +22,7 @@ from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, Sessi
 from transport import errors
 from transport.gateway import Gateway
 from transport.http.context import gateway_of
+from transport.http.credential_gate import CredentialGate
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.routes import (
     audit,
@@ -81,7 +82,8 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
-    if gateway.access.origins.allowed:
+    app.add_middleware(CredentialGate, access=gateway.access, refuse=_refuse)
+    if gateway.access.origins.allowed:  # around the gate: a listed page may read that it was refused
         app.add_middleware(
             CORSMiddleware,
             allow_origins=gateway.access.origins.allowed,
@@ -118,10 +120,12 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
 
 def error_response(error: SessileError) -> JSONResponse:
     """An error as OpenAI's clients expect it."""
-    headers = {}
+    headers, status = {}, errors.row(error.code).http
     if error.retry_after_ms is not None:
         headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
-    return JSONResponse({"error": errors.public(error)}, errors.row(error.code).http, headers)
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse({"error": errors.public(error)}, status, headers)
 
 
 async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,10 +11,11 @@ from sessions.model.authorization import acting_for, demand
 from sessions.model.errors import Unavailable
 from sessions.model.types import CommandId, Principal, Scope
 from transport.gateway import Gateway
+from transport.http.credential_gate import authenticate
 from transport.http.headers import read_retry_headers
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.operator_api import OperatorApi
-from transport.websocket.handshake import USER_HEADER, bearer
+from transport.websocket.handshake import USER_HEADER
 
 
 def gateway_of(request: Request) -> Gateway:
@@ -41,13 +42,12 @@ def command_id_of(request: Request, principal: Principal, route: str) -> Command
 
 
 def principal_of(request: Request, scope: Scope | None = None) -> Principal:
-    """Authenticates a request by its Authorization header; with `scope`, demands that its principal has it. Raises
+    """The principal of a request, by its Authorization header; with `scope`, demands that its principal has it. Raises
     Unauthorized, Limited, and Forbidden, for a foreign page too."""
-    access = gateway_of(request).access
-    access.origins.check_origin(request.headers.get("origin"), request.headers.get("host"))
-    address = request.client.host if request.client is not None else None
-    principal = access.authenticate(bearer(request.headers.getlist("authorization")), address)
-    request.state.principal = principal  # for whoever answers a refusal
+    principal: Principal | None = getattr(request.state, "principal", None)
+    if principal is None:  # a path that everybody may read, or a server without keys
+        principal = authenticate(gateway_of(request).access, request.headers, request.scope)
+        request.state.principal = principal  # for whoever answers a refusal
     principal = acting_for(principal, request.headers.get(USER_HEADER))
     if scope is not None:
         demand(principal, scope)

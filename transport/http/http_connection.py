@@ -15,25 +15,41 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from sessions.model.errors import Unavailable
+from sessions.model.errors import SessileError, Unavailable
+from transport.auth.connection_shares import PLACE, ConnectionShares, Place
 
 KEEP_ALIVE_S: Final = 15
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
 BODY_S: Final = 60.0
+DISCARD_BYTES_MAX: Final = 64 * 1024  # read of a body that was refused; beyond it the connection is closed
+LINGER_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
 
 
 class HttpConnection(HttpToolsProtocol):
     """One HTTP connection, until it closes or becomes a WebSocket."""
 
+    _place: Place | None = None
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _head_done = False
+    _discarded = 0  # of the body of a request that was answered without it
     _refused = False
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, shares: ConnectionShares, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(config, state, {}, loop)
+        self._shares = shares
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        try:
+            self._place = self._shares.open(None if self.client is None else self.client[0], plain=True)
+        except SessileError as error:
+            self._refuse(b"503 Service Unavailable", error.public_message.encode())
+            return
         if len(self.connections) > CONNECTIONS_MAX:
             self._refuse(b"503 Service Unavailable", b"Too many connections.")
             return
@@ -41,6 +57,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._until(None)
+        self._leave_place()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -54,21 +71,42 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"][PLACE] = self._place
         self._until(HEAD_S)
 
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refuse_head()
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
+            self._refuse(b"400 Bad Request", b"A request has one Host header.")
         if self._refused:
             return
         self._head_done = True
-        self._head_bytes = 0
+        self._head_bytes = self._discarded = 0
         self._until(BODY_S)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if not self._refused:
-            super().on_body(body)
+        if self._refused:
+            return
+        if self.cycle.response_complete:  # refused before it was read: what little is left keeps the connection
+            self._discarded += len(body)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self._leave_body()
+            return
+        super().on_body(body)
+
+    def _leave_body(self) -> None:
+        """Reads no more of a body that is not wanted, and closes when its sender has had time to read the answer."""
+        self._refused = True
+        self.transport.pause_reading()
+        self._unset_keepalive_if_required()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
         if self._refused:
@@ -81,8 +119,14 @@ class HttpConnection(HttpToolsProtocol):
         if self._refused:
             return
         self._until(None)
+        self._leave_place()  # a WebSocket has one of its own
         super().handle_websocket_upgrade()
         self.parser = None  # type: ignore[assignment]  # it refers back to us, and we are done: nothing is left for the garbage collector
+
+    def _leave_place(self) -> None:
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     def _until(self, seconds: float | None) -> None:
         if self._deadline is not None:
@@ -116,7 +160,14 @@ class HttpConnection(HttpToolsProtocol):
 
 
 async def listen(
-    app: Any, state: ServerState, host: str, port: int, *, ws: Any = "none", date_header: bool = True, **options: Any
+    app: Any,
+    state: ServerState,
+    address: tuple[str, int],
+    *,
+    ws: Any = "none",
+    shares: ConnectionShares | None = None,
+    date_header: bool = True,
+    **options: Any,
 ) -> asyncio.Server:
     """Serves `app` on an address; `options` are `create_server`'s. Raises Unavailable for one that cannot be had."""
     config = uvicorn.Config(
@@ -135,9 +186,9 @@ async def listen(
         timeout_keep_alive=KEEP_ALIVE_S,
     )
     config.load()
-    loop = asyncio.get_running_loop()
+    loop, counted, (host, port) = asyncio.get_running_loop(), shares or ConnectionShares(), address
     try:
-        return await loop.create_server(lambda: HttpConnection(config, state, {}, loop), host, port, **options)
+        return await loop.create_server(lambda: HttpConnection(config, state, counted, loop), host, port, **options)
     except OSError as error:
         raise Unavailable(
             "address_unavailable",

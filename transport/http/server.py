@@ -18,6 +18,7 @@ import structlog
 from uvicorn.server import ServerState
 
 from sessions.model.errors import BadInput
+from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.http.app import make_app
@@ -38,6 +39,7 @@ log = structlog.get_logger(__name__)
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 50_000  # WebSockets
     connection: ConnectionLimits = ConnectionLimits()
+    shares: ShareLimits = ShareLimits()
 
 
 class Server:
@@ -94,14 +96,22 @@ class Server:
                 param="host",
             )
         return_large_blocks()
-        door = self._door = WebSocketConnections(self.gateway, self._limits.connection, self._limits.connections_max)
+        shares = ConnectionShares(self._limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
+        limits = self._limits
+        door = self._door = WebSocketConnections(self.gateway, limits.connection, limits.connections_max, shares)
         options: dict[str, Any] = {"backlog": BACKLOG}
         if self._tls is not None:
             options |= {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
         elif not is_loopback(self._host):
             log.warning("tls_disabled", host=self._host, consequence="keys and texts can be read on the way")
         self._listener = await listen(
-            self._app, self._state, self._host, self._port, ws=door.protocol, date_header=False, **options
+            self._app,
+            self._state,
+            (self._host, self._port),
+            ws=door.protocol,
+            shares=shares,
+            date_header=False,
+            **options,
         )
         for listening in self._listener.sockets:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -37,7 +37,7 @@ class MetricsServer:
     async def start(self) -> None:
         """Raises Unavailable for an address that cannot be had."""
         app = Starlette(routes=[Route("/metrics", self._metrics), Route("/healthz", self._alive)])
-        self._listener = await listen(app, self._state, self._host, self._port)
+        self._listener = await listen(app, self._state, (self._host, self._port))
 
     async def stop(self) -> None:
         """Closes the port and cuts what is open. Idempotent."""

@@ -88,6 +88,23 @@ def decode(data: bytes | bytearray, encoding: Encoding) -> list[ClientFrame | Re
     return [_read(frame, values_max) for frame in frames]
 
 
+class _Credential(msgspec.Struct):
+    auth: str | None = None
+
+
+def hello_credential(data: bytes | bytearray, encoding: Encoding) -> str | None:
+    """The `auth` of a message that should begin with hello, by which nothing else of it is looked at; None where there
+    is none. For callers whose key came with no handshake."""
+    try:
+        decode_as = msgspec.msgpack.decode if encoding.binary else msgspec.json.decode
+        given = decode_as(data, type=_Credential | list[msgspec.Raw])
+        if isinstance(given, list):
+            given = decode_as(given[0], type=_Credential) if given else None
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return None
+    return None if given is None else given.auth
+
+
 def _read(frame: object, values_max: int) -> ClientFrame | RefusedFrame:
     if not isinstance(frame, dict):
         raise BadFrame("a frame is an object or an array of objects")

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from transport.auth.connection_shares import ConnectionShares
 from transport.gateway import Gateway
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.timer_wheel import TimerWheel
@@ -22,9 +23,16 @@ log = structlog.get_logger(__name__)
 class WebSocketConnections:
     """Makes connections and knows those that are open."""
 
-    def __init__(self, gateway: Gateway, limits: ConnectionLimits, connections_max: int) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        limits: ConnectionLimits,
+        connections_max: int,
+        shares: ConnectionShares | None = None,
+    ) -> None:
         self.gateway = gateway
         self.limits = limits
+        self.shares = shares or ConnectionShares()
         self.loop = asyncio.get_running_loop()
         self.wheel = TimerWheel(self.loop)
         self.connections: set[WebSocketConnection] = set()

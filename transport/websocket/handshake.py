@@ -107,6 +107,8 @@ def refusal(ws: ServerProtocol, error: SessileError) -> Response:
     response = ws.reject(errors.row(error.code).http, msgspec.json.encode({"error": errors.public(error)}).decode())
     del response.headers["Content-Type"]
     response.headers["Content-Type"] = "application/json"
+    if response.status_code == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_ms is not None:
         response.headers["Retry-After"] = str(-(-error.retry_after_ms // 1000))
     return response

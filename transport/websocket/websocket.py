@@ -31,6 +31,7 @@ from websockets.protocol import OPEN, SERVER, Protocol
 from sessions.model.commands import ClientCommand
 from sessions.model.errors import Internal, Limited, SessileError
 from sessions.model.types import Principal
+from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
 from transport.protocol.connection import (
     Action,
@@ -42,12 +43,14 @@ from transport.protocol.connection import (
     Request,
     Send,
 )
+from transport.protocol.decoding import hello_credential
 from transport.protocol.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
 from transport.reading.reader_set import ReaderSet
 from transport.websocket.handshake import AgreedHandshake, HandshakeParser, redeem_ticket, refusal, retire, shake_hands
 from transport.websocket.timer_wheel import TimerWheel
 
 SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
+HELLO_BYTES_MAX: Final = 64 * 1024  # of the first message, from a peer whose key has not been looked at
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
 
 log = structlog.get_logger(__name__)
@@ -62,6 +65,7 @@ class ConnectionHost(typing.Protocol):
     limits: ConnectionLimits
     loop: asyncio.AbstractEventLoop
     wheel: TimerWheel
+    shares: ConnectionShares
 
     @property
     def over_limit(self) -> bool: ...
@@ -85,6 +89,8 @@ class WebSocketConnection(asyncio.Protocol):
     _channel: ReaderSet | None = None
     _principal: Principal | None = None
     _unwatch: Callable[[], None] | None = None
+    _place: Place | None = None  # where there are keys
+    _client: str | None = None  # its address, where a proxy of ours says it
     _out: list[bytes] = field(default_factory=list)
     _scheduled: bool = False
     _paused: bool = False
@@ -109,6 +115,9 @@ class WebSocketConnection(asyncio.Protocol):
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
+        if self._place is not None:
+            self._place.close()
+            self._place = None
         self._out.clear()
         self._unread = self._message = None
         retire(self._ws)
@@ -205,10 +214,27 @@ class WebSocketConnection(asyncio.Protocol):
         if core is None or core.phase is ConnectionPhase.CLOSING:
             return
         now = self._shared.loop.time()
+        if core.phase is ConnectionPhase.HELLO and not self._authenticate(core, data, now):
+            return
         for action in core.received(data, binary, now):
             self._carry_out(action, now)
             if self._ws.state is not OPEN:
                 return
+
+    def _authenticate(self, core: Connection, data: Any, now: float) -> bool:
+        """Looks at the key in a first message before anything else of it, where the handshake brought none."""
+        access = self._shared.gateway.access
+        if self._principal is None and not access.open:
+            try:
+                credential = hello_credential(data, core.encoding)
+                self._principal = access.authenticate(credential, self._address(), with_body=True)
+                if self._place is not None:
+                    self._place.authenticated(self._principal)
+            except SessileError as error:
+                for action in core.refuse(error, now):
+                    self._carry_out(action, now)
+                return False
+        return True
 
     def _write_for_parser(self) -> None:
         """Writes what the parser wants sent (handshake, pong, close); its b"" means that nothing follows."""
@@ -243,9 +269,16 @@ class WebSocketConnection(asyncio.Protocol):
                 shared.gateway.count("connections_refused")
                 raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
             shared.gateway.check_connection_rate()
-            response, agreed = shake_hands(ws, request, shared.gateway.access, self._address())
+            access, peer = shared.gateway.access, self._address()
+            client = access.origins.proxies.client(peer, request.headers.get_all("X-Forwarded-For"))
+            self._client = None if client == peer else client
+            if not access.open:
+                self._place = shared.shares.open(client, plain=False)
+            response, agreed = shake_hands(ws, request, access, client)
+            if agreed is not None and agreed.principal is not None and self._place is not None:
+                self._place.authenticated(agreed.principal)
         except SessileError as error:
-            response = refusal(ws, error)
+            response, agreed = refusal(ws, error), None
         if agreed is None or agreed.ticket is None:
             self._answer_handshake(ws, response, agreed)
             return
@@ -258,8 +291,10 @@ class WebSocketConnection(asyncio.Protocol):
         whose: AgreedHandshake | None = None
         try:
             whose = await redeem_ticket(agreed, self._shared.gateway.access, self._address())
+            if self._place is not None and whose.principal is not None:
+                self._place.authenticated(whose.principal)
         except SessileError as error:
-            response = refusal(ws, error)
+            response, whose = refusal(ws, error), None
         except BaseException:
             self._transport.abort()  # the gateway ends, or a bug of ours: it would wait for ever
             raise
@@ -275,7 +310,9 @@ class WebSocketConnection(asyncio.Protocol):
         if agreed is not None:
             # The handshake's parser holds on to the request for life. Frames need less.
             retire(ws)
-            self._ws = Protocol(SERVER, state=OPEN, max_size=shared.limits.frame_bytes_max, logger=_parser_log)
+            known = agreed.principal is not None or shared.gateway.access.open
+            size = shared.limits.frame_bytes_max if known else min(HELLO_BYTES_MAX, shared.limits.frame_bytes_max)
+            self._ws = Protocol(SERVER, state=OPEN, max_size=size, logger=_parser_log)
             self._principal = agreed.principal
             self._core = Connection(agreed.encoding, shared.limits, shared.loop.time())
             shared.gateway.count("connections")
@@ -318,6 +355,7 @@ class WebSocketConnection(asyncio.Protocol):
             gateway.check_draining()
             principal = self._principal or gateway.access.authenticate(hello.auth, self._address())
             self._unwatch = gateway.access.watch(principal, self._credential_ended)
+            self._ws.max_message_size = core.limits.frame_bytes_max
         except SessileError as error:
             for action in core.refuse(error, now):
                 self._carry_out(action, now)
@@ -341,6 +379,8 @@ class WebSocketConnection(asyncio.Protocol):
                 self._carry_out(action, now)
 
     def _address(self) -> str | None:
+        if self._client is not None:
+            return self._client
         peer = self._transport.get_extra_info("peername")
         return peer[0] if isinstance(peer, tuple) else None
 

@@ -119,6 +119,7 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/audit", "administrator"),
     Http("GET", "/v1/audit", "administrator", "tenant", query={"tenant": "acme"}),
     Http("GET", "/v1/audit", "operator", query={"tenant": ""}),
+    Http("GET", "/v1/audit/tenants", "operator"),
     Http("GET", "/v1/audit/verify", "administrator"),
     Http("GET", "/v1/audit/verify", "administrator", "tenant", query={"tenant": "acme"}),
     # limits

@@ -149,9 +149,9 @@ class World:
         self.assembly.journal.database.reviews[case.id] = case
         return case.id
 
-    def token(self, *, key: ec.EllipticCurvePrivateKey | None = None, **claims: Any) -> str:
+    def token(self, *, key: ec.EllipticCurvePrivateKey | None = None, typ: Any = "JWT", **claims: Any) -> str:
         said = {"iss": ISSUER.issuer, "aud": "sessile", "sub": "carol", "org": "acme", "exp": wall_ms() // 1000 + 3600}
-        return jwt.encode(said | claims, key or self.signer, "ES256", {"kid": "k1"})
+        return jwt.encode(said | claims, key or self.signer, "ES256", {"kid": "k1", "typ": typ})
 
     async def log_of(self, victim: Victim) -> tuple[str, int]:
         """(epoch, top): what nobody but its owner may move."""

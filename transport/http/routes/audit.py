@@ -11,7 +11,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 
 from sessions.governance.audit_verify import parse_anchor, verify
-from sessions.model.audit import PAGE_MAX, public
+from sessions.model.audit import INSTALLATION, PAGE_MAX, public
 from sessions.model.authorization import demand_administrator
 from sessions.model.errors import BadInput
 from sessions.model.types import INTEGER_MAX
@@ -41,6 +41,13 @@ async def rows(
     about = None if user is None else audit.sealer.pseudonyms(owner, user)
     rows_ = await audit.rows(owner, after=after, limit=limit + 1, about=about)
     return page_of(rows_, limit, show=public, cursor=lambda row: row.seq, tenant=owner)
+
+
+@routes.get("/v1/audit/tenants", responses=ERRORS)
+async def tenants(request: Request) -> dict[str, Any]:
+    """Whose chains there are, the installation's (`""`) first, for operators."""
+    demand_administrator(principal_of(request), INSTALLATION)
+    return {"object": "audit.tenants", "data": sorted(await gateway_of(request).store.audit.tenants())}
 
 
 @routes.get("/v1/audit/verify", responses=ERRORS)

@@ -1,0 +1,73 @@
+"""Attacks by who has a key: nothing is without a bound where keys are demanded, and made-up users do not add one up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app import default_limits
+from sessions.limits import Limits
+from sessions.model.types import Principal, TenantId
+from tests.support.doors.assembly import assembled
+from tests.support.doors.server_process import ServerProcess
+from transport.auth.authenticator import key_digest
+from transport.cli.settings import Settings
+
+CHAT = {"model": "simulated", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+KEYS = {
+    key_digest(f"key-{name}"): Principal(tenant=TenantId("acme"), key_id=name, role="service", scopes=("chat", "read"))
+    for name in "ab"
+}
+
+
+async def test_made_up_users_do_not_multiply_what_a_key_may_do(tmp_path: Path) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text("[default]\nrequests_per_minute = 100\nkey_requests_per_minute = 5\nuser.requests_per_minute = 2\n")
+    async with assembled(keys=KEYS, limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+
+        async def ask(key: str, user: str, **headers: str) -> httpx.Response:
+            headers |= {"authorization": f"Bearer {key}", "x-sessile-user": user}
+            return await http.post("/v1/chat/completions", json=CHAT, headers=headers)
+
+        first = await ask("key-a", "user 0", **{"idempotency-key": "once"})
+        statuses = [first.status_code] + [(await ask("key-a", f"user {number}")).status_code for number in range(1, 8)]
+        assert statuses == [200] * 5 + [429] * 3
+        refused = await ask("key-a", "somebody else")
+        assert refused.json()["error"]["param"] == "key_requests_per_minute"
+        assert 0 < int(refused.headers["retry-after-ms"]) <= 12_000
+        again = await ask("key-a", "user 0", **{"idempotency-key": "once"})
+        assert again.status_code == 200, "what was answered is answered again"
+        assert (await ask("key-b", "user 1")).status_code == 200
+
+
+@pytest.mark.parametrize("settings", [Settings(auth="keys"), Settings(keys="keys.toml"), Settings(issuers="i.toml")])
+def test_where_keys_are_demanded_everything_has_a_bound(settings: Settings) -> None:
+    limits = default_limits(settings)
+    assert limits is not None and default_limits(Settings()) is None
+    everybody = limits.of(TenantId("whoever"))
+    for ceilings in (everybody, everybody.user):
+        assert None not in (
+            ceilings.requests_per_minute,
+            ceilings.tokens_per_minute,
+            ceilings.concurrent_turns,
+            ceilings.sessions,
+        )
+    key, tenant = everybody.key_requests_per_minute, everybody.requests_per_minute
+    assert key is not None and tenant is not None and key < tenant
+
+
+def test_a_server_that_demands_keys_says_its_limits(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    digest = key_digest("sk-boss")
+    keys.write_text(
+        f'[[keys]]\nid = "boss"\ntenant = "acme"\nrole = "service"\nscopes = ["admin"]\nsha256 = "{digest}"\n'
+    )
+    none = tmp_path / "none.toml"
+    none.write_text("")
+    for flags, expected in (((), 3_000), (("--limits", str(none)), None)):
+        with ServerProcess("--keys", str(keys), "--journal", "memory", "--engine", "sim", *flags) as server:
+            answer = httpx.get(f"http://127.0.0.1:{server.port}/v1/limits", headers={"authorization": "Bearer sk-boss"})
+        assert answer.json()["limits"].get("requests_per_minute") == expected
+    assert Limits().default.requests_per_minute is None
