@@ -43,6 +43,7 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
 from inference import audit_policies, make_engine, open_filters
+from inference.schemas.checker import SchemaWorkers
 from persistence import KeyStore, connect_store, open_key_store, open_store
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
@@ -74,6 +75,7 @@ from transport.http.server import Server
 from transport.http.tls import ServerTls
 from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
+from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
     latency_targets,
     register_engine_metrics,
@@ -258,13 +260,14 @@ async def serve(settings: Settings) -> int:
     measures, prices = Metrics(), PriceFile(settings.prices)
     async with (
         open_filters(settings, measures) as filters,
+        SchemaWorkers(measures) as schemas,
         running(store, keys, engine),
         open_limits(settings.limits, "", store.tallies) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
             directory=directory,
-            inference=Inference(engine, filters),
+            inference=Inference(engine, filters, schemas),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -282,6 +285,7 @@ async def serve(settings: Settings) -> int:
             models=lambda: (card_of(engine.info, created=started_at),),
             keys=api_keys,
             operator_api=local_operator_api(lambda: member, runtime, engine),
+            schemas=schemas,
             erase=sweeper.eraser.sweep,
         )
         gateway = Gateway(
@@ -358,6 +362,7 @@ async def replica_role(settings: Settings) -> int:
     measures = Metrics()
     async with contextlib.AsyncExitStack() as stack:
         filters = await stack.enter_async_context(open_filters(settings, measures))
+        schemas = await stack.enter_async_context(SchemaWorkers(measures))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
@@ -384,7 +389,7 @@ async def replica_role(settings: Settings) -> int:
                     fingerprint=fingerprint,
                 ),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters),
+                inference=Inference(engine, filters, schemas),
                 network=PeerNetwork(
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),
@@ -440,13 +445,16 @@ async def gateway_role(settings: Settings) -> int:
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
         measures = Metrics()
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway", name=name))
+        schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
         access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
         drains = Tasks()
         stack.push_async_callback(drains.close)
         operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
-        services = GatewayServices(models=models, keys=api_keys, history=history, operator_api=operator_api)
+        services = GatewayServices(
+            models=models, keys=api_keys, history=history, operator_api=operator_api, schemas=schemas
+        )
         gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(
@@ -607,10 +615,11 @@ async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, Hist
 async def open_telemetry(
     settings: Settings, measures: Metrics, *, role: str, name: str
 ) -> AsyncIterator[MetricsExposition]:
-    """The process's metrics, on a port of their own where one is set, and its traces to a collector where one is set,
-    for as long as the block runs. Raises BadInput, Unavailable."""
+    """The process's metrics, on a port of their own where one is set, its traces to a collector where one is set, and
+    the watchdog of its loop, for as long as the block runs. Raises BadInput, Unavailable."""
     exposition = MetricsExposition(measures, version=VERSION, role=role)
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         if settings.metrics_port >= 0:
             server = MetricsServer(exposition, host=settings.metrics_host, port=settings.metrics_port)
             await server.start()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
+from sessions.model.json_schema import schema_of_format
 from sessions.model.types import Json
 
 DIRECT: Final = (
@@ -42,10 +43,8 @@ def output_schema(request: GenerationRequest) -> Json | None:
             return None
         case {"type": "json_object"}:
             schema = {"type": "object"}
-        case {"type": "json_schema", "schema": dict() as schema}:
-            pass
-        case {"type": "json_schema", "json_schema": {"schema": dict() as schema}}:
-            pass
+        case given if (inner := schema_of_format(given)) is not None:
+            schema = inner
         case _:
             raise BadInput(
                 "invalid_format", "text.format must be of type text, json_object or json_schema.", param="text.format"

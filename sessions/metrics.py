@@ -190,11 +190,18 @@ class Metrics:
         self.handoff_s = histograms("handoff_duration_seconds", "How long they took, by phase.", TURN_S, "phase")
         self.fenced = counter("actors_fenced", "Actors that found that another owner has their session.")
 
+        # -- the process -----------------------------------------------------------------------------------------
+        self.loop_delay_s = histogram("loop_delay_seconds", "How late the event loop came to what was due.", SHORT_S)
+        self.loop_stalls = counter("loop_stalls", "Times that the event loop stood still for longer than allowed.")
+        self.schema_workers = counter("schema_workers_ended", "Schema workers that ended, by why.", "why")
+
         # What can be known in advance is there from the start: a rate needs a zero to begin from.
         for cause in ("new", "woken", "restart", "handoff", "takeover", "orphaned"):
             self.activations.add(cause, by=0)
         for outcome in ("moved", "stayed", "failed"):
             self.handoffs.add(outcome, by=0)
+        for why in ("limit", "killed"):
+            self.schema_workers.add(why, by=0)
         for met in ("true", "false"):
             self.in_target.add(met, by=0)
 

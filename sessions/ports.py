@@ -21,11 +21,14 @@ from sessions.model.commands import Ok
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
+from sessions.model.json_schema import SchemaFault
 from sessions.model.request import Request
+from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import (
     ActivationId,
     CommandId,
     Epoch,
+    Json,
     Principal,
     ReplicaId,
     ResponseId,
@@ -299,6 +302,22 @@ class FilterSet(Protocol):
 
     def holds_whole(self, principal: Principal) -> bool:
         """An answer is shown when all of it has passed, or not at all."""
+        ...
+
+
+# == schemas ======================================================================================================
+
+
+class SchemaChecker(Protocol):
+    """Judges JSON schemas that somebody sent, and values by them, at a bounded cost. Raises Overloaded when too many
+    wait, Unavailable when nothing can judge."""
+
+    async def judge(self, schema: dict[str, Json]) -> SchemaSize | SchemaFault:
+        """What a schema counts, or why it cannot be used."""
+        ...
+
+    async def value_problem(self, schema: dict[str, Json], value: str) -> str | None:
+        """What is wrong with `value`, which is JSON, for people; None when it fits."""
         ...
 
 

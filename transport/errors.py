@@ -86,7 +86,7 @@ _INNER: Final = {
         "usage_not_kept usage_stream_away"
     ),
     "outcome_unknown": "journal_outcome_unknown",
-    "overloaded": "journal_overloaded mailbox_full",
+    "overloaded": "journal_overloaded mailbox_full schemas_unavailable",
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",
     "session_quarantined": "quarantined",

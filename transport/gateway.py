@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -24,13 +24,24 @@ from sessions.limits import TenantLimits
 from sessions.machine.appeals import decision_notice
 from sessions.metrics import Metrics
 from sessions.model.authorization import demand, may_see
-from sessions.model.commands import ActorCommand, Ok, ResponseCancel
+from sessions.model.commands import ActorCommand, Ok, ResponseCancel, schemas_of
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import Head, ResponsePlace
 from sessions.model.request import request_of
 from sessions.model.reviews import Case
-from sessions.model.types import CommandId, Principal, ResponseId, Scope, SessionId, SessionKey, TenantId
-from sessions.ports import Sessions
+from sessions.model.types import (
+    CommandId,
+    Principal,
+    ResponseId,
+    Scope,
+    SessionId,
+    SessionKey,
+    TenantId,
+    TextOptions,
+    Tool,
+)
+from sessions.ports import SchemaChecker, Sessions
+from sessions.schemas import SCHEMA_PARAMS, InlineSchemaChecker, SchemaParams, check_schemas
 from sessions.store import Store
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
@@ -63,6 +74,7 @@ class GatewayServices(NamedTuple):
     keys: ApiKeyCache | None = None  # to be administered
     history: HistoryIndex | None = None  # of all gateways of a cluster; None: this process's own
     operator_api: OperatorApi | None = None
+    schemas: SchemaChecker | None = None  # None: judged in this process's only thread, for tests
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -93,6 +105,7 @@ class Gateway:
         self.keys = services.keys
         self.operator_api = services.operator_api
         self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
+        self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
         self.feeds = Feeds(sessions)
         self.logs = LogReader(store.journal, now_ms=clock.now_ms, replay_records_max=self.limits.replay_records_max)
         self.tasks = Tasks()
@@ -142,6 +155,9 @@ class Gateway:
         begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
             with self._admitted(principal, "chat"):
+                tools, text = schemas_of(command)
+                if tools or text is not None:
+                    await check_schemas(self.schemas, tools, text)
                 sent = request_of(principal, command)
                 if self._quotas is not None:
                     ok = await self._quotas.execute(sent, self._sessions.execute)
@@ -157,6 +173,18 @@ class Gateway:
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise
+
+    async def check_schemas(
+        self,
+        principal: Principal,
+        tools: Sequence[Tool],
+        text: TextOptions | None,
+        params: SchemaParams = SCHEMA_PARAMS,
+    ) -> None:
+        """Raises BadInput, in the request's own names, for a schema that `execute` would refuse."""
+        if tools or text is not None:
+            with self._admitted(principal, "chat"):
+                await check_schemas(self.schemas, tools, text, params)
 
     async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""

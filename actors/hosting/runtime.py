@@ -106,6 +106,7 @@ class Runtime:
         self._context = ActorContext(
             journal=journal,
             engine=inference.engine,
+            schemas=inference.schemas,
             filters=inference.filters,
             replica=identity.replica,
             now_ms=clock.now_ms,

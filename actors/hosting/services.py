@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from actors.directory.common import Leases
 from sessions.billing.prices import PriceBook
 from sessions.metrics import Metrics
-from sessions.ports import Engine, FilterSet, Keys, Published
+from sessions.ports import Engine, FilterSet, Keys, Published, SchemaChecker
+from sessions.schemas import InlineSchemaChecker
 from sessions.store import Store
 
 
@@ -23,10 +24,11 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """An engine that has started, and the filters that its input and output pass."""
+    """An engine that has started, the filters that its input and output pass, and who judges the schemas of both."""
 
     engine: Engine
     filters: FilterSet
+    schemas: SchemaChecker = field(default_factory=InlineSchemaChecker)
 
 
 def _ignore(published: Published) -> None:

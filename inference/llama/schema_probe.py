@@ -7,6 +7,7 @@ weight on a letter that no JSON begins with. If that letter comes, nothing const
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from typing import Final
 
@@ -54,4 +55,4 @@ class SchemaProbe:
 
 
 def _name(schema: Json) -> bytes:
-    return msgspec.json.encode(schema, order="sorted")
+    return hashlib.blake2b(msgspec.json.encode(schema, order="sorted"), digest_size=16).digest()

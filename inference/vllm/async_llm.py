@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 import vllm
 from vllm import SamplingParams
-from vllm.config import KVTransferConfig
+from vllm.config import KVTransferConfig, StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
@@ -202,7 +202,7 @@ class VllmCore:
 
     def _prepare(self, folder: Path) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
-        variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder)}
+        variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
         if not any(name in self.options.engine_args for name in _ELSEWHERE):
             variables |= {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": _LOOPBACK}
         if current_platform.is_cpu():
@@ -240,6 +240,8 @@ class VllmCore:
         if self._adapter is not None:
             rank = next(most for most in _RANKS if most >= self._adapter.rank)
             arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+        # Not vLLM's choice, which takes seconds of every core for a string with a length: this one works as it goes.
+        arguments["structured_outputs_config"] = StructuredOutputsConfig(backend="guidance")
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
             if self.is_known_version:

@@ -398,6 +398,7 @@ class Actor:
             run,
             self._ledger,
             engine=self._world.engine,
+            schemas=self._world.schemas,
             filters=self._world.filters,
             inbox=self,
             limits=self._world.limits.turn,

@@ -12,7 +12,7 @@ from sessions.actor.admission import Admission
 from sessions.limits import Share
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, SessionKey, UnixMs
-from sessions.ports import Engine, FilterSet, Journal, Published
+from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker
 from sessions.turn.output_accumulator import GenerationLimits
 
 
@@ -34,6 +34,7 @@ class ActorContext(msgspec.Struct, frozen=True):
 
     journal: Journal
     engine: Engine
+    schemas: SchemaChecker
     filters: FilterSet
     replica: str
     now_ms: Callable[[], UnixMs]

@@ -25,6 +25,7 @@ from sessions.model.types import (
     ResponseId,
     Sampling,
     SessionId,
+    TextOptions,
     Tool,
 )
 
@@ -217,6 +218,20 @@ def session_settings_of(command: ActorCommand) -> SessionCreate | SessionSetting
     if isinstance(command, TurnCreate):
         return command.create
     return command if isinstance(command, SessionCreate) else None
+
+
+def schemas_of(command: ActorCommand) -> tuple[Tools, TextOptions | None]:
+    """The tools and the answer's format that a command brings: where JSON schemas come in."""
+    tools: Tools | None | UnsetType = ()
+    match command:
+        case SessionCreate() | SessionUpdate():
+            tools = command.tools
+        case TurnCreate():
+            made_with = command.create.tools if command.create is not None else ()
+            changed = command.tools or ()
+            tools = changed if made_with is changed else (*changed, *made_with)
+    text = command.text if isinstance(command, Sampling) else None
+    return (tools or ()), text
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):

@@ -1,16 +1,33 @@
-"""JSON schemas of tools: whether one is one, and whether a value fits it.
+"""JSON schemas of tools and answers: whether one may be used, and whether a value fits it.
 
 Nothing is fetched: a reference to another document makes a schema unusable. Patterns run on an engine that takes
-linear time. Source: JSON Schema 2020-12 (and older drafts by `$schema`).
+linear time. Source: JSON Schema 2020-12 (and older drafts by `$schema`). What it takes is bounded by `schema_bounds`
+only; whoever has others waiting does it elsewhere (`ports.SchemaChecker`).
 """
 
 from __future__ import annotations
 
-import jsonschema_rs
+from typing import Final
 
+import jsonschema_rs
+import msgspec
+
+from sessions.model.schema_bounds import SchemaSize, SchemaTooCostly, measure_schema
 from sessions.model.types import Json
 
-PROBLEM_CHARS_MAX = 500
+PROBLEM_CHARS_MAX: Final = 500
+SCHEMA_BYTES_MAX: Final = 256 << 10
+_POINTER_CHARS_MAX: Final = 200
+
+
+class SchemaFault(msgspec.Struct, frozen=True, array_like=True):
+    """Why a schema is not used, and where: a JSON pointer, "" for the whole."""
+
+    message: str
+    pointer: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message} (at '{self.pointer}')." if self.pointer else f"{self.message}."
 
 
 def _fetch(uri: str) -> Json:
@@ -25,9 +42,32 @@ def compile_schema(schema: dict[str, Json]) -> jsonschema_rs.Validator:
         raise ValueError(str(exc).partition("\n")[0][:PROBLEM_CHARS_MAX]) from exc
 
 
-def schema_problem(validator: jsonschema_rs.Validator, value: Json) -> str | None:
+def judge_schema(schema: dict[str, Json]) -> tuple[SchemaSize, jsonschema_rs.Validator] | SchemaFault:
+    """What a schema counts, with its validator; or why it is refused."""
+    try:
+        return measure_schema(schema), compile_schema(schema)
+    except SchemaTooCostly as exc:
+        pointer = exc.pointer
+        if len(pointer) > _POINTER_CHARS_MAX:
+            pointer = f"{pointer[:_POINTER_CHARS_MAX]}…"
+        return SchemaFault(str(exc), pointer)
+    except ValueError as exc:
+        return SchemaFault(str(exc).rstrip("."))
+
+
+def value_problem(validator: jsonschema_rs.Validator, value: Json) -> str | None:
     """What is wrong with a value, for people; None when it fits."""
     for error in validator.iter_errors(value):
         where = ".".join(str(part) for part in error.instance_path)
         return f"{where or 'arguments'}: {error.message}"[:PROBLEM_CHARS_MAX]
+    return None
+
+
+def schema_of_format(format: dict[str, Json] | None) -> Json | None:
+    """The schema that `text.format` holds, in either of OpenAI's places; None where there is none."""
+    match format:
+        case {"type": "json_schema", "schema": dict() as schema}:
+            return schema
+        case {"type": "json_schema", "json_schema": {"schema": dict() as schema}}:
+            return schema
     return None

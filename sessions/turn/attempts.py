@@ -8,6 +8,7 @@ reported: whatever the engine raises is raised.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Literal
 
@@ -18,12 +19,13 @@ from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.generation import Finish, GenerationRequest, continuation_seed
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
-from sessions.ports import Engine, FilterSet
+from sessions.ports import Engine, FilterSet, SchemaChecker
+from sessions.schemas import check_schemas
 from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.run_timing import RunTiming
-from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools
+from sessions.turn.tool_call_parser import ParsedCall, ToolCallParser, constrained_output, forced_tools, invalid_call
 
 ATTEMPTS_MAX = 16
 EndReason = Literal["stop", "max_output_tokens", "content_filter"]
@@ -71,6 +73,7 @@ class Attempts:
         output: OutputAccumulator,
         *,
         engine: Engine,
+        schemas: SchemaChecker,
         filters: FilterSet,
         inbox: Inbox,
         metrics: Metrics,
@@ -82,6 +85,7 @@ class Attempts:
         self._ledger = ledger
         self._output = output
         self._engine = engine
+        self._schemas = schemas
         self._filters = filters
         self._inbox = inbox
         self._now = loop.time
@@ -99,12 +103,15 @@ class Attempts:
         counts, output = self.counts, self._output
         prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
         parser: ToolCallParser | None = None
+        sampling, tools = self._run.open_.sampling, self._ledger.tools
+        if tools or sampling.text is not None:  # it may have been stored before there were bounds
+            await check_schemas(self._schemas, tools if sampling.tool_choice != "none" else (), sampling.text)
         for attempt in range(ATTEMPTS_MAX):
             if left <= 0:
-                return self._end(parser, "max_output_tokens")
+                return await self._end(parser, "max_output_tokens")
             parser = self._new_parser()
             if parser is not None and parser.ended:
-                return self._end(parser, "stop")
+                return await self._end(parser, "stop")
             generated_before = counts.generated
             request = self._request(prompt, emitted, left, shared_prefix=plan.shared_prefix)
             release, finish = await self._attempt(request, parser, again=attempt > 0 or len(plan.emitted) > 0)
@@ -113,16 +120,16 @@ class Attempts:
                 if release.retracted is not None:
                     await output.retract(release.retracted)
                 if release.ended == "content_filter":
-                    return self._end(parser, "content_filter", release.message)
+                    return await self._end(parser, "content_filter", release.message)
             if release is None or not release.restart:
                 cut_short = finish is not None and finish.reason == "length" and not (release and release.ended)
-                return self._end(parser, "max_output_tokens" if cut_short else "stop")
+                return await self._end(parser, "max_output_tokens" if cut_short else "stop")
             emitted = unpack_tokens(bytes(output.written))
             emitted.extend(await self._engine.tokenizer.text(output.tail))
             prompt = plan.prompt[: plan.num_input] + emitted
             generated = counts.generated - generated_before
             left = min(left - generated, self._engine.info.context_window - len(prompt))
-        return self._end(parser, "content_filter")
+        return await self._end(parser, "content_filter")
 
     async def _attempt(
         self, request: GenerationRequest, parser: ToolCallParser | None, *, again: bool
@@ -152,7 +159,7 @@ class Attempts:
                     release = pipeline.feed(part)
                 if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
                     if release is not None:
-                        output.accept(release, parser)
+                        await self._accept(release, parser)
                     output.findings += pipeline.take_findings()
                     begun_at = self._now()
                     release = await pipeline.close()
@@ -161,7 +168,7 @@ class Attempts:
                     counts.mute += pipeline.num_mute
                 output.findings += pipeline.take_findings()
                 if release is not None:
-                    output.accept(release, parser)
+                    await self._accept(release, parser)
                     if release.ended is not None or release.restart or (parser is not None and parser.ended):
                         break
         return release, finish
@@ -208,7 +215,26 @@ class Attempts:
             parallel=sampling.parallel_tool_calls,
         )
 
-    def _end(self, parser: ToolCallParser | None, reason: EndReason, refusal: str = "") -> AttemptsEnd:
+    async def _accept(self, release: Release, parser: ToolCallParser | None) -> None:
+        if parser is None:
+            self._output.accept(release)
+            return
+        parsed = parser.accept(release)
+        if parsed.calls:
+            await self._check(parsed.calls)
+        self._output.accept_parsed(parsed, release.logprobs)
+
+    async def _check(self, calls: Sequence[ParsedCall]) -> None:
+        """Raises Internal `tool_call_invalid` where arguments do not fit their tool's schema."""
+        for call in calls:
+            if call.tool.parameters is not None:
+                wrong = await self._schemas.value_problem(call.tool.parameters, call.arguments)
+                if wrong is not None:
+                    raise invalid_call(call.tool.name, wrong)
+
+    async def _end(self, parser: ToolCallParser | None, reason: EndReason, refusal: str = "") -> AttemptsEnd:
         if parser is not None:
-            self._output.accept_parsed(parser.finish(reason))
+            parsed = parser.finish(reason)
+            await self._check(parsed.calls)
+            self._output.accept_parsed(parsed)
         return AttemptsEnd(reason, refusal)

@@ -17,7 +17,7 @@ from sessions.machine.inputs_and_effects import Fitted, GenerationFailed, Genera
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Internal, SessileError
 from sessions.model.types import Usage
-from sessions.ports import Engine, FilterSet
+from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.turn.attempts import Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.ledger import Ledger
 from sessions.turn.output_accumulator import GenerationLimits, Inbox, OutputAccumulator
@@ -34,6 +34,7 @@ class GenerationTask:
         ledger: Ledger,
         *,
         engine: Engine,
+        schemas: SchemaChecker,
         filters: FilterSet,
         inbox: Inbox,
         limits: GenerationLimits,
@@ -47,7 +48,7 @@ class GenerationTask:
         whole = filters.holds_whole(run.open_.principal)  # nothing is shown before all of it has passed
         self._output = OutputAccumulator(run.open_, run.generation, inbox, limits, whole=whole)
         self._attempts = Attempts(
-            run, ledger, self._output, engine=engine, filters=filters, inbox=inbox, metrics=metrics
+            run, ledger, self._output, engine=engine, schemas=schemas, filters=filters, inbox=inbox, metrics=metrics
         )
 
     @property

@@ -20,7 +20,7 @@ from sessions.machine.state import Open
 from sessions.model.types import Json, Message, ResponseId
 from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser
+from sessions.turn.tool_call_parser import ParsedRelease
 
 
 class GenerationLimits(msgspec.Struct, frozen=True):
@@ -69,11 +69,8 @@ class OutputAccumulator:
 
     # -- what is released ----------------------------------------------------------------------------------------
 
-    def accept(self, release: Release, parser: ToolCallParser | None) -> None:
-        """Adds a release, by way of the parser where tools may be called."""
-        if parser is not None:
-            self.accept_parsed(parser.accept(release), release.logprobs)
-            return
+    def accept(self, release: Release) -> None:
+        """Adds a release of an answer that may call no tools."""
         if release.tokens:
             self._tokens.append(release.tokens)
             self.written += release.tokens

@@ -6,7 +6,8 @@ The hermes format, which ChatML models speak:
 
 What is text goes on as text, what is a call becomes its beginning and its arguments as they come. Held back: what may
 become a tag, white space around calls, a call until its function is known, and the last brace of its arguments until
-the call is whole and the arguments fit the function's schema; so a call that is whole in the log was checked.
+the call is whole. It comes with the call, to be checked against the function's schema before it goes on; so a call that
+is whole in the log was checked.
 
     released:  some text <tool_call>{"name": "f", "arguments": {"a
     ledger:    some text |
@@ -27,7 +28,6 @@ from typing import Final, Literal, NamedTuple
 
 from sessions.machine import event_writer
 from sessions.model.errors import Internal
-from sessions.model.json_schema import compile_schema, schema_problem
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
@@ -43,12 +43,21 @@ _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "a
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
+class ParsedCall(NamedTuple):
+    """A call that is whole: an object as JSON, which is yet to be checked against the parameters of its tool."""
+
+    tool: Tool
+    arguments: str
+
+
 class ParsedRelease(NamedTuple):
-    """What a release has become: pieces, the tokens that they wholly cover, the raw text behind those."""
+    """What a release has become: pieces, the tokens that they wholly cover, the raw text behind those, and the calls
+    that the pieces complete. Whoever passes the pieces on checks those first (`invalid_call`)."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
     tail: str
+    calls: tuple[ParsedCall, ...] = ()
 
 
 def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
@@ -94,6 +103,7 @@ class ToolCallParser:
         self._bare = bare
         self._parallel = parallel
         self.ended = False
+        self._whole: list[ParsedCall] = []  # since the last release
         self._in_text = in_text
         self._inside = bare
         self._text = ""  # fed and not looked at, or held back
@@ -131,10 +141,11 @@ class ToolCallParser:
     def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
         """What is not written is not remembered: the ledger ends with the last thing that went on."""
         held = self._skipped + len(self._text)
+        calls, self._whole = tuple(self._whole), []
         if self._inside or held:
-            return ParsedRelease(tuple(pieces), b"", self._since[: len(self._since) - held])
+            return ParsedRelease(tuple(pieces), b"", self._since[: len(self._since) - held], calls)
         tokens, self._tokens, self._since = self._tokens, b"", self._tail
-        return ParsedRelease(tuple(pieces), tokens, self._tail)
+        return ParsedRelease(tuple(pieces), tokens, self._tail, calls)
 
     def _feed(self, text: str) -> list[event_writer.Piece]:
         pieces: list[event_writer.Piece] = []
@@ -190,8 +201,8 @@ class ToolCallParser:
             self._close_unread(raw, pieces)
         else:
             if not call.whole or not _TAIL.fullmatch(raw[1:]):
-                raise _invalid(call.tool.name, "they are not whole")
-            _check(call.tool, call.text + "}")
+                raise invalid_call(call.tool.name, "they are not whole")
+            self._whole.append(_whole_call(call.tool, call.text + "}"))
             pieces.append(event_writer.CallArguments("}"))
         self._call, self._inside, self._in_text, self._skipped = None, False, False, 0
         self.ended = self._bare or not self._parallel
@@ -200,7 +211,7 @@ class ToolCallParser:
         """A call that could not be followed as it came; what is no call of a function that there is, is text."""
         try:
             body = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         name = body.get("name") if isinstance(body, dict) else None
         if not isinstance(name, str) or name not in self._tools:
@@ -209,7 +220,7 @@ class ToolCallParser:
             return
         arguments = body.get("arguments", body.get("parameters", {}))
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        _check(self._tools[name], text)
+        self._whole.append(_whole_call(self._tools[name], text))
         pieces.append(event_writer.CallBegin(name))
         pieces.append(event_writer.CallArguments(text))
 
@@ -248,25 +259,17 @@ class _Call:
         return text
 
 
-def _check(tool: Tool, arguments: str) -> None:
+def _whole_call(tool: Tool, arguments: str) -> ParsedCall:
     try:
         value = json.loads(arguments)
-    except ValueError as exc:
-        raise _invalid(tool.name, "they are no JSON") from exc
+    except (ValueError, RecursionError) as exc:
+        raise invalid_call(tool.name, "they are no JSON") from exc
     if not isinstance(value, dict):
-        raise _invalid(tool.name, "they are no object")
-    if tool.parameters is None:
-        return
-    try:
-        validator = compile_schema(tool.parameters)
-    except ValueError as exc:
-        raise _invalid(tool.name, f"its schema is none: {exc}") from exc
-    wrong = schema_problem(validator, value)
-    if wrong is not None:
-        raise _invalid(tool.name, wrong)
+        raise invalid_call(tool.name, "they are no object")
+    return ParsedCall(tool, arguments)
 
 
-def _invalid(name: str, why: str) -> Internal:
+def invalid_call(name: str, why: str) -> Internal:
     return Internal("tool_call_invalid", f"The model called {name!r} with arguments that do not fit: {why}.")
 
 

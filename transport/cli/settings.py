@@ -8,6 +8,7 @@ name and with what is allowed, and so is a name that is no setting. What a setti
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -141,6 +142,7 @@ class Settings:
     metrics_port: int = option(-1, "PORT", "that port; 0 picks a free one, -1 has none", ge=-1, le=65535)
     otlp: str = option("", "URL", "OpenTelemetry collector for traces: http://HOST:4318")
     otlp_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    loop_stall_ms: int = option(250, "MS", "the event loop standing still for longer is logged; 0: not watched", ge=0)
 
     api_key: str = option("", "KEY", "API key for --url; never as a flag", group="Running server")
     api_key_file: str = option("", "FILE", "file that holds it")

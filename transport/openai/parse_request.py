@@ -1,6 +1,7 @@
 """Parses OpenAI's requests into items, tools and sampling. Pure; raises BadInput with the `param` that is wrong.
 
-Does not know sessions: where the items go is decided in `transport.openai.turn_starter`.
+Schemas are only read here; whoever parses has the gateway check them next. Does not know sessions: where the items
+go is decided in `transport.openai.turn_starter`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from typing import Any
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.json_schema import compile_schema
 from sessions.model.types import CallId, Json, Sampling, TextOptions, Tool
+from sessions.schemas import SchemaParams
 from transport.openai import request_models
 from transport.openai.history import Unit
 
 SEED_MODULUS = 2**31
+
+# What chat completions call what the gateway checks.
+CHAT_SCHEMAS = SchemaParams("tools[{}].function.parameters", "response_format.json_schema.schema")
 
 
 def unsupported(what: str, param: str) -> BadInput:
@@ -134,11 +138,10 @@ def _chat_format(given: request_models.ResponseFormat | None) -> TextOptions | N
         param = "response_format.json_schema" + (".schema" if given.json_schema is not None else "")
         raise _missing(param)
     schema = given.json_schema
-    return _schema_format(schema.name, schema.schema_, schema.strict, "response_format.json_schema.schema")
+    return _schema_format(schema.name, schema.schema_, schema.strict)
 
 
-def _schema_format(name: str, schema: Any, strict: bool | None, param: str) -> TextOptions:
-    check_schema(schema, param)
+def _schema_format(name: str, schema: Any, strict: bool | None) -> TextOptions:
     return TextOptions({"type": "json_schema", "name": name, "schema": schema, "strict": bool(strict)})
 
 
@@ -214,7 +217,7 @@ def _response_format(given: request_models.TextFormat | None) -> TextOptions | N
         return TextOptions({"type": "json_object"})
     if given.schema_ is None or given.name is None:
         raise _missing("text.format.schema" if given.schema_ is None else "text.format.name")
-    return _schema_format(given.name, given.schema_, given.strict, "text.format.schema")
+    return _schema_format(given.name, given.schema_, given.strict)
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
@@ -261,22 +264,15 @@ def _tools(tools: Sequence[request_models.ChatFunction | request_models.Function
         if tool.name in made:
             raise BadInput("invalid_request", f"Two tools are named {tool.name!r}.", param=f"{at}name")
         if tool.parameters is not None:
-            check_schema(tool.parameters, f"{at}parameters", of_object=True)
+            _of_object(tool.parameters, f"{at}parameters")
         made[tool.name] = Tool(
             name=tool.name, description=tool.description, parameters=tool.parameters, strict=bool(tool.strict)
         )
     return tuple(made.values())
 
 
-def check_schema(schema: dict[str, Any], param: str, *, of_object: bool = False) -> None:
-    """Raises BadInput for what is no JSON schema, or none of an object where one is given."""
-    what = None
-    if of_object and schema.get("type", "object") != "object":
+def _of_object(schema: dict[str, Any], param: str) -> None:
+    """Raises BadInput for the schema of anything but an object. Whether it is one at all is judged elsewhere."""
+    if schema.get("type", "object") != "object":
         what = f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema['type']}\"'."
-    else:
-        try:
-            compile_schema(schema)
-        except ValueError as exc:
-            what = str(exc)
-    if what is not None:
         raise BadInput("invalid_schema", f"Invalid schema for '{param}': {what}", param=param)

@@ -20,7 +20,7 @@ from transport.http.headers import event_id_format, read_retry_headers, resumed_
 from transport.http.strict_json import StrictRoute
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.model_catalog import ModelCard, card
-from transport.openai.parse_request import chat_history, chat_sampling, chat_tools
+from transport.openai.parse_request import CHAT_SCHEMAS, chat_history, chat_sampling, chat_tools
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
 from transport.openai.turn_starter import TurnInput, TurnRequest
@@ -39,6 +39,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     headers, given = read_retry_headers(request), await request.body()
     seen = resumed_event_id(request, headers, given)
     turn = chat_turn(body, card(gateway.models, body.model))
+    await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
     plain = headers.idempotency_key is None and not headers.event_ids

@@ -85,8 +85,9 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     model = card(gateway.models, body.model)
     _check(body)
     if body.store is False:
-        turn = TurnRequest(principal, ROUTE, stateless_turn(body, model), given, headers.idempotency_key, seen)
-        started = await starter.start(turn)
+        turn = stateless_turn(body, model)
+        await gateway.check_schemas(principal, turn.tools, turn.sampling.text)
+        started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
         record = partial(starter.record_answer, started)
         answer = ResponseReader(started.cursor, started.responses[0], started.after, ended=record)
     elif seen is not None and seen.response is not None:
@@ -95,6 +96,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     else:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         command = await stored_turn(request, principal, body, model, command_id)
+        await gateway.check_schemas(principal, *cm.schemas_of(command))
         if headers.idempotency_key is not None:
             await starter.bind(principal, command)
         sent = await starter.send(principal, command, seen)

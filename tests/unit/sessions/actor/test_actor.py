@@ -21,6 +21,7 @@ from sessions.model.errors import Conflict, Overloaded
 from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Epoch, SessionKey, UnixMs
 from sessions.ports import Journal, Published
+from sessions.schemas import InlineSchemaChecker
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.machine.machine_fixture import KEY, SESSION
 from tests.support.stores.journals import MemoryBed
@@ -67,6 +68,7 @@ async def stage(**limits: Any) -> AsyncIterator[Stage]:
         context = ActorContext(
             journal=journal,
             engine=engine,
+            schemas=InlineSchemaChecker(),
             filters=KeywordFilterSet(),
             replica="r",
             now_ms=lambda: NOW,

@@ -7,6 +7,7 @@ from typing import Any
 from sessions.metrics import Metrics
 from sessions.model.generation import continuation_seed
 from sessions.model.types import SessionKey, Tool
+from sessions.schemas import InlineSchemaChecker
 from sessions.turn.attempts import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
@@ -44,6 +45,7 @@ class Attempted:
             planner,
             self.output,
             engine=given,
+            schemas=InlineSchemaChecker(),
             filters=filters or GivenFilters(),
             inbox=self.inbox,
             metrics=Metrics(),

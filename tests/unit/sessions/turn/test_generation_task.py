@@ -10,6 +10,7 @@ from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded
 from sessions.model.types import Tool
 from sessions.model.verdicts import Finding, Verdict
+from sessions.schemas import InlineSchemaChecker
 from sessions.turn.attempts import GenerationRun
 from sessions.turn.generation_task import GenerationTask
 from sessions.turn.output_accumulator import GenerationLimits
@@ -36,6 +37,7 @@ def task(
         GenerationRun(key=KEY, open_=open_response(**more), generation=1),
         given,
         engine=engine,
+        schemas=InlineSchemaChecker(),
         filters=filters or GivenFilters(),
         inbox=inbox,
         limits=GenerationLimits(),

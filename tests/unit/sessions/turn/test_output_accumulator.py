@@ -29,12 +29,12 @@ async def test_the_first_delta_goes_at_once_and_later_ones_are_rolled_up() -> No
     inbox = KeptInbox()
     output = accumulator(inbox)
     for text in "abc":
-        output.accept(released(text), None)
+        output.accept(released(text))
     assert inbox.text == "a"
     await passed(1.5)
     assert inbox.text == "abc" and inbox.notified == 2
-    output.accept(released("d"), None)
-    output.accept(released("e" * 8), None)
+    output.accept(released("d"))
+    output.accept(released("e" * 8))
     assert inbox.text == "abcd" + "e" * 8, "enough bytes do not wait"
     assert len(output.written) == 4 * len(inbox.text)
 
@@ -44,7 +44,7 @@ async def test_a_busy_actor_is_notified_once_and_takes_everything() -> None:
     inbox = KeptInbox(busy=True)
     output = accumulator(inbox)
     for text in ("a", "b" * 9, "c" * 9):
-        output.accept(released(text, tail="t"), None)
+        output.accept(released(text, tail="t"))
     assert inbox.notified == 1
     taken = output.take()
     assert taken is not None and taken.tail == "t"
@@ -57,7 +57,7 @@ async def test_findings_go_with_what_is_taken_or_are_left_for_the_end() -> None:
     inbox = KeptInbox(busy=True)
     output = accumulator(inbox)
     output.findings.append(FINDING)
-    output.accept(released("a"), None)
+    output.accept(released("a"))
     assert output.take_last_findings() == (), "the actor is about to take them"
     taken = output.take()
     assert taken is not None and taken.findings == (FINDING,)
@@ -87,7 +87,7 @@ async def test_a_whole_answer_waits_for_its_end() -> None:
     for withheld in (False, True):
         inbox = KeptInbox()
         output = accumulator(inbox, whole=True)
-        output.accept(released("a" * 20), None)
+        output.accept(released("a" * 20))
         assert inbox.notified == 0
         assert output.complete(withheld=withheld) is withheld
         assert inbox.text == ("" if withheld else "a" * 20)
@@ -97,7 +97,7 @@ async def test_a_whole_answer_waits_for_its_end() -> None:
 async def test_a_whole_answer_that_is_broken_off_is_dropped() -> None:
     inbox = KeptInbox()
     output = accumulator(inbox, whole=True)
-    output.accept(released("a"), None)
+    output.accept(released("a"))
     output.flush()
     assert inbox.notified == 0 and output.take() is None
 
@@ -106,7 +106,7 @@ async def test_a_whole_answer_that_is_broken_off_is_dropped() -> None:
 async def test_a_retraction_waits_until_the_actor_has_taken_it() -> None:
     inbox = KeptInbox(busy=True)
     output = accumulator(inbox)
-    output.accept(released("a secret"), None)
+    output.accept(released("a secret"))
     verdict = Verdict(action="retract", start=2, end=8)
     retracting = asyncio.ensure_future(output.retract(verdict))
     await passed(0.1)
@@ -121,8 +121,8 @@ async def test_a_retraction_waits_until_the_actor_has_taken_it() -> None:
 async def test_nothing_is_flushed_after_disarming() -> None:
     inbox = KeptInbox()
     output = accumulator(inbox)
-    output.accept(released("a"), None)
-    output.accept(released("b"), None)
+    output.accept(released("a"))
+    output.accept(released("b"))
     output.disarm()
     await passed(5.0)
     assert inbox.text == "a"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.types import Sampling, Tool, pack_tokens, unpack_tokens
+from sessions.schemas import InlineSchemaChecker
 from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools
+from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools, invalid_call
 
 WEATHER = Tool(
     name="weather",
@@ -87,7 +90,12 @@ def test_arguments_that_do_not_fit_are_never_whole(arguments: str, width: int) -
     def go_through() -> None:
         calls = ToolCallParser((WEATHER,))
         for start in range(0, len(text), width):
-            pieces.extend(calls.accept(Release(text[start : start + width], b"", "")).pieces)
+            parsed = calls.accept(Release(text[start : start + width], b"", ""))
+            for call in parsed.calls:  # what Attempts does before it passes the pieces on
+                wrong = asyncio.run(InlineSchemaChecker().value_problem(call.tool.parameters or {}, call.arguments))
+                if wrong is not None:
+                    raise invalid_call(call.tool.name, wrong)
+            pieces.extend(parsed.pieces)
         calls.finish("stop")
 
     with pytest.raises(Internal) as caught:

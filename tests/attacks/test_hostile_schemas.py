@@ -1,0 +1,102 @@
+"""Hostile JSON schemas through every door of a server: each is served or refused with the reason, and nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from inference.simulated import SimulatedOptions
+from sessions.model import commands as cm
+from sessions.model.request import request_of
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId, TextOptions, Tool
+from tests.support.doors.grpc_door import ENDS, Door, opened
+from tests.support.doors.schema_doors import schema_doors, send_all
+from tests.support.doors.server_process import ServerProcess
+from tests.support.hostile_schemas import KINDS, hostile_schemas
+from transport.grpc_api import sessile_pb2 as pb
+
+COUNT = 9 * len(KINDS)
+FAST = SimulatedOptions(step_base_s=0.0001, answer_tokens_mean=5)
+DOUBLED = {
+    "$defs": {
+        **{f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(40)},
+        "d40": {"type": "object"},
+    },
+    "type": "object",
+    "allOf": [{"$ref": "#/$defs/d0"}],
+}
+UNSUPPORTED = {"chat format", "responses format"}  # by the simulated engine: refused before anything is looked at
+COUNTED = {"type": "object", "properties": {"a": {"type": "array", "minItems": 100_000_000}}}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_each_is_served_or_refused_with_the_reason(seed: int) -> None:
+    async with opened(FAST) as door, schema_doors(door.assembly.server.port, door.server.address) as doors:
+        done = await send_all(doors, [(each.kind, each.schema) for each in hostile_schemas(seed, COUNT)], at_once=4)
+    assert len(done) == COUNT and [each for each in done if not each[2].is_fair] == []
+    assert sum(outcome.refused_with_reason for _, _, outcome in done) > COUNT / 4
+
+
+async def test_the_findings_are_refused_at_every_door_with_reason_and_place() -> None:
+    async with opened(FAST) as door, schema_doors(door.assembly.server.port, door.server.address) as doors:
+        for name in set(doors.names) - UNSUPPORTED:
+            doubled, counted = await doors.send(name, DOUBLED), await doors.send(name, COUNTED)
+            assert doubled.refused_with_reason, (name, doubled)
+            assert "minItems may be 4000 at most (at '/properties/a/minItems')" in counted.message, (name, counted)
+        assert door.assembly.engine.stats().counters["decoded_tokens"] == 0  # nothing was paid
+
+
+@pytest.mark.parametrize("where", ["tools", "format"])
+async def test_a_turn_that_was_stored_with_such_a_schema_fails_and_its_session_goes_on(where: str) -> None:
+    """As a server without bounds would have let it in: past the gateway."""
+    async with opened(FAST) as door:
+        assembly, session = door.assembly, SessionId("s")
+        tools = (Tool(name="f", parameters=DOUBLED),) if where == "tools" else ()
+        text = TextOptions({"type": "json_schema", "schema": COUNTED}) if where == "format" else None
+        for command in (
+            cm.SessionCreate(id=CommandId("1"), session=session, tools=tools),
+            cm.MessageCreate(id=CommandId("2"), session=session, content="x", text=text),
+        ):
+            await assembly.runtime.execute(request_of(LOCAL_PRINCIPAL, command))
+        assert await ends(door, session, 1) == ["invalid_schema"]
+        for later in (
+            cm.SessionUpdate(id=CommandId("3"), session=session, tools=()),
+            cm.MessageCreate(id=CommandId("4"), session=session, content="y"),
+        ):
+            await assembly.gateway.execute(LOCAL_PRINCIPAL, later)
+        assert await ends(door, session, 2) == ["invalid_schema", ""]
+
+
+async def ends(door: Door, session: SessionId, count: int) -> list[str]:
+    """How the first `count` answers of a session ended: an error's code, or ""."""
+    codes: list[str] = []
+    async for reply in door.stub.History(pb.HistoryRequest(session=session, follow=True)):
+        kind = reply.event.WhichOneof("event")
+        if kind in ENDS:
+            codes.append(reply.event.response_failed.response.error.code if kind == "response_failed" else "")
+            if len(codes) == count:
+                break
+    return codes
+
+
+async def test_a_server_that_was_killed_among_them_comes_back_and_serves() -> None:
+    schemas = [(each.kind, each.schema) for each in hostile_schemas(3, COUNT)]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        grpc_port = free.getsockname()[1]
+    with ServerProcess("--engine", "sim", "--grpc-port", str(grpc_port)) as server:
+        address = f"127.0.0.1:{grpc_port}"
+        async with schema_doors(server.port, address) as doors:
+            done = await send_all(doors, schemas, at_once=4)
+            assert [each for each in done if not each[2].is_fair] == []
+            under_way = [asyncio.create_task(doors.send(name, schemas[0][1])) for name in doors.names]
+            await doors.send("chat tools", COUNTED)
+            server.kill()
+            await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.to_thread(server.start)
+        begun_at = time.monotonic()
+        async with schema_doors(server.port, address) as doors:
+            good = await doors.send("chat tools", {"type": "object"})
+        assert good.code == "" and time.monotonic() - begun_at < 30

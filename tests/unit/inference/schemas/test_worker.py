@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+
+from inference.schemas.frames import SchemaRequest, encode_frame, read_request
+from inference.schemas.worker import VALIDATORS_MAX, SchemaWorker
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fault", "problem"),
+    [
+        (b'{"type":"object"}', None, False, False),
+        (b'{"type":"object"}', "{}", False, False),
+        (b'{"type":"object"}', "[]", False, True),
+        (b'{"type":"bogus"}', None, True, False),
+        (b'{"maxItems":1e9}', "[]", True, False),
+        (b"no json", None, True, False),
+        (b"{}", "no json", True, False),
+    ],
+)
+def test_every_request_is_answered(schema: bytes, value: str | None, fault: bool, problem: bool) -> None:
+    reply = SchemaWorker().answer(SchemaRequest(schema, value))
+    assert (reply.fault is not None, reply.problem is not None) == (fault, problem)
+    assert (reply.size is not None) is not fault
+
+
+def test_the_latest_schemas_stay_compiled() -> None:
+    worker = SchemaWorker()
+    for number in range(VALIDATORS_MAX + 5):
+        worker.answer(SchemaRequest(msgspec.json.encode({"const": number})))
+    assert len(worker._judged) == VALIDATORS_MAX
+
+
+def test_requests_are_read_until_the_server_has_gone() -> None:
+    request = SchemaRequest(b"{}", "1")
+    stream = io.BytesIO(encode_frame(request) + b"\1\0")
+    assert read_request(stream) == request
+    assert read_request(stream) is None
