@@ -74,13 +74,15 @@ test("a request made by hand goes out with the key of this tab, and its answer i
 });
 
 test("a body is made from its schema, and a stream is shown as it comes", async () => {
-  const page = await opened("docs#responses_create");
-  await page.locator("summary", { hasText: /^post\s*\/v1\/responses\s/ }).click();
+  const page = await opened("docs");
+  await page.locator("summary", { hasText: "/v1/chat/completions" }).click();
   const body = page.getByRole("textbox", { name: "Body" });
-  assert.ok("input" in JSON.parse(await body.inputValue()) || "model" in JSON.parse(await body.inputValue()));
-  await body.fill(JSON.stringify({ model: "simulated", input: "Hello.", stream: true }));
+  const { model, messages } = JSON.parse(await body.inputValue());
+  assert.equal(model, "");
+  assert.equal(messages.length, 1);
+  await body.fill(JSON.stringify({ model: "simulated", messages: [{ role: "user", content: "Hello." }], stream: true }));
   await page.getByRole("button", { name: "Send" }).click();
-  await page.getByLabel("Answer").getByText(/response\.completed/).waitFor();
+  await page.getByLabel("Answer").getByText(/\[DONE\]/).waitFor();
   await clean(page);
 });
 
