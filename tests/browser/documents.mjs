@@ -5,8 +5,8 @@
  *
  * A third is ordinary Markdown, a third repeats short runs of marks (what makes a parser go back and forth), a third carries HTML and
  * addresses that would run script. Each is shown whole and again as it grows, as an answer does. A step is what the page does
- * before it gives the browser its thread back: parse, elements, layout. One that is too long is done twice more, and the fastest
- * counts: a machine with other work has long steps of its own.
+ * before it gives the browser its thread back: parse, elements, layout. A document with one that is too long is shown twice
+ * more, and each step counts as the fastest of the three: a machine with other work has long steps of its own.
  */
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -77,12 +77,12 @@ async function render({ texts, max }) {
   const { Markdown } = await import(new URL("markdown.js", location.href).href);
   const later = (globalThis.later ??= globalThis.setTimeout);
   const place = (globalThis.place ??= globalThis.document.querySelector("#thread").appendChild(globalThis.document.createElement("li")));
-  let slowest = 0;
+  let steps = [];
   const step = (act) => {
     const started = performance.now();
     act();
     place.getBoundingClientRect();
-    slowest = Math.max(slowest, performance.now() - started);
+    steps.push(performance.now() - started);
   };
   globalThis.setTimeout = (act) => later(() => step(act));
   const shown = async (text, pieces) => {
@@ -97,19 +97,20 @@ async function render({ texts, max }) {
   const rendered = [];
   for (const text of texts) {
     const wrong = [];
-    let best = Infinity;
-    for (let attempt = 0; attempt < 3 && best > max; attempt++) {
-      slowest = 0;
+    let best = [Infinity];
+    for (let attempt = 0; attempt < 3 && Math.max(...best) > max; attempt++) {
+      steps = [];
       for (const pieces of [1, 4]) {
         for (const element of (await shown(text, pieces)).querySelectorAll("*")) {
           if (/^(script|style|iframe|object|embed|link|meta|base|form|input|img|math|template|video|body|details)$/i.test(element.localName)) wrong.push(element.localName);
           for (const { name, value } of element.attributes) if (/^on|^style$|^src|^action$/.test(name) || (name === "href" && !/^(https?:|mailto:|#i-)/.test(value))) wrong.push(`${name}=${value}`);
         }
       }
-      best = Math.min(best, slowest);
+      if (attempt === 0) best = steps;
+      else if (steps.length === best.length) best = best.map((each, index) => Math.min(each, steps[index] ?? each));
     }
     place.replaceChildren();
-    rendered.push({ slowest: best, wrong });
+    rendered.push({ slowest: Math.max(...best), wrong });
     await new Promise((resolve) => later(resolve));
   }
   globalThis.setTimeout = later;

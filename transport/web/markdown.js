@@ -10,7 +10,7 @@ import { el, icon } from "./dom.js";
 import MarkdownIt from "./markdown-it.js";
 
 const STEP = 150; // what is rendered before the browser gets its thread back: tokens, and 50 characters of text each
-const INLINE_MAX = 5000; // characters of one paragraph, heading or cell
+const INLINE_MAX = 3000; // characters of one paragraph, heading or cell
 const BLOCK_MAX = 2000; // tokens of one block, of a list with all its items too
 
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: true }).disable("image");
