@@ -8,6 +8,7 @@ behind cannot hide it. A turn's first and last append carry a head patch, a comm
 server; each session is somewhere in a turn when the clock starts, as people are. CPU is that of this process
 (PostgreSQL's own comes on top), less what the same load costs on a journal that does nothing. `postgres` starts a
 server of its own from its wheel.
+Bodies are encrypted, as a server does it by itself; `--plain` leaves that out.
 `--readers` replays the last 64 records of random sessions beside it; `--busy` keeps the event loop occupied for that
 share of the time, as a server's other work does. The interpreter is set as it is in a server
 (`transport.ops.process_tuning.tune_process`).
@@ -26,6 +27,7 @@ from typing import Any
 
 from bench.support import Option, report, run_bench, spread
 from persistence import open_store
+from persistence.key_database import SqliteKeyDatabase
 from persistence.memory.journal import MemoryJournal
 from sessions.model.commands import Ok
 from sessions.model.events import OutputTextDelta, Private, Record
@@ -44,6 +46,7 @@ from sessions.model.types import (
     pack_tokens,
 )
 from sessions.ports import Journal
+from tests.support.stores.journals import a_codec
 from tests.support.stores.postgres_server import PostgresServer
 from transport.ops.process_tuning import tune_process
 
@@ -192,7 +195,10 @@ async def main(arguments: argparse.Namespace) -> None:
             stack.callback(server.remove)
             server.start()
             url = server.dsn
-        store = open_store(url, folder=folder)
+        keys = SqliteKeyDatabase(folder / "keys.db")
+        codec = None if arguments.plain or url == "memory" else await a_codec(keys)
+        stack.push_async_callback(keys.close)
+        store = open_store(url, folder=folder, codec=codec)
         await store.open()
         try:
             load, cpu_s = await measure(store.journal, arguments)
@@ -205,6 +211,7 @@ async def main(arguments: argparse.Namespace) -> None:
     figures: dict[str, Any] = {
         "journal": arguments.journal,
         "sessions": arguments.sessions,
+        "bodies": "plain" if codec is None else "encrypted",
         "rate per session": arguments.rate,
         "durable events/s": events / arguments.seconds,
         **spread("append {} ms", load.latencies_s, "p50 p99 max", times=1e3),
@@ -224,6 +231,7 @@ if __name__ == "__main__":
         sessions=400,
         rate=Option(25.0, "events per second and session; 0: as fast as it goes"),
         seconds=10.0,
+        plain=Option(False, "bodies are not encrypted"),
         readers=Option(0, "replays beside it, each 100 times a second at most"),
         busy=Option(0.0, "share of the time that the loop does other work"),
         data=Option("", "a folder on the disk to measure"),

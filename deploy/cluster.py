@@ -70,6 +70,15 @@ def write_secret(path: Path, text: str) -> None:
         file.write(text)
 
 
+def master_key(path: Path) -> str:
+    """Makes the key that all members' journal and KV are encrypted with, once; returns its path."""
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    return str(path.resolve())
+
+
 def stop_process(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """Asks a process to stop, and waits until it has."""
     process.terminate()
@@ -107,6 +116,7 @@ def main(arguments: argparse.Namespace) -> None:
         print("starting Valkey and PostgreSQL", flush=True)
         directory, journal = valkey(data / "valkey", stack), postgres(data / "postgres", stack)
         shared = {"directory": directory, "journal": journal, "peer_token": secrets.token_hex(32)}
+        shared["master_key"] = master_key(data.resolve() / "master.key")
         settings = data.resolve() / "cluster.toml"
         write_secret(settings, "".join(f"{key} = {json.dumps(value)}\n" for key, value in shared.items()))
         print(f"settings: {settings}", flush=True)

@@ -6,6 +6,22 @@ Start with `open_store.py`, which picks a driver by URL. `sqlite/` and `postgres
 rows on.
 """
 
-from persistence.open_store import KeyStore, connect_store, open_key_store, open_store
+from persistence.open_store import (
+    KeyStore,
+    OpenableStores,
+    connect_store,
+    make_stores,
+    offline_stores,
+    open_key_store,
+    open_store,
+)
 
-__all__ = ["KeyStore", "connect_store", "open_key_store", "open_store"]
+__all__ = [
+    "KeyStore",
+    "OpenableStores",
+    "connect_store",
+    "make_stores",
+    "offline_stores",
+    "open_key_store",
+    "open_store",
+]

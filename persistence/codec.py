@@ -4,6 +4,8 @@ Two layers, so that encryption is a matter of the second one alone:
 
     Record ──encode_record──> plain bytes ──Codec.encode──> (key_id, stored bytes)
 
+Which row a body stands in goes with it (`Row`), so that a codec that encrypts can bind the one to the other.
+
 A plain body begins with one byte, its version. Writers use the newest version; readers know every version that was
 ever written (`RECORD_VERSIONS`), so a log never has to be rewritten because the software changed. Inside version 1
 stands MessagePack: an array of a record's time, event and private part, the event as a map with its type. A field that
@@ -16,46 +18,78 @@ Knows nothing of tables, and nothing of where keys come from.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from sessions.model.commands import Ok
 from sessions.model.errors import Internal
 from sessions.model.events import AnyEvent, Private, Record
-from sessions.model.types import Json, SessionKey, UnixMs
+from sessions.model.types import CommandId, Json, SessionKey, TenantId, UnixMs
 
+T = TypeVar("T")
+Row = int | str
+"""A body's place among the rows of its session: an event's offset, or the name of another row."""
+
+HEAD_ROW: Final = "head"
 RECORD_VERSION: Final = 1
 _VERSION_BYTE: Final = bytes([RECORD_VERSION])
+
+
+class KeyNotLoaded(Exception):
+    """A codec needs a key of this tenant that is not in memory: `Codec.load`, then again. `key_id` "": one to write."""
+
+    def __init__(self, tenant: TenantId, key_id: str) -> None:
+        super().__init__(tenant, key_id)
+        self.tenant = tenant
+        self.key_id = key_id
 
 
 class Codec(Protocol):
     """Turns the plain bytes of one session's bodies into what is stored, and back.
 
-    Both calls are plain functions, because they run while a batch is built or a page is decoded: a codec that
-    encrypts holds the session's data key in memory by then. `decode` raises Internal with code
-    `body_unreadable` when the key is gone or the bytes are not what was stored.
+    Both calls are plain functions, because they run while a batch is built or a page is decoded: they raise
+    KeyNotLoaded where the key is not in memory (`with_keys` deals with it). `decode` raises Internal with code
+    `body_unreadable` where the bytes are not what was stored in that row.
     """
 
-    def encode(self, key: SessionKey, plain: bytes) -> tuple[str, bytes]:
+    def encode(self, key: SessionKey, row: Row, plain: bytes) -> tuple[str, bytes]:
         """(key_id, stored)."""
         ...
 
-    def decode(self, key: SessionKey, key_id: str, stored: bytes) -> bytes: ...
+    def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes: ...
+
+    async def load(self, tenant: TenantId, key_id: str) -> None:
+        """Brings the tenant's keys into memory. Raises Unavailable, and Internal (`body_unreadable`) where this one is
+        destroyed or cannot be unwrapped."""
+        ...
+
+
+async def with_keys(codec: Codec, work: Callable[[], T]) -> T:
+    """What `work` returns, which encodes or decodes with the codec and may be run again."""
+    while True:
+        try:
+            return work()
+        except KeyNotLoaded as needed:
+            await codec.load(needed.tenant, needed.key_id)
 
 
 class PlainCodec:
     """Stores bodies as they are."""
 
-    def encode(self, key: SessionKey, plain: bytes) -> tuple[str, bytes]:
+    def encode(self, key: SessionKey, row: Row, plain: bytes) -> tuple[str, bytes]:
         return "", plain
 
-    def decode(self, key: SessionKey, key_id: str, stored: bytes) -> bytes:
+    def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes:
         if key_id:
             raise Internal(
                 "body_unreadable", "A stored body is encrypted, and this server was started without its key store."
             )
         return stored
+
+    async def load(self, tenant: TenantId, key_id: str) -> None:
+        return
 
 
 class HeadBody(msgspec.Struct, frozen=True):
@@ -108,7 +142,6 @@ def decode_head_body(plain: bytes) -> HeadBody:
 
 
 def encode_ok(answer: Ok) -> bytes:
-    """An answer holds ids and numbers only, so it is never encrypted."""
     return _VERSION_BYTE + _encode(answer)
 
 
@@ -116,4 +149,64 @@ def decode_ok(plain: bytes) -> Ok:
     try:
         return OK_VERSIONS[plain[0]](memoryview(plain)[1:])
     except (KeyError, IndexError, msgspec.DecodeError) as exc:
+        raise unreadable("answer", exc) from exc
+
+
+# -- bodies whose key id has no column of its own ----------------------------------------------------------------------
+
+_decode_sealed = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
+_decode_command = msgspec.msgpack.Decoder(tuple[bytes, bytes]).decode
+_SEALED_BYTE: Final = 0x92  # what begins an array of two in MessagePack, and no body of `encode_ok`
+
+
+def seal_text(codec: Codec, key: SessionKey, row: Row, text: str) -> bytes:
+    """A text beside a session's log, as its bodies are stored; the id of its data key travels in it."""
+    return _encode(codec.encode(key, row, text.encode())) if text else b""
+
+
+def unseal_text(codec: Codec, key: SessionKey, row: Row, stored: bytes) -> str:
+    """Raises Internal for one that cannot be read."""
+    if not stored:
+        return ""
+    try:
+        return codec.decode(key, row, *_decode_sealed(stored)).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise unreadable("text", exc) from exc
+
+
+def sealed_key_id(stored: bytes) -> str:
+    """The id of the data key of what `seal_text` or `encode_command` returned; "" where it is plain."""
+    if not stored or stored[0] != _SEALED_BYTE:
+        return ""
+    try:
+        return _decode_sealed(stored)[0]
+    except msgspec.DecodeError as exc:
+        raise unreadable("body", exc) from exc
+
+
+def snapshot_row(offset: int) -> str:
+    return f"snapshot {offset}"
+
+
+def review_row(review_id: str, column: str) -> str:
+    return f"review {review_id} {column}"
+
+
+def command_row(principal_id: str, command_id: CommandId | str) -> str:
+    return f"command {principal_id} {command_id}"
+
+
+def encode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answer: bytes) -> tuple[bytes, bytes]:
+    """(digest, answer) as they are stored. A digest can confirm a guessed text: it is encrypted with the answer."""
+    key_id, stored = codec.encode(key, row, _encode((digest, answer)))
+    return (b"", _encode((key_id, stored))) if key_id else (digest, answer)
+
+
+def decode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answer: bytes) -> tuple[bytes, bytes]:
+    """(digest, answer) as they were given to `encode_command`."""
+    if not answer or answer[0] != _SEALED_BYTE:
+        return digest, answer
+    try:
+        return _decode_command(codec.decode(key, row, *_decode_sealed(answer)))
+    except msgspec.DecodeError as exc:
         raise unreadable("answer", exc) from exc

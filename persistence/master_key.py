@@ -2,6 +2,7 @@
 
 Wrapping is AES-256-GCM under a fresh nonce, bound to whose key it is, so that rows of a key store cannot be swapped.
 `id` is a fingerprint: a store tells by it which master wrapped a key, and one that was replaced finds none of the old.
+While masters are rotated the file has several, one a line.
 
 Whoever has the file and a copy of the key store can read what was encrypted until the data keys are destroyed, so
 the two do not belong into one backup. This module knows no sessions and no store.
@@ -13,6 +14,7 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,22 +45,78 @@ class MasterKey:
             return None
 
 
-def read_master_key(path: Path, *, make: bool = False) -> MasterKey:
-    """Reads the file: 64 hexadecimal digits. `make`: where there is none, a new one is made. Blocking.
+class MasterKeyRing:
+    """The master keys of a file, the newest first: it wraps, and the older ones still unwrap.
 
-    Raises BadInput that says what to do."""
+    A file is read again by `reload`, so that a key may be put in front while servers run."""
+
+    def __init__(self, masters: Sequence[MasterKey], path: Path | None = None) -> None:
+        assert masters
+        self._masters = tuple(masters)
+        self._path = path
+
+    @property
+    def newest(self) -> MasterKey:
+        return self._masters[0]
+
+    @property
+    def older(self) -> tuple[MasterKey, ...]:
+        return self._masters[1:]
+
+    def __iter__(self) -> Iterator[MasterKey]:
+        return iter(self._masters)
+
+    def find(self, master_id: str) -> MasterKey | None:
+        return next((master for master in self._masters if master.id == master_id), None)
+
+    def reload(self) -> None:
+        """Blocking. Raises BadInput, and what was read before stays in force."""
+        if self._path is not None:
+            self._masters = tuple(_read_masters(self._path))
+
+
+def read_master_keys(path: Path, *, make: bool = False) -> MasterKeyRing:
+    """Reads the file: 64 hexadecimal digits a line, the newest first. `make`: where there is none, a new one is made.
+
+    Blocking. Raises BadInput that says what to do."""
     if make:
         with contextlib.suppress(FileExistsError):
             _create(path)
-    return MasterKey(read_secret(path, "master_key"))
+    return MasterKeyRing(_read_masters(path), path)
+
+
+def add_master_key(path: Path) -> MasterKey:
+    """Puts a new key in front of the file's. Blocking. Raises BadInput."""
+    lines = [secret.hex() for secret in _read_secrets(path, "master_key")]
+    new = os.urandom(KEY_BYTES)
+    _replace(path, [new.hex(), *lines])
+    return MasterKey(new)
+
+
+def drop_older_master_keys(path: Path) -> int:
+    """Leaves only the newest key in the file; how many went. Blocking. Raises BadInput."""
+    newest, *older = [secret.hex() for secret in _read_secrets(path, "master_key")]
+    if older:
+        _replace(path, [newest])
+    return len(older)
+
+
+def _read_masters(path: Path) -> list[MasterKey]:
+    return [MasterKey(secret) for secret in _read_secrets(path, "master_key")]
 
 
 def read_secret(path: Path, setting: str) -> bytes:
     """32 bytes of a file that nobody else may read. `setting` is the one that names it. Blocking. Raises BadInput."""
+    secrets = _read_secrets(path, setting)
+    if len(secrets) > 1:
+        raise _invalid_file(path, setting, "has more than one line", "It holds one key")
+    return secrets[0]
+
+
+def _read_secrets(path: Path, setting: str) -> list[bytes]:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        text = path.read_text("ascii").strip()
-        secret = bytes.fromhex(text)
+        secrets = [bytes.fromhex(line) for line in path.read_text("ascii").strip().splitlines()]
     except OSError as exc:
         raise _invalid_file(
             path, setting, f"cannot be read ({exc.strerror})", "Make it readable for this user, or name another"
@@ -69,24 +127,18 @@ def read_secret(path: Path, setting: str) -> bytes:
         ) from exc
     if mode & 0o077:
         raise _invalid_file(path, setting, f"may be read by others (mode {mode:04o})", f"Run `chmod 600 {path}`")
-    if len(secret) != KEY_BYTES:
+    if not secrets or any(len(secret) != KEY_BYTES for secret in secrets):
         raise _invalid_file(
             path, setting, "is not one", "It holds 64 hexadecimal digits: `openssl rand -hex 32` makes them"
         )
-    return secret
+    return secrets
 
 
 def _create(path: Path) -> None:
     """Appears whole or not at all: a crash in between must not leave a file that is no key."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        fd = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        try:
-            os.write(fd, os.urandom(KEY_BYTES).hex().encode() + b"\n")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        part = _written_beside(path, [os.urandom(KEY_BYTES).hex()])
         try:
             os.link(part, path)  # unlike a rename, it never replaces a key that another process has just made
         finally:
@@ -97,6 +149,31 @@ def _create(path: Path) -> None:
         raise _invalid_file(
             path, "master_key", f"cannot be made ({exc.strerror})", "Make its folder writable, or name another"
         ) from exc
+
+
+def _replace(path: Path, lines: Sequence[str]) -> None:
+    try:
+        _written_beside(path, lines).replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as exc:
+        raise _invalid_file(
+            path, "master_key", f"cannot be written ({exc.strerror})", "Make its folder writable"
+        ) from exc
+
+
+def _written_beside(path: Path, lines: Sequence[str]) -> Path:
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    fd = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    try:
+        os.write(fd, "".join(f"{line}\n" for line in lines).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return part
 
 
 def _invalid_file(path: Path, setting: str, what: str, advice: str) -> BadInput:

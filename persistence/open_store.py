@@ -1,40 +1,56 @@
-"""Opens the store and the key store that the settings name, by URL."""
+"""Opens the store and the key stores that the settings name, by URL."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import structlog
+
+from persistence.at_rest.administration import EncryptionAdministration
+from persistence.at_rest.codec import SealingCodec
+from persistence.at_rest.sweep import Reencryption
+from persistence.at_rest.tenant_keys import TenantKeys, any_tenant_key
+from persistence.at_rest.transit import TransitWrapper
+from persistence.at_rest.wrapping import KeyWrapper, MasterKeyWrapper
+from persistence.codec import Codec
+from persistence.key_database import KeyDatabase, PostgresKeyDatabase
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
-from persistence.master_key import read_master_key, read_secret
+from persistence.master_key import MasterKeyRing, read_master_keys, read_secret
 from persistence.memory.store import MemoryStore
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
+from persistence.sql.script import SqlDatabase
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
+from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
+from sessions.model.types import UnixMs
 from sessions.store import Store
 
 KeyStore = MemoryKeyStore | SqliteKeyStore | PostgresKeyStore
 
+log = structlog.get_logger(__name__)
 
-def open_store(url: str, *, folder: Path | None, audit_key: str = "") -> Store:
+
+def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Codec | None = None) -> Store:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
     the marker that tells a restored database from the one that this process wrote to; None goes without, which is right
-    for a process that only reads. `audit_key` names a file like the master key's.
+    for a process that only reads. `audit_key` names a file like the master key's. Without a `codec` bodies are plain.
     """
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
         case ("sqlite", "", _) if folder is not None:
-            return SqliteStore(SqliteDatabase(folder, audit_key=sealed))
+            return SqliteStore(SqliteDatabase(folder, audit_key=sealed, codec=codec))
         case ("memory", "", _):
             return MemoryStore()
         case ("postgresql" | "postgres", _, address) if address:
-            return PostgresStore(PostgresDatabase(url, marker_folder=folder, audit_key=sealed))
+            return PostgresStore(PostgresDatabase(url, marker_folder=folder, audit_key=sealed, codec=codec))
         case _:
             raise BadInput(
                 "unknown_journal", "The journal is `sqlite`, `memory` or `postgresql://...`.", param="journal"
@@ -48,28 +64,154 @@ class StoreSettings(Protocol):
     def data(self) -> str: ...
     @property
     def audit_key(self) -> str: ...
+    @property
+    def master_key(self) -> str: ...
+    @property
+    def journal_encryption(self) -> str: ...
+    @property
+    def key_service(self) -> str: ...
+    @property
+    def key_service_token(self) -> str: ...
+    @property
+    def key_service_token_file(self) -> str: ...
+    @property
+    def key_service_authority(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenableStores:
+    """The store of the settings with its keys, not open yet."""
+
+    store: Store
+    keys: KeyStore | None
+    """The sessions' keys, for KV; None for a process without a data folder."""
+    codec: SealingCodec | None
+    """What bodies are encrypted with; None where no key is named for that."""
+    database: KeyDatabase | None
+    """Where keys lie; None in memory."""
+    sql: SqlDatabase | None
+    """The store's database; None in memory."""
+    now_ms: Callable[[], UnixMs]
+
+    def reencryption(self, metrics: Metrics | None = None) -> Reencryption | None:
+        """What encrypts older rows again; None where rows are plain."""
+        if self.codec is None or self.sql is None:
+            return None
+        return Reencryption(self.sql, self.codec, now_ms=self.now_ms, metrics=metrics)
+
+    def administration(self, sweep: Reencryption | None) -> EncryptionAdministration | None:
+        """What operators do about the keys."""
+        if self.codec is None or sweep is None:
+            return None
+        return EncryptionAdministration(self.codec, sweep, self._rewrap_kv_keys)
+
+    def background(self, sweep: Reencryption | None) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside a server: keys that other processes make, and the sweep where there is one."""
+        works = [] if self.codec is None else [self.codec.keys.run()]
+        return works + ([sweep.run()] if sweep is not None and self.codec is not None and self.codec.writes else [])
+
+    async def _rewrap_kv_keys(self) -> int:
+        return 0 if self.keys is None else await self.keys.rewrap()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Store]:
+        """The store first, whose lock keeps other processes out of its folder. Raises Unavailable and BadInput."""
+        async with AsyncExitStack() as stack:
+            await self.store.open()
+            stack.push_async_callback(self.store.close)
+            if self.database is not None:
+                await self.database.open()
+                stack.push_async_callback(self.database.close)
+                keys = None if self.codec is None else self.codec.keys
+                if not (not await any_tenant_key(self.database) if keys is None else await keys.readable()):
+                    raise BadInput(
+                        "journal_encrypted",
+                        "This journal is encrypted under another key than this process has: give --master-key (or"
+                        " --key-service) as the processes that wrote it have it.",
+                        param="master_key",
+                    )
+            yield self.store
+
+
+def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callable[[], UnixMs]) -> OpenableStores:
+    """What the settings name. With SQLite the master key is made in `folder` where none is named, and bodies are
+    encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is named: one
+    that a process made for itself would lock the others out. Raises BadInput. Blocking."""
+    url, mode = settings.journal, settings.journal_encryption
+    if url == "memory":
+        return OpenableStores(
+            store=open_store(url, folder=folder, audit_key=settings.audit_key),
+            keys=MemoryKeyStore(),
+            codec=None,
+            database=None,
+            sql=None,
+            now_ms=now_ms,
+        )
+    masters: MasterKeyRing | None = None
+    if settings.master_key or folder is not None:
+        masters = master_keys_of(settings.master_key, folder)
+    keys: SqliteKeyStore | PostgresKeyStore | None = None
+    database: KeyDatabase | None = None
+    if url == "sqlite" and folder is not None and masters is not None:
+        keys = SqliteKeyStore(folder / "keys.db", masters)
+    elif url.startswith(("postgresql://", "postgres://")):
+        keys = PostgresKeyStore(url, masters) if masters is not None else None
+        database = PostgresKeyDatabase(url)
+    if keys is not None:
+        database = keys.database
+    wrapper: KeyWrapper | None = None
+    if settings.key_service:
+        wrapper = TransitWrapper(
+            settings.key_service,
+            token=settings.key_service_token,
+            token_file=settings.key_service_token_file,
+            authority=settings.key_service_authority,
+        )
+    elif masters is not None and (url == "sqlite" or settings.master_key):
+        wrapper = MasterKeyWrapper(masters)
+    if mode == "on" and wrapper is None:
+        raise BadInput(
+            "journal_key_missing",
+            "journal_encryption = on: with PostgreSQL name the key that all processes share, with --master-key FILE or"
+            " --key-service URL.",
+            param="master_key",
+        )
+    codec: SealingCodec | None = None
+    if wrapper is not None and database is not None:
+        codec = SealingCodec(TenantKeys(database, wrapper, now_ms=now_ms), writes=mode != "off")
+    elif mode == "auto":
+        log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
+    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec)
+    sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
+    return OpenableStores(store=store, keys=keys, codec=codec, database=database, sql=sql, now_ms=now_ms)
+
+
+def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:
+    """For a command: with SQLite no server may have the store open. Raises BadInput. Blocking."""
+    folder = Path(settings.data) if settings.journal == "sqlite" else None
+    return make_stores(settings, folder=folder, now_ms=now_ms)
 
 
 @asynccontextmanager
-async def connect_store(settings: StoreSettings) -> AsyncIterator[Store]:
-    """The opened store of the settings, for a command: with SQLite no server may have it open."""
-    folder = Path(settings.data) if settings.journal == "sqlite" else None
-    store = open_store(settings.journal, folder=folder, audit_key=settings.audit_key)
-    await store.open()
-    try:
+async def connect_store(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> AsyncIterator[Store]:
+    """The opened store of the settings, for a command."""
+    async with offline_stores(settings, now_ms).opened() as store:
         yield store
-    finally:
-        await store.close()
 
 
 def open_key_store(url: str, *, folder: Path, master_key: str) -> KeyStore:
     """The key store that goes with a store: in memory, a file in `folder`, or a schema of its own in PostgreSQL.
 
-    `master_key` names a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to read each
-    other's KV are given the same one. Raises BadInput. Blocking."""
+    Raises BadInput. Blocking."""
     if url == "memory":
         return MemoryKeyStore()
-    master = read_master_key(Path(master_key) if master_key else folder / "master.key", make=not master_key)
-    if url == "sqlite":
-        return SqliteKeyStore(folder / "keys.db", master)
-    return PostgresKeyStore(url, master)
+    masters = master_keys_of(master_key, folder)
+    return SqliteKeyStore(folder / "keys.db", masters) if url == "sqlite" else PostgresKeyStore(url, masters)
+
+
+def master_keys_of(master_key: str, folder: Path | None) -> MasterKeyRing:
+    """`master_key` names a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to read
+    each other's KV, and processes that share a journal, are given the same one. Raises BadInput. Blocking."""
+    if master_key or folder is None:
+        return read_master_keys(Path(master_key))
+    return read_master_keys(folder / "master.key", make=True)

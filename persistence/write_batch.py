@@ -10,9 +10,19 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-import msgspec
-
-from persistence.codec import Codec, HeadBody, encode_head_body, encode_ok, encode_record, unreadable
+from persistence.codec import (
+    HEAD_ROW,
+    Codec,
+    HeadBody,
+    command_row,
+    encode_command,
+    encode_head_body,
+    encode_ok,
+    encode_record,
+    review_row,
+    seal_text,
+    snapshot_row,
+)
 from persistence.group_commit import Write
 from persistence.validation import check_append, check_key, check_text
 from sessions.model.audit import AuditEntry, Sealer
@@ -64,9 +74,6 @@ REVIEW_AGAIN: Final = (
 )
 """What an append does to a case that is there: `sessions.model.reviews.appealed`."""
 
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
-
 
 class AppendWrite(Write):
     """An append and its rows, each a tuple in the order of its statement's columns."""
@@ -79,7 +86,7 @@ class AppendWrite(Write):
         key = append.key
         tenant, session = key
         encode = codec.encode
-        events = [(tenant, session, r.offset, *encode(key, encode_record(r))) for r in append.records]
+        events = [(tenant, session, r.offset, *encode(key, r.offset, encode_record(r))) for r in append.records]
         self.responses: list[tuple[Any, ...]] = [
             (tenant, record.event.response_id, session, record.offset)
             for record in append.records
@@ -99,7 +106,7 @@ class AppendWrite(Write):
             self.reviews = review_rows(codec, append.reviews)
             size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[_KEPT]) + len(row[_NOTE]) for row in self.reviews)
         if append.head is not None or append.commands or append.usage or append.snapshot is not None:
-            size += self._beside(encode)
+            size += self._beside(codec)
         self.audit: list[AuditEntry] = []
         if append.audit:
             self.audit = [sealer.entry(tenant, each) for each in append.audit]
@@ -108,43 +115,30 @@ class AppendWrite(Write):
             raise TooLarge("append_too_large", f"One change of a session is limited to {bytes_max} bytes.")
         super().__init__(key, rows=len(events), size=size)
 
-    def _beside(self, encode: Callable[[SessionKey, bytes], tuple[str, bytes]]) -> int:
+    def _beside(self, codec: Codec) -> int:
         """The rows of everything but the records; returns their size."""
-        append, key = self.append, self.append.key
+        append, key, encode = self.append, self.append.key, codec.encode
         size = 0
         if append.head is not None:
             head = append.head
-            key_id, about = encode(key, encode_head_body(HeadBody(head.title, head.metadata)))
+            key_id, about = encode(key, HEAD_ROW, encode_head_body(HeadBody(head.title, head.metadata)))
             state = (head.open, head.user, head.model, key_id, about, head.listed, head.deleted_at, append.at)
             self.patch = (*key, *state)
             size += ROW_OVERHEAD_BYTES + len(about)
         for command in append.commands:
-            answer = encode_ok(command.answer)
-            self.commands.append((*key, command.principal_id, command.command_id, command.at, command.digest, answer))
+            whose = (command.principal_id, command.command_id)
+            ok = encode_ok(command.answer)
+            digest, answer = encode_command(codec, key, command_row(*whose), command.digest, ok)
+            self.commands.append((*key, *whose, command.at, digest, answer))
             size += ROW_OVERHEAD_BYTES + len(answer)
         for row in append.usage:
             self.usage.append(usage_row(key, row))
             size += 2 * ROW_OVERHEAD_BYTES
         if append.snapshot is not None:
-            key_id, body = encode(key, append.snapshot.body)
+            key_id, body = encode(key, snapshot_row(append.snapshot.offset), append.snapshot.body)
             self.snapshot = (*key, append.snapshot.offset, key_id, body)
             size += ROW_OVERHEAD_BYTES + len(body)
         return size
-
-
-def sealed(codec: Codec, key: SessionKey, text: str) -> bytes:
-    """A text beside a session's log, as its bodies are stored; the id of its data key travels in it."""
-    return _pack(codec.encode(key, text.encode())) if text else b""
-
-
-def unsealed(codec: Codec, key: SessionKey, stored: bytes) -> str:
-    """Raises Internal for one that cannot be read."""
-    if not stored:
-        return ""
-    try:
-        return codec.decode(key, *_unpack(stored)).decode()
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise unreadable("review case", exc) from exc
 
 
 def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
@@ -152,8 +146,8 @@ def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
     rows = []
     for case in {each.id: each for each in cases}.values():
         row = list(_review_values(case))
-        row[_KEPT] = sealed(codec, case.key, case.kept)
-        row[_NOTE] = sealed(codec, case.key, case.note)
+        row[_KEPT] = seal_text(codec, case.key, review_row(case.id, "kept"), case.kept)
+        row[_NOTE] = seal_text(codec, case.key, review_row(case.id, "note"), case.note)
         rows.append(tuple(row))
     return rows
 
@@ -171,7 +165,7 @@ class GrantWrite(Write):
         self.owner = owner
         self.new_epoch = new_epoch
         self.now_ms = now_ms
-        self.key_id, self.about = codec.encode(key, encode_head_body(HeadBody()))
+        self.key_id, self.about = codec.encode(key, HEAD_ROW, encode_head_body(HeadBody()))
 
 
 class JobWrite(Write):

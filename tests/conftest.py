@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,6 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 # The machine is shared, so the time that one example takes says nothing. A failure prints how to replay it.
 settings.register_profile("sessile", deadline=None, print_blob=True)
 settings.load_profile("sessile")
+
+# A traceback with all locals, which structlog draws where it finds rich, takes long enough to upset tests of timing.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -79,7 +79,7 @@ _INNER: Final = {
     ),
     "not_found": "erasure_not_found",
     "engine_unavailable": "engine_failed engine_lost engine_refused model_not_loaded no_desk no_replica",
-    "invalid_request": "invalid_format invalid_logit_bias invalid_schema invalid_text",
+    "invalid_request": "invalid_format invalid_logit_bias invalid_schema invalid_text not_encrypted",
     "journal_unavailable": (
         "journal_away journal_broken journal_closed journal_damaged journal_disk_full journal_read_only "
         "journal_refused journal_slow journal_taken audit_not_kept keys_unavailable reviews_not_kept "
@@ -103,11 +103,14 @@ STARTUP: Final = frozenset(
         "bad_chat_template",
         "bad_directory_url",
         "bad_kv_folder",
+        "bad_key_service",
         "bad_master_key",
         "bad_model_file",
         "directory_unsuitable",
         "engine_not_installed",
         "invalid_setting",
+        "journal_encrypted",
+        "journal_key_missing",
         "journal_folder_locked",
         "journal_folder_unusable",
         "journal_foreign",

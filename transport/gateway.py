@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from sessions.clock import Clock
+from sessions.governance.journal_encryption import JournalEncryption
 from sessions.limits import TenantLimits
 from sessions.machine.appeals import decision_notice
 from sessions.metrics import Metrics
@@ -74,6 +75,7 @@ class GatewayServices(NamedTuple):
     keys: ApiKeyCache | None = None  # to be administered
     history: HistoryIndex | None = None  # of all gateways of a cluster; None: this process's own
     operator_api: OperatorApi | None = None
+    encryption: JournalEncryption | None = None
     schemas: SchemaChecker | None = None  # None: judged in this process's only thread, for tests
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
@@ -104,6 +106,7 @@ class Gateway:
         self.models = services.models
         self.keys = services.keys
         self.operator_api = services.operator_api
+        self.encryption = services.encryption
         self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
         self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
         self.feeds = Feeds(sessions)

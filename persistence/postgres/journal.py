@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from persistence.codec import HeadBody, encode_head_body
+from persistence.codec import HEAD_ROW, HeadBody, encode_head_body
 from persistence.postgres import statements as sql
 from persistence.postgres.connection import terminate
 from persistence.postgres.database import PostgresDatabase
@@ -31,10 +31,12 @@ class PostgresJournal(SqlJournal):
     ) -> Head:
         check_key(key)
         check_text(owner, new_epoch)
+        if expected_fence is None:
+            empty = encode_head_body(HeadBody())
+            key_id, about = await self._with_keys(lambda: self._codec.encode(key, HEAD_ROW, empty))
         async with self._connection() as connection:
             try:
                 if expected_fence is None:
-                    key_id, about = self._codec.encode(key, encode_head_body(HeadBody()))
                     row = await connection.fetchrow(sql.GRANT_NEW, *key, new_epoch, owner, key_id, about, now_ms)
                 else:
                     row = await connection.fetchrow(sql.GRANT_NEXT, *key, expected_fence, new_epoch, owner, now_ms)
@@ -44,7 +46,7 @@ class PostgresJournal(SqlJournal):
                 raise translate(exc) from exc
         if row is None:
             raise fenced()
-        return sql.head_of(self._codec, row)
+        return await self._with_keys(lambda: sql.head_of(self._codec, row))
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import count
 from typing import Any, Final
 
-from persistence.codec import Codec, decode_record
+from persistence.codec import Codec, decode_record, snapshot_row
 from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
 from persistence.sql.audit import AUDIT_COLUMNS
 from persistence.sql.journal import HEAD_COLUMNS, command_from, head_from
@@ -384,7 +384,7 @@ def records_of(codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[
     decode = codec.decode
     return tuple(
         [
-            decode_record(offset, decode(key, key_id, body))
+            decode_record(offset, decode(key, offset, key_id, body))
             for offset, key_id, body in zip(offsets, row["key_ids"], row["bodies"], strict=True)
         ]
     )
@@ -393,14 +393,15 @@ def records_of(codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[
 def snapshot_of(codec: Codec, key: SessionKey, row: Any) -> Snapshot | None:
     if row["snapshot_offset"] is None:
         return None
-    return Snapshot(row["snapshot_offset"], codec.decode(key, row["snapshot_key_id"], row["snapshot_body"]))
+    offset = row["snapshot_offset"]
+    return Snapshot(offset, codec.decode(key, snapshot_row(offset), row["snapshot_key_id"], row["snapshot_body"]))
 
 
-def commands_of(row: Any) -> list[CommandRecord]:
+def commands_of(codec: Codec, key: SessionKey, row: Any) -> list[CommandRecord]:
     """Newest first, as they were aggregated."""
     columns = (row[name] or [] for name in ("principals", "commands", "digests", "answers", "ats"))
-    return [command_from(*values) for values in zip(*columns, strict=True)]
+    return [command_from(codec, key, values) for values in zip(*columns, strict=True)]
 
 
-def command_of(row: Any) -> CommandRecord:
-    return command_from(*row)
+def command_of(codec: Codec, key: SessionKey, row: Any) -> CommandRecord:
+    return command_from(codec, key, tuple(row))

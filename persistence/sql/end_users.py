@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from persistence.codec import with_keys
 from persistence.sql.journal import JournalStatements
 from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
 from persistence.validation import FIRST_KEY, check_text, names_of_user, released_by
@@ -51,7 +52,8 @@ class SqlEndUsers:
         check_text(tenant, user)
         session = (after or FIRST_KEY).session
         rows = await self._database.rows(self._sql.HEADS_OF_USER, (tenant, user, session, limit))
-        return self._sql.heads_of(self._database.codec, rows)
+        codec = self._database.codec
+        return await with_keys(codec, lambda: self._sql.heads_of(codec, rows))
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         check_text(erasure.tenant, erasure.user)

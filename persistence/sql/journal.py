@@ -7,9 +7,19 @@ driver's `statements` is a `JournalStatements`: the SQL, and how a row of its an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
-from persistence.codec import Codec, decode_head_body, decode_ok
+from persistence.codec import (
+    HEAD_ROW,
+    Codec,
+    KeyNotLoaded,
+    command_row,
+    decode_command,
+    decode_head_body,
+    decode_ok,
+    with_keys,
+)
 from persistence.group_commit import Write
 from persistence.sql.script import SqlDatabase
 from persistence.validation import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, unknown_cursor
@@ -55,8 +65,8 @@ class JournalStatements(Protocol):
     def heads_of(self, codec: Codec, rows: Sequence[Any]) -> list[Head]: ...
     def records_of(self, codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[Record, ...]: ...
     def snapshot_of(self, codec: Codec, key: SessionKey, row: Any) -> Snapshot | None: ...
-    def commands_of(self, row: Any) -> list[CommandRecord]: ...
-    def command_of(self, row: Any) -> CommandRecord: ...
+    def commands_of(self, codec: Codec, key: SessionKey, row: Any) -> list[CommandRecord]: ...
+    def command_of(self, codec: Codec, key: SessionKey, row: Any) -> CommandRecord: ...
 
 
 class JournalDatabase(SqlDatabase, Protocol):
@@ -82,6 +92,7 @@ class SqlJournal:
     def __init__(self, database: JournalDatabase, statements: JournalStatements) -> None:
         self._database = database
         self._codec = database.codec
+        self._with_keys = partial(with_keys, database.codec)
         self._sql = statements
         self._submit = database.submit
         self._fetch = database.fetch
@@ -92,14 +103,21 @@ class SqlJournal:
         return self._database.incarnation
 
     async def append(self, append: Append) -> None:
+        try:
+            write = self._append_write(append)
+        except KeyNotLoaded:
+            write = await self._with_keys(lambda: self._append_write(append))
+        await self._submit(write)
+
+    def _append_write(self, append: Append) -> AppendWrite:
         database = self._database
-        await self._submit(AppendWrite(self._codec, append, sealer=database.sealer, bytes_max=database.write_bytes_max))
+        return AppendWrite(self._codec, append, sealer=database.sealer, bytes_max=database.write_bytes_max)
 
     async def head(self, key: SessionKey) -> Head | None:
         check_key(key)
         await self._resolve_unknown()
         rows = await self._fetch(self._sql.HEAD, *key)
-        return self._sql.head_of(self._codec, rows[0]) if rows else None
+        return await self._with_keys(lambda: self._sql.head_of(self._codec, rows[0])) if rows else None
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
         check_key(key)
@@ -108,12 +126,17 @@ class SqlJournal:
         rows = await self._fetch(sql.LOAD, *key, since, most + 1, sql.LOAD_PAGE_ROWS, LOAD_PAGE_BYTES)
         if not rows:
             return None
-        head = sql.head_of(self._codec, rows[0])
-        snapshot = sql.snapshot_of(self._codec, key, rows[0])
+        codec, row = self._codec, rows[0]
+        snapshot = await self._with_keys(lambda: sql.snapshot_of(codec, key, row))
         after = snapshot.offset if snapshot else 0
-        records = list(sql.records_of(self._codec, key, rows[0], after=after))
-        records += await self._read_rest(head, after + len(records))
-        commands = sql.commands_of(rows[0])
+        head, first, commands = await self._with_keys(
+            lambda: (
+                sql.head_of(codec, row),
+                sql.records_of(codec, key, row, after=after),
+                sql.commands_of(codec, key, row),
+            )
+        )
+        records = [*first, *await self._read_rest(head, after + len(first))]
         return Loaded(head, snapshot, tuple(records), tuple(commands[most - 1 :: -1]), len(commands) <= most)
 
     async def _read_rest(self, head: Head, after: int) -> list[Record]:
@@ -133,15 +156,17 @@ class SqlJournal:
         rows = await self._fetch(self._sql.READ, *key, after, limit, bytes_max)
         if not rows:
             return None
-        head = self._sql.head_of(self._codec, rows[0])
-        return Page(head, self._sql.records_of(self._codec, key, rows[0], after=after))
+        sql, codec, row = self._sql, self._codec, rows[0]
+        return await self._with_keys(
+            lambda: Page(sql.head_of(codec, row), sql.records_of(codec, key, row, after=after))
+        )
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
         check_key(key)
         check_text(principal_id, command_id)
         await self._resolve_unknown()
         rows = await self._fetch(self._sql.FIND_COMMAND, *key, principal_id, command_id)
-        return self._sql.command_of(rows[0]) if rows else None
+        return await self._with_keys(lambda: self._sql.command_of(self._codec, key, rows[0])) if rows else None
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
         check_text(tenant, response_id)
@@ -161,7 +186,8 @@ class SqlJournal:
                 raise unknown_cursor()
             place = (rows[0][0], rows[0][1])
         statement, values = self._sql.list_heads(tenant, user, limit, place)
-        return self._sql.heads_of(self._codec, await self._fetch(statement, *values))
+        rows = await self._fetch(statement, *values)
+        return await self._with_keys(lambda: self._sql.heads_of(self._codec, rows))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """See `sessions.limits.Tallies`."""
@@ -170,7 +196,7 @@ class SqlJournal:
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         rows = await self._fetch(self._sql.OPEN_HEADS, limit, *(after or FIRST_KEY))
-        return self._sql.heads_of(self._codec, rows)
+        return await self._with_keys(lambda: self._sql.heads_of(self._codec, rows))
 
     async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
         statement, values = self._sql.purgeable(due, limit)
@@ -187,7 +213,7 @@ def head_from(codec: Codec, columns: Sequence[Any], about: bytes) -> Head:
     """A head of its columns, in the order of both drivers' `_HEAD`; `about`: the last of them, as it is stored."""
     tenant, session, epoch, fence, incarnation, top, is_open, owner, user, model, listed, *times, key_id, _ = columns
     key = SessionKey(TenantId(tenant), SessionId(session))
-    body = decode_head_body(codec.decode(key, key_id, about))
+    body = decode_head_body(codec.decode(key, HEAD_ROW, key_id, about))
     created_at, updated_at, deleted_at = times
     return Head(
         key=key,
@@ -208,7 +234,9 @@ def head_from(codec: Codec, columns: Sequence[Any], about: bytes) -> Head:
     )
 
 
-def command_from(principal: str, command: str, digest: bytes, answer: bytes, at: int) -> CommandRecord:
+def command_from(codec: Codec, key: SessionKey, columns: Sequence[Any]) -> CommandRecord:
+    principal, command, digest, answer, at = columns
+    digest, answer = decode_command(codec, key, command_row(principal, command), digest, answer)
     return CommandRecord(
         principal_id=principal, command_id=CommandId(command), digest=digest, answer=decode_ok(answer), at=UnixMs(at)
     )

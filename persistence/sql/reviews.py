@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from persistence.codec import Codec
+from persistence.codec import Codec, review_row, seal_text, unseal_text, with_keys
 from persistence.sql.script import Parameters, SqlDatabase, one_query
 from persistence.validation import check_claim, check_decision, check_text
-from persistence.write_batch import REVIEW_COLUMNS, case_attributes, sealed, unsealed
+from persistence.write_batch import REVIEW_COLUMNS, case_attributes
 from sessions.model.errors import Conflict
 from sessions.model.reviews import (
     CASES_MAX,
@@ -104,7 +104,8 @@ def case_of(row: Any, codec: Codec | None) -> Case:
     values = dict(zip(_ATTRIBUTES, tuple(row), strict=True))
     key = SessionKey(values.pop("key.tenant"), values.pop("key.session"))
     for name in ("kept", "note", "remark"):
-        values[name] = "" if codec is None else unsealed(codec, key, bytes(values[name]))
+        place = review_row(values["id"], name)
+        values[name] = "" if codec is None else unseal_text(codec, key, place, bytes(values[name]))
     return Case(key=key, **{**values, "told": bool(values["told"])})
 
 
@@ -115,7 +116,12 @@ class SqlReviews:
     async def find(self, review_id: ReviewId) -> Case | None:
         check_text(review_id)
         rows = await self._database.rows(FIND, (review_id,))
-        return case_of(rows[0], self._database.codec) if rows else None
+        return await self._case(rows[0]) if rows else None
+
+    async def _case(self, row: Any) -> Case:
+        """With its texts."""
+        codec = self._database.codec
+        return await with_keys(codec, lambda: case_of(row, codec))
 
     async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
         check_text(query.tenant, query.category, after.id if after else None)
@@ -131,7 +137,10 @@ class SqlReviews:
     ) -> Case:
         check_text(review_id, by, remark)
         case = await self.find(review_id)
-        stored = sealed(self._database.codec, case.key, remark) if case is not None else b""
+        stored = b""
+        if case is not None:
+            codec, key, row = self._database.codec, case.key, review_row(case.id, "remark")
+            stored = await with_keys(codec, lambda: seal_text(codec, key, row, remark))
         values = (review_id, by, outcome, stored, now, command)
         return await self._change(review_id, DECIDE, values, partial(check_decision, review_id, by, now, command))
 
@@ -146,7 +155,7 @@ class SqlReviews:
                 return done
             changed = await self._write(f"{statement} RETURNING {_ALL}", values)
             if changed:
-                return case_of(changed[0], self._database.codec)
+                return await self._case(changed[0])
         raise Conflict("review_claimed", "Others are at this case.", param="review_id", retryable=True)
 
     async def undelivered(self, *, limit: int) -> list[Case]:

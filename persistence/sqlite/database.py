@@ -35,7 +35,7 @@ from persistence.sqlite.audit_rows import chain, secret_of
 from persistence.sqlite.checkpoints import LAST_RESORT, Checkpointer, checkpoint, connector
 from persistence.sqlite.error_mapping import FAILURES, ONE_WRITE_IS_BAD, is_damage, translate
 from persistence.sqlite.library import CHECKPOINTS_BESIDE_COMMITS, sqlite3
-from persistence.sqlite.schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate
+from persistence.sqlite.schema import SQLITE_VERSION_MIN, check_integrity, damaged, migrate, wipe_leftovers
 from persistence.sqlite.transaction import (
     STORE_KEY,
     Transaction,
@@ -194,6 +194,7 @@ class SqliteDatabase:
             await writer.execute_fetchall(f"PRAGMA {pragma}")
         await check_integrity(writer, self.path, whole_bytes_max=self._tuning.quick_check_bytes_max)
         await migrate(writer, self.path)
+        await wipe_leftovers(writer, self.path)
         self.sealer = Sealer(await secret_of(writer), self._audit_key)
 
     async def _settle_incarnation(self) -> None:
@@ -258,7 +259,6 @@ class SqliteDatabase:
         if self._dead is not None:
             return [self._dead] * len(writes)
         transaction = Transaction(
-            self.codec,
             writes,
             sealer=self.sealer,
             incarnation=self._incarnation,

@@ -25,8 +25,9 @@ class SqliteJournal(SqlJournal):
     async def grant(
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
     ) -> Head:
-        head: Head = await self._submit(GrantWrite(self._codec, key, expected_fence, owner, new_epoch, now_ms))
-        return head
+        write = await self._with_keys(lambda: GrantWrite(self._codec, key, expected_fence, owner, new_epoch, now_ms))
+        row = await self._submit(write)
+        return await self._with_keys(lambda: sql.head_of(self._codec, row))
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs

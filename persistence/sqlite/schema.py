@@ -26,9 +26,13 @@ from pathlib import Path
 from typing import Final
 
 import aiosqlite
+import structlog
 
 from persistence.sql.migrations import read_migrations
+from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Unavailable
+
+log = structlog.get_logger(__name__)
 
 APPLICATION_ID: Final = 0x5365731E
 SQLITE_VERSION_MIN: Final = (3, 38, 0)
@@ -59,6 +63,27 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
             f"BEGIN IMMEDIATE;\n{migrations[number]}\n"
             f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {number + 1};\nCOMMIT;"
         )
+
+
+async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
+    """Writes the file anew where rows that stood in the clear are encrypted now (`persistence.at_rest.sweep`): what
+    they, and rows deleted before them, left in its free space goes. Takes as long as copying the file does, once, and
+    as much room; where there is none it is tried again at the next opening."""
+    pending = await connection.execute_fetchall(
+        "SELECT count(*) FROM reencryptions WHERE tenant <> '' AND plain > 0 HAVING count(*) = count(done_at)"
+    )
+    if not [count for (count,) in pending if count]:
+        return
+    log.info("journal_vacuum_started", path=str(path))
+    try:
+        await connection.execute_fetchall("PRAGMA temp_store = FILE")
+        await connection.execute_fetchall("VACUUM")
+        await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        await connection.execute_fetchall("UPDATE reencryptions SET plain = 0")
+    except sqlite3.OperationalError as exc:
+        log.warning("journal_vacuum_failed", cause=repr(exc))
+    finally:
+        await connection.execute_fetchall("PRAGMA temp_store = MEMORY")
 
 
 async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole_bytes_max: int) -> None:

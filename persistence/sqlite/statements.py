@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
-from persistence.codec import Codec, decode_record
+from persistence.codec import Codec, decode_record, snapshot_row
 from persistence.sql.journal import command_from, head_from
 from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, USAGE_COLUMNS
 from sessions.model.errors import Internal
 from sessions.model.events import Record
 from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
-from sessions.model.types import NEVER, SessionKey, TenantId
+from sessions.model.types import NEVER, SessionId, SessionKey, TenantId
 
 VALUES_ROWS_MAX: Final = 256
 LOAD_PAGE_ROWS = 100_000
@@ -282,6 +282,11 @@ def head_of(codec: Codec, row: Row) -> Head:
     return _head(codec, _decode_head(row[0]))
 
 
+def key_of(row: Row) -> SessionKey:
+    tenant, session, *_ = _decode_head(row[0])
+    return SessionKey(TenantId(tenant), SessionId(session))
+
+
 def heads_of(codec: Codec, rows: Sequence[Row]) -> list[Head]:
     return [_head(codec, columns) for (text,) in rows for columns in _decode_heads(text)]
 
@@ -295,7 +300,9 @@ def records_of(codec: Codec, key: SessionKey, row: Row, *, after: int) -> tuple[
     decode = codec.decode
     from_hex = bytes.fromhex
     bodies = _decode_bodies(row[1])
-    records = tuple([decode_record(offset, decode(key, key_id, from_hex(body))) for offset, key_id, body in bodies])
+    records = tuple(
+        [decode_record(offset, decode(key, offset, key_id, from_hex(body))) for offset, key_id, body in bodies]
+    )
     if records and (records[0].offset != after + 1 or records[-1].offset != after + len(records)):
         raise Internal("journal_hole", "The stored log of this session has a hole.")
     return records
@@ -305,17 +312,17 @@ def snapshot_of(codec: Codec, key: SessionKey, row: Row) -> Snapshot | None:
     if row[2] is None:
         return None
     offset, key_id, body = _decode_body(row[2])
-    return Snapshot(offset, codec.decode(key, key_id, bytes.fromhex(body)))
+    return Snapshot(offset, codec.decode(key, snapshot_row(offset), key_id, bytes.fromhex(body)))
 
 
-def command_of(row: Row) -> CommandRecord:
-    return _command(_decode_command(row[0]))
+def command_of(codec: Codec, key: SessionKey, row: Row) -> CommandRecord:
+    return _command(codec, key, _decode_command(row[0]))
 
 
-def commands_of(row: Row) -> list[CommandRecord]:
-    return [_command(columns) for columns in _decode_commands(row[3])]
+def commands_of(codec: Codec, key: SessionKey, row: Row) -> list[CommandRecord]:
+    return [_command(codec, key, columns) for columns in _decode_commands(row[3])]
 
 
-def _command(columns: _CommandRow) -> CommandRecord:
+def _command(codec: Codec, key: SessionKey, columns: _CommandRow) -> CommandRecord:
     principal, command, digest, answer, at = columns
-    return command_from(principal, command, bytes.fromhex(digest), bytes.fromhex(answer), at)
+    return command_from(codec, key, (principal, command, bytes.fromhex(digest), bytes.fromhex(answer), at))

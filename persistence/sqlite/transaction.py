@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from persistence.codec import Codec
 from persistence.group_commit import Write
 from persistence.sqlite import statements as sql
 from persistence.sqlite.audit_rows import chain
@@ -64,7 +63,6 @@ class Transaction:
 
     def __init__(
         self,
-        codec: Codec,
         writes: Sequence[Write],
         *,
         sealer: Sealer,
@@ -74,7 +72,6 @@ class Transaction:
         mark: Callable[[int], None],
     ) -> None:
         self.committed = False
-        self._codec = codec
         self._sealer = sealer
         self._writes = writes
         self._incarnation = incarnation
@@ -159,8 +156,7 @@ class Transaction:
         for statement, rows in ((sql.grant_new, fresh), (sql.grant_next, onward)):
             for size, values in sql.chunks(rows):
                 for row in connection.execute(statement(size), values).fetchall():
-                    head = sql.head_of(self._codec, row)
-                    outcomes[head.key] = head
+                    outcomes[sql.key_of(row)] = row  # decoded by whoever waits for it
         return outcomes
 
 

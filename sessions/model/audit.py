@@ -64,6 +64,7 @@ Action = Literal[
     "access.refused",
     "access.break_glass",
     "audit.trimmed",
+    "encryption.changed",
 ]
 
 

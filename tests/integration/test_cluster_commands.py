@@ -24,9 +24,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from actors.directory.valkey import ValkeyDirectory
-from persistence import open_store
+from persistence import connect_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.doors.wire_client import WireClient, connected, text_of
+from tests.support.stores.journals import NOW
+from transport.cli.settings import Settings
 from transport.ops.operator_requests import SessionPage, SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
@@ -54,6 +56,7 @@ class Cluster:
         self.settings = next(line.removeprefix("settings: ") for line in lines if line.startswith("settings: "))
         shared = tomllib.loads(Path(self.settings).read_text())
         self.journal, self.directory, self.token = shared["journal"], shared["directory"], shared["peer_token"]
+        self.master_key = shared["master_key"]
         self.replicas = {name: int(pid) for name, pid in re.findall(r"(replica-\d+): .*\(pid (\d+)\)", text)}
 
     def url(self, gateway: int) -> str:
@@ -254,11 +257,8 @@ async def test_a_killed_owner_is_not_noticed_by_its_readers(cluster: Cluster) ->
 
 async def owner(cluster: Cluster, session: str) -> str:
     """The replica that was granted the session last, by the journal's word."""
-    store = open_store(cluster.journal, folder=None)
-    await store.open()
-    try:
+    settings = Settings(journal=cluster.journal, master_key=cluster.master_key)
+    async with connect_store(settings, lambda: NOW) as store:
         head = await store.journal.head(SessionKey(LOCAL_PRINCIPAL.tenant, SessionId(session)))
-    finally:
-        await store.close()
     assert head is not None
     return head.owner.split("/", 1)[0]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, keys, users
+from transport.cli import audit, encryption, keys, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
@@ -61,6 +61,18 @@ CREDENTIALS: Final = (
     "peer_key",
     "peer_server_name",
 )
+JOURNAL_KEYS: Final = (
+    "journal",
+    "journal_file",
+    "audit_key",
+    "journal_encryption",
+    "master_key",
+    "key_service",
+    "key_service_token",
+    "key_service_token_file",
+    "key_service_authority",
+)
+URL: Final = "--url http://127.0.0.1:8080"
 ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
 OPERATOR: Final = ("directory", "directory_file", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
@@ -71,7 +83,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
     "gateway": CommandSpec(
         RunGateway,
-        (*DOORS, "journal", "audit_key", "Directory", *CREDENTIALS),
+        (*DOORS, *JOURNAL_KEYS, "Directory", *CREDENTIALS),
         "gateway --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "replica": CommandSpec(
@@ -89,6 +101,15 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "keys revoke": CommandSpec(keys.RevokeKey, EITHER, "keys revoke abcdefghijkl --url http://127.0.0.1:8080"),
     "audit list": CommandSpec(audit.ListRows, EITHER, "audit list --tenant acme --last 20"),
     "audit verify": CommandSpec(audit.VerifyChain, EITHER, "audit verify --tenant acme"),
+    "encryption status": CommandSpec(encryption.ShowEncryption, EITHER, f"encryption status {URL}"),
+    "encryption rotate": CommandSpec(encryption.RotateKeys, EITHER, f"encryption rotate --tenant acme {URL}"),
+    "encryption rewrap": CommandSpec(encryption.RewrapKeys, EITHER, f"encryption rewrap {URL}"),
+    "encryption stop": CommandSpec(encryption.StopSweep, EITHER, f"encryption stop {URL}"),
+    "encryption resume": CommandSpec(encryption.ResumeSweep, EITHER, f"encryption resume {URL}"),
+    "encryption destroy": CommandSpec(encryption.DestroyKeys, EITHER, "encryption destroy --tenant acme"),
+    "encryption master": CommandSpec(
+        encryption.ChangeMasterKey, ("data", "master_key", "Logging"), "encryption master add"
+    ),
     "users export": CommandSpec(users.ExportUser, EITHER, "users export mary --tenant acme --out mary.jsonl"),
     "users erase": CommandSpec(users.EraseUser, EITHER, "users erase mary --tenant acme"),
 }
@@ -97,6 +118,7 @@ FAMILIES: Final = {
     "keys": keys.__doc__,
     "audit": audit.__doc__,
     "users": users.__doc__,
+    "encryption": encryption.__doc__,
 }
 
 

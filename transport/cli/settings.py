@@ -82,7 +82,6 @@ class Settings:
     kv_redis: str = option("", "URL", "Redis or Valkey for small KV snapshots: redis://, rediss:// or unix://")
     kv_redis_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
     kv_redis_mb: int = option(256, "MB", "bound of KV in there, MB, of all replicas together", ge=1)
-    master_key: str = option("", "FILE", "wraps the keys of stored KV, mode 0600; empty: master.key in --data")
 
     idle_s: float = option(600.0, "SECONDS", "a session leaves memory after idling for so long", gt=0, group="Sessions")
     actors: int = option(20_000, "N", "sessions in memory at most", ge=1)
@@ -98,6 +97,18 @@ class Settings:
     data: str = option("data", "FOLDER", "folder for the journal and spilled KV", min_length=1, group="Journal")
     journal: str = option("sqlite", "URL", "sqlite (in --data), postgresql://..., or memory, which forgets everything")
     journal_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    journal_encryption: Literal["auto", "on", "off"] = option(
+        "auto", None, "texts in the journal are encrypted; auto: with PostgreSQL only where a key is named"
+    )
+    master_key: str = option(
+        "", "FILE", "wraps the keys of the journal and of stored KV, mode 0600; empty: master.key in --data"
+    )
+    key_service: str = option(
+        "", "URL", "wraps the journal's keys in its place: Vault or OpenBao, https://HOST/transit/KEY"
+    )
+    key_service_token: str = option("", "TOKEN", "its token, in a variable or the file of settings; never a flag")
+    key_service_token_file: str = option("", "FILE", "file of its token, read again for each call")
+    key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
 
     retention_days: float = option(
@@ -158,6 +169,7 @@ class BadSetting(Exception):
 
 
 SECRETS: Final = ("peer_token", "api_key")
+RENEWED: Final = ("key_service_token",)  # secrets whose file is read again for each use, not here
 ADDRESSES: Final = ("journal", "directory", "kv_redis", "usage_stream", "otlp")  # with a password in them, secrets too
 FIELDS: Final = {each.name: each for each in fields(Settings)}
 TYPES: Final = get_type_hints(Settings)
@@ -169,8 +181,8 @@ for _name, _field in FIELDS.items():
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: str | None) -> Settings:
     """Merges flags, variables and the file into the settings of this process. Raises BadSetting, also for a secret on
     the command line: there every user of the machine reads it."""
-    for name in (*SECRETS, *ADDRESSES):
-        if (value := flags.get(name)) and (name in SECRETS or _password(value)):
+    for name in (*SECRETS, *RENEWED, *ADDRESSES):
+        if (value := flags.get(name)) and (name not in ADDRESSES or _password(value)):
             flag = f"--{name.replace('_', '-')}"
             raise BadSetting(
                 f"{flag}: no secret belongs on the command line, where every user of this machine reads it; put it in a"
@@ -248,7 +260,7 @@ def allowed(name: str) -> str:
 def secrets_in(settings: Settings) -> list[str]:
     """What no log may say: secrets among the settings, and passwords in addresses."""
     passwords = [_password(getattr(settings, name)) for name in ADDRESSES]
-    return [secret for secret in (*(getattr(settings, name) for name in SECRETS), *passwords) if secret]
+    return [secret for secret in (*(getattr(settings, name) for name in (*SECRETS, *RENEWED)), *passwords) if secret]
 
 
 class FiledKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

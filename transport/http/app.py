@@ -27,6 +27,7 @@ from transport.http.routes import (
     audit,
     chat,
     conversations,
+    encryption,
     health,
     keys,
     limits,
@@ -105,6 +106,7 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
         limits,
         users,
         operator,
+        encryption,
     ):
         app.include_router(each.routes)
     if web is not None:

@@ -108,6 +108,9 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/reviews/{review_id}/decide", "reviewer", "review", body=fixed(outcome="upheld")),
     Http("POST", "/v1/sessions/{session}/responses/{response_id}/appeal", "chat", "session", body=fixed(note="x")),
     Http("POST", "/v1/sessions/{session}/messages/appeal", "chat", "session", body=fixed(content="x")),
+    # keys of the journal
+    Http("GET", "/v1/operator/encryption", "operator"),
+    Http("POST", "/v1/operator/encryption", "operator", body=fixed(action="resume")),
     # the audit log
     Http("GET", "/v1/audit", "administrator"),
     Http("GET", "/v1/audit", "administrator", "tenant", query={"tenant": "acme"}),

@@ -7,6 +7,7 @@ A `Bed` is one database with everything beside it. `open` gives a store on it; a
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Sequence
@@ -14,9 +15,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import asyncpg
 import pytest
 
+from persistence.at_rest.codec import SealingCodec
+from persistence.at_rest.tenant_keys import TenantKeys
+from persistence.at_rest.wrapping import MasterKeyWrapper
 from persistence.group_commit import GroupLimits
+from persistence.key_database import KeyDatabase, SqliteKeyDatabase
+from persistence.master_key import MasterKey, MasterKeyRing
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
 from persistence.postgres.database import PostgresDatabase
@@ -78,12 +85,14 @@ class MemoryBed:
 
 
 class SqliteBed:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, sealed: bool = False) -> None:
         self.folder = folder / "data"
         self._kept = folder / "kept.db"
+        self._sealed = sealed
 
     async def open(self, limits: GroupLimits | None = None) -> Store:
-        store = SqliteStore(SqliteDatabase(self.folder, limits=limits))
+        codec = await a_codec(SqliteKeyDatabase(self.folder / "keys.db")) if self._sealed else None
+        store = SqliteStore(SqliteDatabase(self.folder, limits=limits, codec=codec))
         await store.open()
         return store
 
@@ -99,13 +108,20 @@ class PostgresBed:
 
     _numbers = itertools.count()
 
-    def __init__(self, server: PostgresServer, folder: Path) -> None:
+    def __init__(
+        self, server: PostgresServer, folder: Path, *, sealed: bool = False, schema: str | None = None
+    ) -> None:
         self._server = server
         self._folder = folder
-        self._schema = f"bed_{next(self._numbers)}"
+        self._sealed = sealed
+        self.schema = schema or f"bed_{next(self._numbers)}"
 
     async def open(self, limits: GroupLimits | None = None) -> Store:
-        database = PostgresDatabase(self._server.dsn, schema=self._schema, marker_folder=self._folder, limits=limits)
+        # The keys lie beside the server, which a restore puts back: without the keys of what came after.
+        codec = await a_codec(SqliteKeyDatabase(self._folder / "keys.db")) if self._sealed else None
+        database = PostgresDatabase(
+            self._server.dsn, schema=self.schema, marker_folder=self._folder, limits=limits, codec=codec
+        )
         store = PostgresStore(database)
         await store.open()
         return store
@@ -120,6 +136,20 @@ class PostgresBed:
         self._server.restore()
         self._server.start()
 
+    async def tables(self) -> list[bytes]:
+        """The content of every table, as COPY has it."""
+        connection = await asyncpg.connect(self._server.dsn)
+        try:
+            names = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", self.schema)
+            found = []
+            for (name,) in names:
+                content = io.BytesIO()
+                await connection.copy_from_table(name, schema_name=self.schema, output=content, format="binary")
+                found.append(content.getvalue())
+            return found
+        finally:
+            await connection.close()
+
 
 @functools.cache
 def postgres() -> PostgresServer:
@@ -131,7 +161,24 @@ def postgres() -> PostgresServer:
     return server
 
 
-KINDS = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.cluster)]
+MASTER = MasterKey(bytes(range(32)))
+
+
+async def a_codec(database: KeyDatabase, *, writes: bool = True, master: MasterKey = MASTER) -> SealingCodec:
+    """What encrypts bodies, on keys that lie in this database; opened here, and left to the end of the test."""
+    await database.open()
+    return SealingCodec(
+        TenantKeys(database, MasterKeyWrapper(MasterKeyRing([master])), now_ms=lambda: NOW), writes=writes
+    )
+
+
+KINDS = [
+    "memory",
+    "sqlite",
+    "sqlite-sealed",
+    pytest.param("postgres", marks=pytest.mark.cluster),
+    pytest.param("postgres-sealed", marks=pytest.mark.cluster),
+]
 
 
 @asynccontextmanager
@@ -139,10 +186,10 @@ async def a_bed(kind: str, folder: Path) -> AsyncIterator[Bed]:
     match kind:
         case "memory":
             yield MemoryBed()
-        case "sqlite":
-            yield SqliteBed(folder)
+        case "sqlite" | "sqlite-sealed":
+            yield SqliteBed(folder, sealed=kind == "sqlite-sealed")
         case _:
-            yield PostgresBed(postgres(), folder)
+            yield PostgresBed(postgres(), folder, sealed=kind == "postgres-sealed")
 
 
 # -- what is put into them --------------------------------------------------------------------------------------------

@@ -9,13 +9,20 @@ from hypothesis import strategies as st
 
 from persistence.codec import (
     HeadBody,
+    KeyNotLoaded,
     PlainCodec,
+    decode_command,
     decode_head_body,
     decode_ok,
     decode_record,
+    encode_command,
     encode_head_body,
     encode_ok,
     encode_record,
+    seal_text,
+    sealed_key_id,
+    unseal_text,
+    with_keys,
 )
 from sessions.model.commands import Ok
 from sessions.model.errors import Internal
@@ -95,7 +102,41 @@ def test_bytes_that_are_no_body_are_refused(damaged: bytes) -> None:
 
 def test_the_plain_codec_refuses_a_body_that_was_encrypted() -> None:
     codec = PlainCodec()
-    assert codec.encode(KEY, b"abc") == ("", b"abc")
-    assert codec.decode(KEY, "", b"abc") == b"abc"
+    assert codec.encode(KEY, 1, b"abc") == ("", b"abc")
+    assert codec.decode(KEY, 1, "", b"abc") == b"abc"
     with pytest.raises(Internal):
-        codec.decode(KEY, "key1", b"abc")
+        codec.decode(KEY, 1, "key1", b"abc")
+
+
+def test_a_text_comes_back_and_damage_is_noticed() -> None:
+    codec = PlainCodec()
+    assert seal_text(codec, KEY, "r", "") == b"" and unseal_text(codec, KEY, "r", b"") == ""
+    assert unseal_text(codec, KEY, "r", seal_text(codec, KEY, "r", "ü")) == "ü"
+    assert sealed_key_id(seal_text(codec, KEY, "r", "ü")) == sealed_key_id(b"") == sealed_key_id(RECORD_1) == ""
+    assert sealed_key_id(msgspec.msgpack.encode(("k1", b"x"))) == "k1"
+    for damaged in (b"x", msgspec.msgpack.encode(("", b"\xff"))):
+        with pytest.raises(Internal):
+            unseal_text(codec, KEY, "r", damaged)
+    with pytest.raises(Internal):
+        sealed_key_id(b"\x92x")
+
+
+def test_a_plain_command_is_stored_as_it_ever_was() -> None:
+    codec, answer = PlainCodec(), encode_ok(Ok(id=CommandId("c")))
+    assert encode_command(codec, KEY, "r", b"d", answer) == (b"d", answer)
+    assert decode_command(codec, KEY, "r", b"d", answer) == (b"d", answer)
+
+
+async def test_work_that_lacks_a_key_is_done_when_it_is_loaded() -> None:
+    loaded: list[str] = []
+
+    class Late(PlainCodec):
+        async def load(self, tenant: TenantId, key_id: str) -> None:
+            loaded.append(key_id)
+
+    def work() -> int:
+        if len(loaded) < 2:
+            raise KeyNotLoaded(KEY.tenant, f"k{len(loaded)}")
+        return 7
+
+    assert await with_keys(Late(), work) == 7 and loaded == ["k0", "k1"]

@@ -6,17 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from persistence.master_key import KEY_BYTES, MasterKey, read_master_key, read_secret
+from persistence.master_key import (
+    KEY_BYTES,
+    MasterKey,
+    add_master_key,
+    drop_older_master_keys,
+    read_master_keys,
+    read_secret,
+)
 from sessions.model.errors import BadInput
 
 
 def test_the_master_key_is_made_once_private_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "data" / "master.key"
-    made = read_master_key(path, make=True)
+    made = read_master_keys(path, make=True)
     assert path.stat().st_mode & 0o777 == 0o600 and list(path.parent.iterdir()) == [path]
-    assert read_master_key(path, make=True).id == made.id == read_master_key(path).id
-    assert made.unwrap(made.wrap(b"secret", b"a"), b"a") == b"secret"
-    assert made.unwrap(made.wrap(b"secret", b"a"), b"b") is None and made.unwrap(b"", b"a") is None
+    assert read_master_keys(path, make=True).newest.id == made.newest.id == read_master_keys(path).newest.id
+    key = made.newest
+    assert key.unwrap(key.wrap(b"secret", b"a"), b"a") == b"secret"
+    assert key.unwrap(key.wrap(b"secret", b"a"), b"b") is None and key.unwrap(b"", b"a") is None
 
 
 @pytest.mark.parametrize("kind", ["missing", "readable", "short", "text", "folder"])
@@ -35,7 +43,7 @@ def test_a_master_key_that_cannot_be_used_is_refused_with_advice(tmp_path: Path,
     if kind not in ("missing", "readable", "folder"):
         path.chmod(0o600)
     with pytest.raises(BadInput) as refused:
-        read_master_key(path)
+        read_master_keys(path)
     assert refused.value.code == "bad_master_key" and str(path) in refused.value.public_message
 
 
@@ -49,3 +57,24 @@ def test_what_is_wrapped_never_looks_the_same_twice_and_names_its_master() -> No
     one, other = MasterKey(bytes(KEY_BYTES)), MasterKey(bytes(range(KEY_BYTES)))
     assert one.id != other.id and one.wrap(b"secret", b"a") != one.wrap(b"secret", b"a")
     assert other.unwrap(one.wrap(b"secret", b"a"), b"a") is None
+
+
+def test_a_new_master_key_goes_in_front_and_the_older_ones_are_dropped_later(tmp_path: Path) -> None:
+    path = tmp_path / "master.key"
+    ring = read_master_keys(path, make=True)
+    first = ring.newest
+    added = add_master_key(path)
+    assert ring.newest is first
+    ring.reload()
+    assert [each.id for each in ring] == [added.id, first.id] and [each.id for each in ring.older] == [first.id]
+    assert ring.find(first.id) is not None and ring.find("none") is None
+    assert path.stat().st_mode & 0o777 == 0o600 and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(BadInput):
+        read_secret(path, "audit_key")  # that one is never two
+    assert drop_older_master_keys(path) == 1 and drop_older_master_keys(path) == 0
+    ring.reload()
+    assert [each.id for each in ring] == [added.id]
+    path.write_text("no key")
+    with pytest.raises(BadInput):
+        ring.reload()
+    assert ring.newest.id == added.id

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from persistence import connect_store, open_key_store, open_store
+from persistence import connect_store, make_stores, open_key_store, open_store
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.memory.store import MemoryStore
 from persistence.postgres.store import PostgresStore
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable
-from tests.support.stores.journals import a_log
+from tests.support.stores.journals import NOW, a_log
 
 
 @pytest.mark.parametrize(
@@ -52,18 +53,24 @@ class Settings:
     journal: str
     data: str
     audit_key: str = ""
+    master_key: str = ""
+    journal_encryption: str = "auto"
+    key_service: str = ""
+    key_service_token: str = ""
+    key_service_token_file: str = ""
+    key_service_authority: str = ""
 
 
 async def test_a_command_has_the_store_to_itself_and_closes_it(tmp_path: Path) -> None:
     settings = Settings("sqlite", str(tmp_path))
-    async with connect_store(settings) as store:
+    async with connect_store(settings, lambda: NOW) as store:
         head = await a_log(store.journal, "s", 2)
         with pytest.raises(Unavailable):
-            async with connect_store(settings):
+            async with connect_store(settings, lambda: NOW):
                 pass
     with pytest.raises(Unavailable):
         await store.journal.head(head.key)
-    async with connect_store(settings) as store:
+    async with connect_store(settings, lambda: NOW) as store:
         assert await store.journal.head(head.key) == head
 
 
@@ -75,3 +82,32 @@ def test_the_key_store_lies_where_the_store_does(tmp_path: Path) -> None:
     assert isinstance(open_key_store("postgresql://x/y", folder=tmp_path, master_key=""), PostgresKeyStore)
     with pytest.raises(BadInput):
         open_key_store("sqlite", folder=tmp_path, master_key=str(tmp_path / "missing"))
+
+
+def key_file(folder: Path, name: str) -> str:
+    path = folder / name
+    path.write_text(os.urandom(32).hex())
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_what_is_encrypted_follows_from_the_settings(tmp_path: Path) -> None:
+    url = "postgresql://x/y"
+    for settings, sealed in (
+        (Settings("sqlite", str(tmp_path)), True),
+        (Settings("memory", str(tmp_path)), False),
+        (Settings(url, str(tmp_path)), False),
+        (Settings(url, str(tmp_path), master_key=key_file(tmp_path, "m")), True),
+        (Settings(url, str(tmp_path), key_service="http://127.0.0.1/transit/k", key_service_token="t"), True),
+    ):
+        codec = make_stores(settings, folder=tmp_path, now_ms=lambda: NOW).codec
+        assert (codec is not None and codec.writes) == sealed
+    plain = make_stores(
+        Settings("sqlite", str(tmp_path), journal_encryption="off"), folder=tmp_path, now_ms=lambda: NOW
+    ).codec
+    assert plain is not None and not plain.writes
+    gateway = make_stores(Settings(url, "none", master_key=str(tmp_path / "m")), folder=None, now_ms=lambda: NOW)
+    assert gateway.keys is not None and gateway.codec is not None
+    with pytest.raises(BadInput) as refused:
+        make_stores(Settings(url, str(tmp_path), journal_encryption="on"), folder=tmp_path, now_ms=lambda: NOW)
+    assert refused.value.code == "journal_key_missing"

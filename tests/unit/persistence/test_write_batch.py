@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from persistence.codec import PlainCodec, decode_record
-from persistence.write_batch import ROW_OVERHEAD_BYTES, AppendWrite, GrantWrite, sealed, unsealed
+from persistence.write_batch import ROW_OVERHEAD_BYTES, AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
-from sessions.model.errors import BadInput, Internal, TooLarge
+from sessions.model.errors import BadInput, TooLarge
 from sessions.model.journal_types import Append, Snapshot
 from sessions.model.types import Epoch
 from tests.support.stores.audit_tables import a_row
@@ -57,12 +56,3 @@ def test_what_cannot_be_stored_fails_where_it_is_made() -> None:
         a_write(head=patch(user="\0"))
     with pytest.raises(BadInput):
         GrantWrite(CODEC, key("s"), None, "o\0", Epoch("e"), NOW)
-
-
-def test_a_text_comes_back_and_damage_is_noticed() -> None:
-    at = key("s")
-    assert sealed(CODEC, at, "") == b"" and unsealed(CODEC, at, b"") == ""
-    assert unsealed(CODEC, at, sealed(CODEC, at, "ü")) == "ü"
-    for damaged in (b"x", msgspec.msgpack.encode(("", b"\xff"))):
-        with pytest.raises(Internal):
-            unsealed(CODEC, at, damaged)

@@ -14,7 +14,7 @@ import pytest
 from inference.kv.disk import DiskTier
 from inference.kv.staging import StagingFolder
 from persistence.keys import SqliteKeyStore
-from persistence.master_key import read_master_key
+from persistence.master_key import read_master_keys
 from tests.support.engines.kv import IDENTITY, key, snapshot
 
 SIZE = 300_000
@@ -27,11 +27,11 @@ from pathlib import Path
 from inference.kv.disk import DiskTier
 from inference.kv.staging import StagingFolder
 from persistence.keys import SqliteKeyStore
-from persistence.master_key import read_master_key
+from persistence.master_key import read_master_keys
 from tests.support.engines.kv import IDENTITY, key, snapshot, write_payload
 
 async def main(folder, first):
-    keys = SqliteKeyStore(folder / "keys.db", read_master_key(folder / "master.key", make=True))
+    keys = SqliteKeyStore(folder / "keys.db", read_master_keys(folder / "master.key", make=True))
     await keys.open()
     staging = StagingFolder(folder / "staging")
     tier = DiskTier(folder / "kv", int(sys.argv[3]), IDENTITY, keys)
@@ -63,7 +63,7 @@ async def test_the_index_is_complete_after_kill_9(tmp_path: Path) -> None:
                 if not enough:
                     os.kill(writer.pid, signal.SIGKILL)  # it goes on meanwhile: in mid-write, as often as not
             assert writer.wait() == -signal.SIGKILL
-        keys = SqliteKeyStore(tmp_path / "keys.db", read_master_key(tmp_path / "master.key"))
+        keys = SqliteKeyStore(tmp_path / "keys.db", read_master_keys(tmp_path / "master.key"))
         await keys.open()
         tier = DiskTier(tmp_path / "kv", BOUND, IDENTITY, keys)
         await tier.open()

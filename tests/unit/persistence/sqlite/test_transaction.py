@@ -11,6 +11,7 @@ import pytest
 from persistence.codec import PlainCodec
 from persistence.group_commit import Write
 from persistence.sql.migrations import read_migrations
+from persistence.sqlite import statements as sql
 from persistence.sqlite.error_mapping import StoreOvertaken
 from persistence.sqlite.library import sqlite3
 from persistence.sqlite.schema import MIGRATIONS
@@ -26,7 +27,7 @@ from persistence.sqlite.transaction import (
 from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
 from sessions.model.audit import Sealer
 from sessions.model.errors import Fenced
-from sessions.model.journal_types import Append, Due, Head
+from sessions.model.journal_types import Append, Due
 from sessions.model.types import Epoch, UnixMs
 from tests.support.stores.journals import NOW, a_command, delta, key, patch
 
@@ -52,7 +53,7 @@ class Commits:
 
     def run(self, *writes: Write, generation: int = 1) -> list[object]:
         beliefs = {"incarnation": "one", "generation": generation, "commits": self.count}
-        made = Transaction(PlainCodec(), writes, sealer=SEALER, mark=self.marks.append, **beliefs)  # type: ignore[arg-type]
+        made = Transaction(writes, sealer=SEALER, mark=self.marks.append, **beliefs)  # type: ignore[arg-type]
         try:
             return made.run(self.connection)
         finally:
@@ -70,8 +71,11 @@ def a_grant(session: str, fence: int | None = None) -> GrantWrite:
 
 def test_each_write_has_its_outcome_and_losers_do_not_hold_up_winners(connection: sqlite3.Connection) -> None:
     commits = Commits(connection)
-    first, second = commits.run(a_grant("a"), a_grant("b"))
-    assert isinstance(first, Head) and isinstance(second, Head) and (first.fence, second.fence) == (1, 1)
+    rows: list[Any] = commits.run(a_grant("a"), a_grant("b"))
+    assert [(head.key, head.fence) for head in (sql.head_of(PlainCodec(), row) for row in rows)] == [
+        (key("a"), 1),
+        (key("b"), 1),
+    ]
     job = JobWrite(STORE_KEY, lambda connection: connection.execute("SELECT 42").fetchone()[0])
     outcomes = commits.run(an_append("a"), an_append("b", fence=7), a_grant("c", 3), job)
     assert outcomes[0] is None and outcomes[3] == 42

@@ -39,6 +39,12 @@ OWN = {
     "keys revoke": {"--url", "--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},
     "audit verify": {"--tenant", "--anchor", "--url", "--json"},
+    "encryption status": {"--url", "--json"},
+    "encryption rotate": {"--tenant", "--url", "--json"},
+    "encryption rewrap": {"--url", "--json"},
+    "encryption stop": {"--url", "--json"},
+    "encryption resume": {"--url", "--json"},
+    "encryption destroy": {"--tenant", "--url", "--json"},
     "users export": {"--tenant", "--reason", "--url", "--out"},
     "users erase": {"--tenant", "--reason", "--url", "--wait", "--json"},
 }

@@ -1,0 +1,115 @@
+"""Seals bodies with the key of their tenant: AES-256-GCM.
+
+    0x01 | nonce, 12 bytes | ciphertext and tag
+
+The cipher's key is made from the tenant's key and the session (tenant and id), and the row goes with the body as
+associated data: bytes that are put into another row, session or tenant do not open. A body may be stored under any key
+of its tenant; the id beside it names it, and "" means that it is plain, from the time before.
+
+A nonce is 7 random bytes of the cipher object and a count of 5: it never comes twice from one object, and a session
+has few objects. A session's cipher is kept in memory, so that an event costs one call into OpenSSL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from persistence.at_rest.tenant_keys import TenantKey, TenantKeys
+from persistence.codec import KeyNotLoaded, Row, unreadable
+from sessions.model.types import SessionKey, TenantId
+
+VERSION: Final = 1
+_VERSION_BYTE: Final = bytes([VERSION])
+_PREFIX_BYTES: Final = 7
+_COUNT_BYTES: Final = 5
+_NONCE_BYTES: Final = _PREFIX_BYTES + _COUNT_BYTES
+CIPHERS_MAX: Final = 20_000  # sessions whose ciphers are kept
+
+
+class _Sealer:
+    """Seals bodies of one session under one key."""
+
+    __slots__ = ("_begin", "_count", "_encrypt", "key_id")
+
+    def __init__(self, cipher: AESGCM, key_id: str) -> None:
+        self.key_id = key_id
+        self._encrypt = cipher.encrypt
+        self._begin = os.urandom(_PREFIX_BYTES)
+        self._count = itertools.count()
+
+    def seal(self, row: Row, plain: bytes) -> tuple[str, bytes]:
+        nonce = self._begin + next(self._count).to_bytes(_COUNT_BYTES, "big")
+        return self.key_id, _VERSION_BYTE + nonce + self._encrypt(nonce, plain, _associated_data(row))
+
+
+class SealingCodec:
+    """The Codec on a tenant's keys. `writes` False: what is written is plain, what is encrypted can be read."""
+
+    def __init__(self, keys: TenantKeys, *, writes: bool = True) -> None:
+        self.keys = keys
+        self.writes = writes
+        self._sealers: dict[SessionKey, _Sealer] = {}
+        self._ciphers: dict[tuple[SessionKey, str], AESGCM] = {}
+        keys.listen(self._forget)
+
+    def encode(self, key: SessionKey, row: Row, plain: bytes) -> tuple[str, bytes]:
+        sealer = self._sealers.get(key)
+        if sealer is None:
+            if not self.writes:
+                return "", plain
+            sealer = self._new_sealer(key)
+        return sealer.seal(row, plain)
+
+    def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes:
+        if not key_id:
+            return stored
+        cipher = self._ciphers.get((key, key_id)) or self._new_cipher(key, key_id)
+        if stored[:1] != _VERSION_BYTE:
+            raise unreadable("body")
+        try:
+            return cipher.decrypt(stored[1 : 1 + _NONCE_BYTES], stored[1 + _NONCE_BYTES :], _associated_data(row))
+        except (InvalidTag, ValueError) as exc:  # ValueError: too short to be one
+            raise unreadable("body", exc) from exc
+
+    async def load(self, tenant: TenantId, key_id: str) -> None:
+        await self.keys.load(tenant, key_id)
+
+    def _new_sealer(self, key: SessionKey) -> _Sealer:
+        ring = self.keys.ring(key.tenant)
+        if ring is None or ring.writes is None:
+            raise KeyNotLoaded(key.tenant, "")
+        if len(self._sealers) >= CIPHERS_MAX:
+            self._sealers.clear()
+        made = self._sealers[key] = _Sealer(_cipher(ring.writes, key), ring.writes.id)
+        return made
+
+    def _new_cipher(self, key: SessionKey, key_id: str) -> AESGCM:
+        ring = self.keys.ring(key.tenant)
+        tenant_key = None if ring is None else ring.by_id.get(key_id)
+        if tenant_key is None:
+            raise KeyNotLoaded(key.tenant, key_id)
+        if len(self._ciphers) >= CIPHERS_MAX:
+            self._ciphers.clear()
+        made = self._ciphers[key, key_id] = _cipher(tenant_key, key)
+        return made
+
+    def _forget(self, tenant: TenantId) -> None:
+        """Another key writes now, or one was destroyed. New dicts: a thread may be reading the old ones."""
+        self._sealers = {key: sealer for key, sealer in self._sealers.items() if key.tenant != tenant}
+        self._ciphers = {place: cipher for place, cipher in self._ciphers.items() if place[0].tenant != tenant}
+
+
+def _associated_data(row: Row) -> bytes:
+    return b"%d" % row if isinstance(row, int) else row.encode()
+
+
+def _cipher(tenant_key: TenantKey, key: SessionKey) -> AESGCM:
+    whose = msgspec.msgpack.encode((key.tenant, key.session))
+    return AESGCM(hashlib.blake2b(whose, key=tenant_key.secret, digest_size=32, person=b"sessile-journal").digest())

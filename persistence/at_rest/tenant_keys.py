@@ -1,0 +1,229 @@
+"""The keys of tenants: what a tenant's bodies in the journal are encrypted with, several over time, one that writes.
+
+A key is a row of the key store, wrapped; `seq` orders a tenant's keys and the newest one writes. Old ones stay, because
+rows and backups of the journal name them. Destroying a tenant's keys leaves their rows without a secret: whatever was
+encrypted under them cannot be read any more, wherever a copy of it lies.
+
+Several processes share the table. One that finds a key id it does not know reads the tenant's rows again; `refresh`
+does so for every tenant in memory, so that a key that another process made writes here within `REFRESH_S`, and one that
+it destroyed is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from persistence.at_rest.wrapping import KeyWrapper, WrappedSecret
+from persistence.codec import unreadable
+from persistence.key_database import KeyDatabase
+from persistence.master_key import KEY_BYTES
+from sessions.model.errors import SessileError
+from sessions.model.types import TenantId, UnixMs
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S: Final = 10.0
+ID_BYTES: Final = 4  # it stands beside every body
+
+_COLUMNS: Final = "seq, id, wrapper, wrapped, created_at, destroyed_at"
+_OF_TENANT: Final = f"SELECT {_COLUMNS} FROM {{tenant_keys}} WHERE tenant = $1 ORDER BY seq"
+_INSERT: Final = (
+    "INSERT INTO {tenant_keys} (tenant, seq, id, wrapper, wrapped, created_at) VALUES ($1, $2, $3, $4, $5, $6)"
+    " ON CONFLICT DO NOTHING RETURNING seq"
+)
+_TENANTS: Final = "SELECT DISTINCT tenant FROM {tenant_keys} WHERE tenant > $1 ORDER BY tenant LIMIT $2"
+_ONE_OF_EACH: Final = (
+    "SELECT tenant, id, wrapper, wrapped FROM {tenant_keys} AS k WHERE destroyed_at IS NULL AND NOT EXISTS ("
+    "SELECT 1 FROM {tenant_keys} AS o WHERE o.destroyed_at IS NULL AND o.wrapper = k.wrapper"
+    " AND (o.tenant, o.seq) < (k.tenant, k.seq))"
+)
+_ANY: Final = "SELECT 1 FROM {tenant_keys} LIMIT 1"
+_REWRAPPED: Final = (
+    "UPDATE {tenant_keys} SET wrapper = $3, wrapped = $4 WHERE tenant = $1 AND seq = $2 AND destroyed_at IS NULL"
+)
+_DESTROY: Final = (
+    "UPDATE {tenant_keys} SET wrapped = $2, destroyed_at = $3 WHERE tenant = $1 AND destroyed_at IS NULL RETURNING seq"
+)
+PAGE_ROWS: Final = 500
+
+
+class TenantKey(msgspec.Struct, frozen=True):
+    seq: int
+    id: str
+    secret: bytes
+    created_at: UnixMs
+
+    def __repr__(self) -> str:
+        return f"TenantKey({self.id!r})"
+
+
+class KeyRing(msgspec.Struct, frozen=True):
+    """A tenant's keys as they were read: those that can be used, by id, and the one that writes."""
+
+    by_id: dict[str, TenantKey]
+    writes: TenantKey | None
+    locked: int = 0
+    """How many could not be unwrapped."""
+
+
+class TenantKeys:
+    """Good while its key database is open. Every coroutine raises Unavailable."""
+
+    def __init__(self, database: KeyDatabase, wrapper: KeyWrapper, *, now_ms: Callable[[], UnixMs]) -> None:
+        self._database = database
+        self._wrapper = wrapper
+        self._now_ms = now_ms
+        self._rings: dict[TenantId, KeyRing] = {}
+        self._reading: dict[TenantId, asyncio.Lock] = {}
+        self._changing = asyncio.Lock()  # a key that is made meanwhile is wrapped anew too
+        self._listeners: list[Callable[[TenantId], None]] = []
+
+    def ring(self, tenant: TenantId) -> KeyRing | None:
+        """The tenant's keys, if they are in memory."""
+        return self._rings.get(tenant)
+
+    def listen(self, changed: Callable[[TenantId], None]) -> None:
+        """`changed` is called when what is in memory of a tenant is another than before."""
+        self._listeners.append(changed)
+
+    async def writing(self, tenant: TenantId) -> TenantKey:
+        """The key that writes; made where there is none."""
+        ring = self._rings.get(tenant)
+        if ring is None or ring.writes is None:
+            ring = await self._read(tenant)
+        if ring.writes is not None:
+            return ring.writes
+        if ring.locked:
+            raise unreadable("key of this tenant")
+        return await self.rotate(tenant)
+
+    async def load(self, tenant: TenantId, key_id: str) -> None:
+        """Brings a key into memory, "" for the one that writes. Raises Internal (`body_unreadable`) for one that is
+        destroyed, unknown, or wrapped by something else."""
+        if not key_id:
+            await self.writing(tenant)
+        elif key_id not in (await self._read(tenant)).by_id:
+            raise unreadable("body, whose key is destroyed or not this server's,")
+
+    async def rotate(self, tenant: TenantId) -> TenantKey:
+        """Makes a new key that writes from now on. Where another process has just made one, that is it."""
+        async with self._changing:
+            last = await self._database.rows(_OF_TENANT, tenant)
+            seq = last[-1][0] + 1 if last else 1
+            key_id, secret, now = os.urandom(ID_BYTES).hex(), os.urandom(KEY_BYTES), self._now_ms()
+            wrapped = await self._wrapper.wrap(secret, _about(tenant, key_id))
+            made = await self._database.rows(_INSERT, tenant, seq, key_id, wrapped.wrapper, wrapped.data, now)
+        ring = await self._read(tenant)
+        if ring.writes is None:
+            raise unreadable("key of a tenant, just made,")
+        if made:
+            log.info("tenant_key_made", tenant=tenant, key=key_id, seq=seq)
+        return ring.writes
+
+    async def rewrap(self) -> tuple[int, int]:
+        """Wraps every key under what wraps now: (how many were, how many cannot be unwrapped). May be cut short and
+        run again: each key is readable at every moment."""
+        async with self._changing:
+            return await self._rewrap()
+
+    async def _rewrap(self) -> tuple[int, int]:
+        current = await self._wrapper.current()
+        done = failed = 0
+        for tenant in await self.tenants():
+            for seq, key_id, wrapper, wrapped, _, destroyed_at in await self._database.rows(_OF_TENANT, tenant):
+                if wrapper == current or destroyed_at is not None:
+                    continue
+                again = await self._wrapper.rewrap(WrappedSecret(wrapper, bytes(wrapped)), _about(tenant, key_id))
+                if again is None:
+                    failed += 1
+                    log.error("tenant_key_unwrap_failed", tenant=tenant, key=key_id, wrapper=wrapper)
+                else:
+                    await self._database.rows(_REWRAPPED, tenant, seq, *again)
+                    done += 1
+        return done, failed
+
+    async def destroy(self, tenant: TenantId) -> int:
+        """Destroys every key of a tenant; how many. What they encrypted is lost, in every copy."""
+        rows = await self._database.rows(_DESTROY, tenant, b"", self._now_ms())
+        await self._database.wipe("tenant_keys")
+        await self._read(tenant)
+        log.warning("tenant_keys_destroyed", tenant=tenant, keys=len(rows))
+        return len(rows)
+
+    async def tenants(self) -> list[TenantId]:
+        """Those that have, or had, a key."""
+        found: list[TenantId] = []
+        while rows := await self._database.rows(_TENANTS, found[-1] if found else "", PAGE_ROWS):
+            found += [TenantId(tenant) for (tenant,) in rows]
+        return found
+
+    async def counts(self, tenant: TenantId) -> tuple[int, int]:
+        """(usable keys, destroyed ones)"""
+        rows = await self._database.rows(_OF_TENANT, tenant)
+        destroyed = sum(row[5] is not None for row in rows)
+        return len(rows) - destroyed, destroyed
+
+    async def readable(self) -> bool:
+        """Whether a key of every wrapper that stands in the table can be unwrapped here."""
+        for tenant, key_id, wrapper, wrapped in await self._database.rows(_ONE_OF_EACH):
+            about = _about(tenant, key_id)
+            if await self._wrapper.unwrap(WrappedSecret(wrapper, bytes(wrapped)), about) is None:
+                return False
+        return True
+
+    async def refresh(self) -> None:
+        """Reads the keys of every tenant in memory again."""
+        for tenant in list(self._rings):
+            await self._read(tenant)
+
+    async def run(self) -> None:
+        """Keeps what is in memory up to date; ends by cancellation."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await self.refresh()
+            except SessileError as error:  # what is in memory stays good
+                log.warning("tenant_keys_refresh_failed", error=str(error))
+
+    async def _read(self, tenant: TenantId) -> KeyRing:
+        async with self._reading.setdefault(tenant, asyncio.Lock()):
+            last = self._rings.get(tenant)
+            by_id: dict[str, TenantKey] = {}
+            writes: TenantKey | None = None
+            locked = 0
+            for seq, key_id, wrapper, wrapped, created_at, destroyed_at in await self._database.rows(
+                _OF_TENANT, tenant
+            ):
+                if destroyed_at is not None:
+                    continue
+                key = last.by_id.get(key_id) if last is not None else None
+                if key is None:
+                    about = _about(tenant, key_id)
+                    secret = await self._wrapper.unwrap(WrappedSecret(wrapper, bytes(wrapped)), about)
+                    if secret is None:
+                        log.error("tenant_key_unwrap_failed", tenant=tenant, key=key_id, wrapper=wrapper)
+                        locked += 1
+                        continue
+                    key = TenantKey(seq, key_id, secret, created_at)
+                by_id[key_id] = writes = key
+            ring = KeyRing(by_id, writes, locked)
+            self._rings[tenant] = ring
+            if ring != last:
+                for changed in self._listeners:
+                    changed(tenant)
+            return ring
+
+
+async def any_tenant_key(database: KeyDatabase) -> bool:
+    """Whether anything was ever encrypted under a tenant's key."""
+    return bool(await database.rows(_ANY))
+
+
+def _about(tenant: TenantId, key_id: str) -> bytes:
+    return msgspec.msgpack.encode(("journal", tenant, key_id))

@@ -1,0 +1,61 @@
+"""What wraps the tenants' keys: the file of the master key, or a key service behind the same port.
+
+A wrapped key is bound to what it is for (`about`), so that rows of a key store cannot be swapped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple, Protocol
+
+from persistence.master_key import MasterKeyRing
+
+
+class WrappedSecret(NamedTuple):
+    wrapper: str
+    """Names what wrapped it, so that it is known what a rotation has still to do."""
+    data: bytes
+
+
+class KeyWrapper(Protocol):
+    """Every call raises Unavailable where the wrapper is away, and BadInput where its settings are wrong."""
+
+    async def current(self) -> str:
+        """The name of what wraps now, read anew."""
+        ...
+
+    async def wrap(self, secret: bytes, about: bytes) -> WrappedSecret: ...
+
+    async def unwrap(self, wrapped: WrappedSecret, about: bytes) -> bytes | None:
+        """None when something else wrapped it, or for something else."""
+        ...
+
+    async def rewrap(self, wrapped: WrappedSecret, about: bytes) -> WrappedSecret | None:
+        """The same secret under what wraps now; None where it cannot be unwrapped."""
+        ...
+
+
+class MasterKeyWrapper:
+    """Wraps under the newest master key of a file."""
+
+    def __init__(self, masters: MasterKeyRing) -> None:
+        self._masters = masters
+
+    async def current(self) -> str:
+        await asyncio.to_thread(self._masters.reload)
+        return self._masters.newest.id
+
+    async def wrap(self, secret: bytes, about: bytes) -> WrappedSecret:
+        await asyncio.to_thread(self._masters.reload)  # nothing new under a master that is about to be dropped
+        master = self._masters.newest
+        return WrappedSecret(master.id, master.wrap(secret, about))
+
+    async def unwrap(self, wrapped: WrappedSecret, about: bytes) -> bytes | None:
+        if self._masters.find(wrapped.wrapper) is None:  # another process may have been given a newer file
+            await asyncio.to_thread(self._masters.reload)
+        master = self._masters.find(wrapped.wrapper)
+        return None if master is None else master.unwrap(wrapped.data, about)
+
+    async def rewrap(self, wrapped: WrappedSecret, about: bytes) -> WrappedSecret | None:
+        secret = await self.unwrap(wrapped, about)
+        return None if secret is None else await self.wrap(secret, about)

@@ -1,0 +1,165 @@
+"""The database of a key store: small, apart from what its keys encrypt, and not in the backups of anything else.
+
+What SQLite deletes it overwrites (`secure_delete`); what a disk or its file system keeps below that is out of reach
+for any program. Statements are written once for both: `$n` for parameters, a table's name in braces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import asyncpg
+
+from persistence.sqlite.library import sqlite3
+from sessions.model.errors import Unavailable
+
+T = TypeVar("T")
+
+_SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS {{data_keys}} (
+    tenant  TEXT NOT NULL,
+    session TEXT NOT NULL,
+    master  TEXT NOT NULL,
+    id      TEXT NOT NULL,
+    wrapped {bytes} NOT NULL,
+    PRIMARY KEY (tenant, session, master)
+)""",
+    """CREATE TABLE IF NOT EXISTS {{tenant_keys}} (
+    tenant     TEXT   NOT NULL,
+    seq        BIGINT NOT NULL,
+    id         TEXT   NOT NULL,
+    wrapper    TEXT   NOT NULL,
+    wrapped    {bytes} NOT NULL,
+    created_at BIGINT NOT NULL,
+    destroyed_at BIGINT,
+    PRIMARY KEY (tenant, seq),
+    UNIQUE (tenant, id)
+)""",
+)
+_NAME: Final = re.compile(r"\{(\w+)\}")
+
+
+class KeyDatabase(Protocol):
+    """Rows of keys; good from `open` to `close`. Every call raises Unavailable."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of one statement, in a transaction of its own. What it wrote is durable when this returns."""
+        ...
+
+    async def wipe(self, table: str) -> None:
+        """Returns when what was deleted or overwritten in a table can be read nowhere in the database's files."""
+        ...
+
+
+def keys_unavailable(exc: BaseException) -> Unavailable:
+    return Unavailable("keys_unavailable", f"The key store does not answer ({type(exc).__name__}).")
+
+
+class SqliteKeyDatabase:
+    """A file beside the journal's, of one process. Calls run one after the other in threads and are never cut short."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = asyncio.Lock()
+        self._database: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        await self._run(self._open)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await self._run(self._close)
+
+    async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        text = re.sub(r"\$(\d+)", r"?\1", _NAME.sub(r"\1", statement))
+        return await self._run(lambda: self._rows(text, values))
+
+    async def wipe(self, table: str) -> None:
+        return
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        async def locked() -> T:
+            async with self._lock:
+                return await asyncio.to_thread(work)
+
+        try:
+            return await asyncio.shield(locked())
+        except sqlite3.Error as exc:
+            raise keys_unavailable(exc) from exc
+
+    # -- in a thread, one at a time ------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
+        database = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA secure_delete = ON")
+        for table in _SCHEMA:
+            database.execute(_NAME.sub(r"\1", table.format(bytes="BLOB")))
+        self._database = database
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _rows(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        if self._database is None:
+            raise sqlite3.ProgrammingError("closed")
+        return self._database.execute(statement, values).fetchall()
+
+
+class PostgresKeyDatabase:
+    """A schema of its own, which a cluster's processes share."""
+
+    def __init__(self, dsn: str, *, schema: str = "sessile_keys", timeout_s: float = 10.0) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._timeout_s = timeout_s
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        try:
+            self._pool = await asyncpg.create_pool(
+                self._dsn, min_size=0, max_size=4, command_timeout=self._timeout_s, timeout=self._timeout_s
+            )
+            async with self._pool.acquire() as connection, connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", self._schema)
+                await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
+                for table in _SCHEMA:
+                    await connection.execute(self._qualified(table.format(bytes="BYTEA")))
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as exc:
+            await self.close()
+            raise keys_unavailable(exc) from exc
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                await asyncio.wait_for(pool.close(), self._timeout_s)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                pool.terminate()
+
+    async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        if self._pool is None:
+            raise Unavailable("keys_unavailable", "The key store is not open.")
+        try:
+            return [tuple(row) for row in await self._pool.fetch(self._qualified(statement), *values)]
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as exc:
+            raise keys_unavailable(exc) from exc
+
+    async def wipe(self, table: str) -> None:
+        await self.rows(f"VACUUM (FULL) {{{table}}}")
+
+    def _qualified(self, statement: str) -> str:
+        return _NAME.sub(lambda found: f'"{self._schema}".{found[1]}', statement)

@@ -1,0 +1,45 @@
+"""What operators do about the keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from persistence.at_rest.administration import EncryptionAdministration
+from persistence.at_rest.codec import SealingCodec
+from persistence.at_rest.sweep import Reencryption
+from persistence.sqlite.store import SqliteStore
+from sessions.model.errors import BadInput, Internal
+from tests.support.stores.journals import ACME, NOW, SqliteBed, a_log, key
+
+
+async def test_actions_change_keys_and_the_status_shows_it(tmp_path: Path) -> None:
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    assert isinstance(store, SqliteStore) and isinstance(store.database.codec, SealingCodec)
+    codec = store.database.codec
+    sweep = Reencryption(store.database, codec, now_ms=lambda: NOW, settle_s=0)
+
+    async def others() -> int:
+        return 5
+
+    administration = EncryptionAdministration(codec, sweep, others)
+    assert (await administration.status()).tenants == []
+    await a_log(store.journal, "s", 2)
+    await a_log(store.journal, "s", 2, tenant="globex")
+    assert (await administration.act("rotate", None)).changed == 2
+    assert (await administration.act("rotate", ACME)).changed == 1
+    await administration.act("stop", None)
+    assert (await administration.status()).stopped and not await sweep.sweep()
+    await administration.act("resume", None)
+    assert await sweep.sweep()
+    acme, globex = (await administration.status()).tenants
+    assert (acme.keys, globex.keys) == (3, 2) and acme.changed_rows == 3 and acme.finished_at == NOW
+    assert (await administration.act("rewrap", None)).changed == 5  # the master is the same
+    with pytest.raises(BadInput):
+        await administration.act("destroy", None)
+    assert (await administration.act("destroy", ACME)).changed == 3
+    with pytest.raises(Internal):
+        await store.journal.head(key("s"))
+    assert await store.journal.head(key("s", "globex")) is not None
+    await store.close()
