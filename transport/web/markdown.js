@@ -95,7 +95,9 @@ function leaf(token) {
 
 /** @param {Token} token @returns {HTMLElement} */
 function container(token) {
-  if (token.type === "link_open") return el("a", { href: new URL(String(token.attrGet("href"))).href, target: "_blank", rel: "noopener noreferrer nofollow" });
+  const href = token.type === "link_open" ? String(token.attrGet("href")) : "";
+  if (token.type === "link_open" && !URL.canParse(href)) return el("span"); // `[words]()` has none
+  if (token.type === "link_open") return el("a", { href: new URL(href).href, target: "_blank", rel: "noopener noreferrer nofollow" });
   if (token.type === "ordered_list_open") return el("ol", { start: token.attrGet("start") });
   if (token.type === "th_open") return el("th", { scope: "col" });
   // The page's own headings are h1 and h2, so an answer's begin below them.
