@@ -53,7 +53,7 @@ TENANTS_REMEMBERED: Final = 4_096  # without a claim; the longest idle are forgo
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SlotClaim(Generic[T]):
     """One run that wants a slot, has one, or waits to go on. Mutable; the queue's, but for `holder` and `may_yield`."""
 

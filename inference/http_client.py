@@ -20,8 +20,8 @@ import httptools
 
 from sessions.model.errors import Unavailable
 
-_ROOM_S = 0.02  # between two looks whether a server that is behind has taken a connection
-_ROOM_LOOKS = 500
+_CONNECT_RETRY_S = 0.02  # while a server that is behind has no room for a connection
+_CONNECT_TRIES = 500
 _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
 
 
@@ -211,7 +211,7 @@ class HttpClient:
 async def _connected(path: str) -> socket.socket:
     """A unix socket that is connected. Where TCP would wait for a server that is slow to accept, a unix socket fails at
     once, and an event loop takes that for an error (uvloop) or for a connection (asyncio). Raises OSError."""
-    for _ in range(_ROOM_LOOKS):
+    for _ in range(_CONNECT_TRIES):
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.setblocking(False)
@@ -219,7 +219,7 @@ async def _connected(path: str) -> socket.socket:
             return connection
         except BlockingIOError:
             connection.close()
-            await asyncio.sleep(_ROOM_S)
+            await asyncio.sleep(_CONNECT_RETRY_S)
         except BaseException:
             connection.close()
             raise

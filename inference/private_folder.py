@@ -20,7 +20,7 @@ from sessions.model.errors import Unavailable
 _LOCK: Final = "owner.lock"
 SOCKET_PATH_MAX: Final = 100  # bytes; Linux takes 107, other systems 103
 SOCKET_PREFIX: Final = "sessile-run-"
-_RANDOM: Final = 8  # characters that mkdtemp adds
+_SUFFIX_CHARS: Final = 8  # that mkdtemp adds
 
 
 class PrivateFolder:
@@ -65,7 +65,7 @@ def create_socket_folder(name_bytes: int, parents: Iterable[Path] | None = None)
     temporary folder whose own path is too long for it is passed over. Raises Unavailable."""
     why = ""
     for parent in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")) if parents is None else parents:
-        if len(os.fsencode(parent / SOCKET_PREFIX)) + _RANDOM + 1 + name_bytes > SOCKET_PATH_MAX:
+        if len(os.fsencode(parent / SOCKET_PREFIX)) + _SUFFIX_CHARS + 1 + name_bytes > SOCKET_PATH_MAX:
             why = f"{parent} is too long a path"
             continue
         try:

@@ -30,7 +30,7 @@ from sessions.model.types import Json, TextOptions, Tool
 from sessions.ports import SchemaChecker
 
 KNOWN_MAX: Final = 4096
-_TOGETHER: Final = 2  # all schemas of a request may count as much as so many
+_REQUEST_SCHEMAS: Final = 2  # all schemas of a request may count as much as so many of the largest
 
 
 class SchemaParams(NamedTuple):
@@ -121,8 +121,8 @@ async def check_schemas(
             (expanded, BOUNDS.expanded, "expand to more than {} schemas"),
             (patterns, BOUNDS.pattern_total, "have patterns of more than {} characters, repetitions written out"),
         ):
-            if counted > _TOGETHER * most:
-                raise refused(param, SchemaFault(f"All schemas of the request {what.format(_TOGETHER * most)}"))
+            if counted > _REQUEST_SCHEMAS * most:
+                raise refused(param, SchemaFault(f"All schemas of the request {what.format(_REQUEST_SCHEMAS * most)}"))
 
 
 def refused(param: str, fault: SchemaFault) -> BadInput:

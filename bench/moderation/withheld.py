@@ -356,7 +356,8 @@ async def main(given: argparse.Namespace) -> bool:
     engine, found = Planned(), Verdicts()
     plans = make_plans(given.streams, given.seed)
     engine.plans = {plan.number: plan for plan in plans}
-    keys = {key_digest(f"key-of-{name}-{'x' * 24}"): Principal(tenant=TenantId(name), key_id=name) for name in POLICIES}
+    people = {name: Principal(tenant=TenantId(name), key_id=name, role="service") for name in POLICIES}
+    keys = {key_digest(f"key-of-{name}-{'x' * 24}"): who for name, who in people.items()}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.toml"

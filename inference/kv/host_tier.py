@@ -34,7 +34,7 @@ _ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is needed
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class HostSnapshot:
     """A payload in the staging folder. The tier's own; engines only hand it back."""
 
@@ -53,7 +53,7 @@ class HostSnapshot:
     tagging: asyncio.Task[None] | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PendingHostSnapshot:
     """A session's snapshot on its way into host memory."""
 

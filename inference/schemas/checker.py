@@ -1,7 +1,8 @@
 """Judges JSON schemas for the server: from memory where they are known, else in a pool of worker processes.
 
 A request that takes a worker longer than its CPU time, or more memory, ends it, and is refused. A worker that ended
-otherwise (killed from outside, or silent for `HANG_S`) says nothing of the schema: there is a second try, and no more.
+otherwise (killed from outside, or silent for `HANG_S`) says nothing of the schema, nor does one that ran out of memory
+with the schemas of earlier requests still compiled: there is a second try, in a new one, and no more.
 Bounded: `WAITING_MAX` requests may wait for a worker, the next one is refused with a time to come back.
 
 Invariants: every call ends. A cancelled call lets its worker finish, or end, before the next one gets it. Workers start
@@ -78,10 +79,12 @@ class SchemaWorkers:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the workers. What is under way raises Unavailable."""
+        """Ends the workers. What is under way, and what waits for a worker, raises Unavailable."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
         for worker in self._workers:
             await worker.end()
 
@@ -109,13 +112,14 @@ class SchemaWorkers:
     async def _run(self, request: SchemaRequest) -> SchemaReply:
         if self._waiting >= WAITING_MAX:
             raise Overloaded("overloaded", "Too many schemas wait to be checked.", retry_after_ms=1_000)
-        if self._closed:
-            raise _closing()
         self._waiting += 1
         try:
             worker = await self._free.get()
         finally:
             self._waiting -= 1
+        if self._closed:
+            self._free.put_nowait(worker)  # for the next who waits, to end in the same way
+            raise _closing()
         task = asyncio.create_task(self._try(worker, request))
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._done(task, worker))
@@ -134,16 +138,15 @@ class SchemaWorkers:
 
     async def _try(self, worker: _Worker, request: SchemaRequest) -> SchemaReply:
         """Raises Unavailable where no worker can be started."""
-        for last in (False, True):
+        for _ in range(2):
+            used = worker.used
             try:
                 return await worker.exchange(request)
             except _WorkerEnded as ended:
                 self._ended.add("killed" if ended.fault is None else "limit")
                 log.warning("schema_worker_ended", reason=str(ended))
-                if ended.fault is not None:
+                if ended.fault is not None and not (used and ended.fault is _TOO_MUCH):
                     return SchemaReply(fault=ended.fault)
-                if last:
-                    break
         raise _unavailable()
 
 
@@ -154,9 +157,14 @@ class _Worker:
         self._cpu_ms = cpu_ms
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def used(self) -> bool:
+        """Whether the process that answers next has answered before, and keeps what it compiled for that."""
+        return self._process is not None and self._process.returncode is None
+
     async def exchange(self, request: SchemaRequest) -> SchemaReply:
-        process = self._process
-        if process is None or process.returncode is not None:
+        process = self._process if self.used else None
+        if process is None:
             process = await self._start()
         whole = False
         try:

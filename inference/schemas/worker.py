@@ -34,6 +34,7 @@ class SchemaWorker:
         self._judged: OrderedDict[bytes, _JUDGED] = OrderedDict()
 
     def answer(self, request: SchemaRequest) -> SchemaReply:
+        """Raises MemoryError."""
         try:
             judged = self._judge(request.schema)
             if isinstance(judged, SchemaFault):
@@ -42,9 +43,11 @@ class SchemaWorker:
             if request.value is None:
                 return SchemaReply(size=size)
             return SchemaReply(size=size, problem=value_problem(validator, msgspec.json.decode(request.value)))
-        except (MemoryError, RecursionError):
+        except MemoryError:
+            raise  # of this process, with all that it keeps: `main` ends it
+        except RecursionError:
             return SchemaReply(fault=SchemaFault("It takes too much memory to check"))
-        except Exception as error:  # noqa: BLE001 - a library's bug refuses this schema and spares the others
+        except BaseException as error:  # noqa: BLE001 - a library's bug, or panic, refuses this schema alone
             return SchemaReply(fault=SchemaFault(f"It cannot be checked ({type(error).__name__})"))
 
     def _judge(self, schema: bytes) -> _JUDGED:
@@ -81,11 +84,14 @@ def main() -> None:
     worker.answer(SchemaRequest(b'{"pattern": "a", "format": "date"}', '"a"'))  # what is made at the first use
     limit_memory(memory_mib)
     answers.write(encode_frame(SchemaReply()))  # ready
-    while (request := read_request(sys.stdin.buffer)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        reply = encode_frame(worker.answer(request))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(reply)
+    try:
+        while (request := read_request(sys.stdin.buffer)) is not None:
+            signal.setitimer(signal.ITIMER_PROF, cpu_s)
+            reply = encode_frame(worker.answer(request))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            answers.write(reply)
+    except MemoryError:
+        os.abort()  # as libraries do that find no memory
 
 
 if __name__ == "__main__":

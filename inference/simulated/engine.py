@@ -70,7 +70,7 @@ _COUNTERS = (
 _WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piece in enumerate(TOKEN_BYTES))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SimulatedStream:
     """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`."""
 

@@ -41,7 +41,7 @@ _CPU_KV_BYTES: Final = 1 << 30
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
 _SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs
 _LOOPBACK: Final = "lo" if sys.platform == "linux" else "lo0"
-_ELSEWHERE: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_address")  # vLLM's, for several machines
+_MULTI_NODE_ARGS: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_address")
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
@@ -203,7 +203,7 @@ class VllmCore:
     def _prepare(self, folder: Path) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
         variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
-        if not any(name in self.options.engine_args for name in _ELSEWHERE):
+        if not any(name in self.options.engine_args for name in _MULTI_NODE_ARGS):
             variables |= {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": _LOOPBACK}
         if current_platform.is_cpu():
             variables |= {

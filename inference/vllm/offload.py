@@ -42,7 +42,7 @@ _LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner tha
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class OffloadPlan:
     """One request's KV: where it comes from and where it goes."""
 

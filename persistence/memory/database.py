@@ -61,7 +61,7 @@ _TABLES: Final = (
 )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Log:
     """One session's rows."""
 

@@ -115,7 +115,8 @@ class _Document:
         if not isinstance(schema, dict):
             return
         self._resources[""] = schema
-        # (value, pointer, depth, base, the keyword or name that it stands under, whether a name)
+        # (value, pointer, depth, base, the keyword or name that it stands under, whether the writer chose its names,
+        # whether it stands in a value such as `const`'s and is no schema)
         waiting: list[tuple[Any, str, int, str, str, bool, bool]] = [(schema, "", 1, "", "", False, False)]
         while waiting:
             value, pointer, depth, base, under, names, literal = waiting.pop()

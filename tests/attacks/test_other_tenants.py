@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,9 @@ import pytest
 from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.journal import MemoryJournal
 from sessions.model.api_keys import ApiKeyRequest
+from sessions.model.audit import Audited
 from sessions.model.commands import SessionCreate
+from sessions.model.errors import Unavailable
 from sessions.model.types import ALL_SCOPES, SCOPES, CommandId, Principal, SessionId, TenantId, derived_session_id
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world
@@ -77,6 +79,31 @@ async def test_break_glass_needs_a_reason_and_both_tenants_can_read_it(world: Wo
     row = {"tenant": "acme", "for": "user.exported", "reason": REASON}
     assert await broken_glass(world, "acme") == [row]
     assert await broken_glass(world, "beta") == [row]
+
+
+@pytest.mark.parametrize("full", ["acme", "beta"])
+async def test_what_cannot_be_written_down_in_both_tenants_is_not_shown_or_done(
+    world: World, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    audit, before = world.assembly.gateway.store.audit, world.keys_of_acme()
+    record = audit.record
+
+    async def refuse(tenant: TenantId, rows: Sequence[Audited]) -> None:
+        if tenant == full:
+            raise Unavailable("audit_not_kept", "The audit log cannot be written.")
+        await record(tenant, rows)
+
+    monkeypatch.setattr(audit, "record", refuse)
+    where = {"tenant": "acme", "reason": REASON}
+    operator = bearer(world.credentials["emergency operator"])
+    shown = await world.http.get("/v1/users/ana/export", headers=operator, params=where)
+    erased = await world.http.post("/v1/users/ana/erase", headers=operator, params=where)
+    made = await world.http.post("/v1/keys", headers=operator, json={**where, "role": "service"})
+    assert [answer.status_code for answer in (shown, erased, made)] == [503] * 3
+    assert world.canary not in shown.text
+    assert world.keys_of_acme() == before
+    status = await world.http.get("/v1/users/ana/erase", headers=operator, params={"tenant": "acme"})
+    assert status.status_code == 404
 
 
 async def test_an_operator_makes_itself_no_key_of_a_tenant_that_lives(world: World) -> None:
@@ -199,6 +226,7 @@ def test_a_filed_key_of_a_user_without_a_name_is_a_user_of_its_own(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("", "no key in this file"),
         (KEY + 'scope = ["read"]\n', "scope"),
         (KEY + 'rôle = "user"\n', "keys"),
         (KEY + 'role = "service"\nuser = "ana"\n', "acts for no one user"),

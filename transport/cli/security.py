@@ -5,7 +5,7 @@ Reads the files, and reads them again when they change; what they are good for i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,34 +47,32 @@ def tls_of(settings: Settings) -> ServerTls | None:
 def certificate_watchers(
     settings: Settings, tls: ServerTls | None = None, security: PeerSecurity | None = None
 ) -> list[FileWatcher[Any]]:
-    """Put a certificate in force whose files changed. A pair that does not fit, as between the writing of two files,
-    changes nothing and is logged."""
+    """Put a certificate in force whose files changed, those included that changed since the start began. A pair that
+    does not fit, as between the writing of two files, changes nothing and is logged. Raises BadSetting, BadInput."""
     watchers: list[FileWatcher[Any]] = []
     if tls is not None:
 
-        async def replace(new: ServerTls | None) -> None:
-            if new is not None:
-                tls.replace(new)
+        def read_tls(_: Path) -> ServerTls:
+            return ServerTls(certificate=pem(settings, "tls_certificate"), key=pem(settings, "tls_key"))
 
-        watchers.append(_watcher(settings, "tls", lambda _: tls_of(settings), replace))
+        watchers.append(_watcher(settings, "tls", read_tls, tls.replace))
     if security is not None and security.tls:
 
-        def read(_: Path) -> PeerSecurity:
+        def read_peer(_: Path) -> PeerSecurity:
             new = peer_security(settings)
             read_server_tls(new.certificate, new.key)  # gRPC itself would fail at the handshake only
             return new
 
-        async def renew(new: PeerSecurity) -> None:
-            security.renew(new)
-
-        watchers.append(_watcher(settings, "peer", read, renew))
+        watchers.append(_watcher(settings, "peer", read_peer, security.renew))
     return watchers
 
 
-def _watcher(
-    settings: Settings, prefix: str, read: Callable[[Path], T], take: Callable[[T], Awaitable[None]]
-) -> FileWatcher[T]:
-    """Of a certificate, and of the files beside it."""
+def _watcher(settings: Settings, prefix: str, read: Callable[[Path], T], put: Callable[[T], None]) -> FileWatcher[T]:
+    """Of a certificate, and of the files beside it; what they say now is in force when this returns."""
+
+    async def take(new: T) -> None:
+        put(new)
+
     beside = [getattr(settings, name, "") for name in (f"{prefix}_key", f"{prefix}_authority")]
     watcher = FileWatcher(
         getattr(settings, f"{prefix}_certificate"),
@@ -84,5 +82,5 @@ def _watcher(
         refused=(BadSetting, BadInput),
         beside=[path for path in beside if path],
     )
-    watcher.first()
+    put(watcher.first())
     return watcher

@@ -24,7 +24,7 @@ class ServerTls:
     def __init__(self, *, certificate: bytes, key: bytes) -> None:
         """PEM texts that belong together: a chain, leaf first, and the leaf's key. Raises BadInput for a pair that is
         none. Blocking."""
-        self._certificate, self._key = certificate, key
+        self._pair = (key, certificate)  # one value: gRPC reads it in threads of its own
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._context.set_alpn_protocols(["http/1.1"])
@@ -39,18 +39,19 @@ class ServerTls:
         return grpc.dynamic_ssl_server_credentials(self._grpc_pair(), self._grpc_pair)
 
     def replace(self, new: ServerTls) -> None:
-        self._certificate, self._key = new._certificate, new._key
+        self._pair = new._pair
         self._load()
 
     def _grpc_pair(self) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(self._key, self._certificate)])
+        return grpc.ssl_server_certificate_configuration([self._pair])
 
     def _load(self) -> None:
+        key_text, certificate = self._pair
         with tempfile.TemporaryDirectory() as folder:  # OpenSSL reads files only; this one is ours alone
             chain, key = Path(folder) / "chain.pem", Path(folder) / "key.pem"
-            chain.write_bytes(self._certificate)
+            chain.write_bytes(certificate)
             key.touch(mode=0o600)
-            key.write_bytes(self._key)
+            key.write_bytes(key_text)
             try:
                 self._context.load_cert_chain(chain, key, password=b"")
             except (ssl.SSLError, OSError) as error:

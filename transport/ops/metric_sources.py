@@ -113,11 +113,12 @@ def register_runtime_metrics(measures: Metrics, runtime: Runtime) -> None:
 
 
 def register_router_metrics(measures: Metrics, router: Router) -> None:
+    """A gateway's way to the replicas."""
+
     def replicas() -> Mapping[Labels, float]:
         counts = Counter("draining" if each.draining else "serving" for each in router.routes.view.members)
         return {(state,): counts[state] for state in ("serving", "draining")}
 
-    """A gateway's way to the replicas."""
     gauge = measures.gauge
     gauge("router_retries", "Commands that were sent again.", (), lambda: {ZERO: router.retries}, grows=True)
     gauge("replicas", "Live replicas, by whether they take sessions.", ("state",), replicas)

@@ -243,8 +243,8 @@ async def test_a_conversation_that_cannot_be(door: Door) -> None:
 
 async def test_keys_are_those_of_every_door() -> None:
     keys = {
-        key_digest("key-a"): Principal(tenant=TenantId("a"), key_id="a"),
-        key_digest("key-b"): Principal(tenant=TenantId("b"), key_id="b"),
+        key_digest("key-a"): Principal(tenant=TenantId("a"), key_id="a", role="service"),
+        key_digest("key-b"): Principal(tenant=TenantId("b"), key_id="b", role="service"),
     }
     async with opened(keys=keys) as door:
         a, b = ({"metadata": (("authorization", f"Bearer key-{name}"),)} for name in "ab")

@@ -190,7 +190,7 @@ async def test_nobody_comes_back_to_the_answers_of_others(
     options: SimulatedOptions, path: str, body: dict[str, Any]
 ) -> None:
     people = {name: Principal(tenant=TenantId("acme"), key_id="k", user=name) for name in ("ann", "bob")}
-    people["eve"] = Principal(tenant=TenantId("other"), key_id="k")
+    people["eve"] = Principal(tenant=TenantId("other"), key_id="k", role="service")
     keys = {key_digest(name): who for name, who in people.items()}
     async with serving(options, keys=keys) as server, httpx.AsyncClient(base_url=server.server.url) as http:
         say(server, body)

@@ -232,7 +232,7 @@ async def test_a_conversation(client: openai.AsyncOpenAI, server: Serving) -> No
 
 async def test_nobody_reads_the_responses_of_others(options: SimulatedOptions) -> None:
     people = {name: Principal(tenant=TenantId("acme"), key_id="k", user=name) for name in ("ann", "bob")}
-    others = {"eve": Principal(tenant=TenantId("other"), key_id="k")}
+    others = {"eve": Principal(tenant=TenantId("other"), key_id="k", role="service")}
     keys = {key_digest(name): who for name, who in (people | others).items()}
     async with serving(options, keys=keys) as server, server.client("ann") as ann:
         made = await ann.responses.create(model=SIMULATED, input="hello")

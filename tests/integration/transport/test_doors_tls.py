@@ -169,3 +169,15 @@ async def test_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> 
         async with grpc.aio.secure_channel(open_.grpc.address, trusted) as channel:
             await SessionsStub(channel).List(pb.ListRequest())
         assert not await watcher.look()
+
+
+async def test_a_certificate_that_came_while_the_server_started_is_served(tmp_path: Path) -> None:
+    """Between the reading of the settings and the doors a model is loaded, which takes long."""
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    settings = Settings(tls_certificate=str(certificate), tls_key=str(key))
+    new_certificate, new_key = a_pair()
+    async with doors() as open_:
+        certificate.write_bytes(new_certificate), key.write_bytes(new_key)
+        (watcher,) = certificate_watchers(settings, open_.tls)
+        assert await served(open_) == [new_certificate] * 2
+        assert not await watcher.look()

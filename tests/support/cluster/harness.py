@@ -53,7 +53,7 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.checker import Checker
 from tests.support.virtual_time import advance, until
 
-ALICE = Principal(tenant=TenantId("acme"), key_id="alice")
+ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")
 JOURNAL_S = 0.0015
 DIRECTORY_S = 0.0004
 NETWORK_S = 0.0002

@@ -44,7 +44,7 @@ from sessions.store import Store
 from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 
-ALICE = Principal(tenant=TenantId("acme"), key_id="alice")
+ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")
 TOKEN = "a token that nobody guesses"
 FAST = SimulatedOptions(step_base_s=0.005, answer_tokens_mean=0, slots=64)
 

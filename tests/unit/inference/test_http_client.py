@@ -86,8 +86,8 @@ def test_a_server_that_is_slow_to_accept_is_waited_for(loop_factory: Any, tmp_pa
 
 
 def test_a_server_that_never_accepts_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "_ROOM_LOOKS", 2)
-    monkeypatch.setattr(http_client, "_ROOM_S", 0)
+    monkeypatch.setattr(http_client, "_CONNECT_TRIES", 2)
+    monkeypatch.setattr(http_client, "_CONNECT_RETRY_S", 0)
     listener, waiting = full(str(tmp_path / "s.sock"))
     with pytest.raises(Unavailable):
         asyncio.run(HttpClient.unix(str(tmp_path / "s.sock")).call("GET", "/x"))

@@ -233,7 +233,7 @@ async def test_a_session_without_a_name_is_found_again_by_its_command() -> None:
         create = cm.SessionCreate(id=place.name())
         first = await replica.do(create)
         assert await replica.do(create) == first
-        elsewhere = await replica.do(create, Principal(tenant=TenantId("another"), key_id="k"))
+        elsewhere = await replica.do(create, Principal(tenant=TenantId("another"), key_id="k", role="service"))
         assert elsewhere.session != first.session
 
 
@@ -530,7 +530,7 @@ async def test_what_one_may_not_see_does_not_exist() -> None:
         owner = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k1", user="owner")
         await replica.do(cm.SessionCreate(id=place.name(), session=SESSION), owner)
         for stage in ("warm", "cold"):
-            for who in (OTHER, Principal(tenant=TenantId("another"), key_id="k")):
+            for who in (OTHER, Principal(tenant=TenantId("another"), key_id="k", role="service")):
                 refused = await outcome(replica.do(update(place, "mine"), who))
                 assert isinstance(refused, NotFound) and refused.code == "session_not_found", stage
             await replica.runtime.passivate(KEY)

@@ -79,7 +79,7 @@ DELETED = [SessionKey(TenantId(tenant), SessionId("s1")) for tenant in ("acme", 
 async def two_deleted(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
     """A session of each of two tenants, both deleted long ago, and their keys."""
     for key in DELETED:
-        who = Principal(tenant=key.tenant, key_id="k", scopes=SCOPES)
+        who = Principal(tenant=key.tenant, key_id="k", role="service", scopes=SCOPES)
         await replica.do(cm.SessionCreate(id=place.name(), session=key.session), who)
         await replica.do(cm.SessionDelete(id=place.name(), session=key.session), who)
         await keys.current(key)

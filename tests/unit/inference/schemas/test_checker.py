@@ -71,6 +71,32 @@ async def test_calls_end_when_callers_leave_and_when_the_pool_closes() -> None:
         await workers.judge({"const": "later"})
 
 
+async def test_who_waits_when_the_pool_closes_is_told_and_starts_no_process() -> None:
+    workers = SchemaWorkers(workers=1)
+    await workers.judge({})
+    calls = [asyncio.create_task(workers.judge({"const": number})) for number in range(4)]
+    await asyncio.sleep(0)
+    await workers.close()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert [getattr(each, "code", each) for each in ended] == ["draining"] * 4
+    assert not pids(workers)
+
+
+async def test_memory_that_earlier_schemas_hold_is_no_fault_of_the_next() -> None:
+    def schema(number: int) -> dict[str, Any]:
+        pattern = f"^(\\w{{10}}[\\p{{L}}\\s]{{20}}x{number}){{3}}$"
+        return {"properties": {f"p{each}": {"type": "string", "pattern": pattern} for each in range(18)}}
+
+    metrics = Metrics()
+    async with SchemaWorkers(metrics, workers=1) as workers:
+        for number in range(64):
+            assert isinstance(await workers.judge(schema(number)), SchemaSize)
+            if metrics.schema_workers.values["limit",]:
+                break
+        else:
+            raise AssertionError("the schemas are too small to fill a worker")
+
+
 async def test_not_more_than_so_many_wait() -> None:
     async with SchemaWorkers(workers=1) as workers:
         calls = [asyncio.create_task(workers.judge({"const": number})) for number in range(WAITING_MAX + 2)]
