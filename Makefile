@@ -21,7 +21,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quick quick-tests pytest-together pytest-alone audit withdrawn fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
+.PHONY: quick quick-tests pytest-together pytest-alone audit withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -187,6 +187,9 @@ audit: setup ## hold the locks against known vulnerabilities
 	@for group in base cluster dev kafka safety traces; do \
 		$(UV) tool run --quiet $(PIP_AUDIT) --requirement requirements/$$group.lock --require-hashes --disable-pip --strict \
 			--progress-spinner off $(ARGS); done
+
+sbom: setup-dev ## what it is made of: dist/sbom.cdx.json from the locks, licences in docs/licences.md
+	@$(PY) -m deploy.sbom $(ARGS)
 
 lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock

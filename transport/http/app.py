@@ -75,7 +75,7 @@ log = structlog.get_logger(__name__)
 
 def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> App:
     """The application. `web` is the folder of the page at `/`; None serves no page."""
-    app = FastAPI(title="Sessile", version=exposition.version, redoc_url=None)
+    app = FastAPI(title="Sessile", version=exposition.version, docs_url=None, redoc_url=None)
     app.state.gateway, app.state.turn_starter = gateway, TurnStarter(gateway)
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -25,6 +25,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+NOTHING_RUNS: Final = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""What answers say that are no page and have no policy of their own, should a browser show one."""
+
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 
 
@@ -63,8 +69,10 @@ class RequestContextMiddleware:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                headers_given = message.get("headers", ())
                 message["headers"] = [
-                    *message.get("headers", ()),
+                    *headers_given,
+                    *(() if any(name == NOTHING_RUNS[0][0] for name, _ in headers_given) else NOTHING_RUNS),
                     (b"x-request-id", request_id.encode()),
                     (b"date", formatdate(usegmt=True).encode()),
                     (b"x-content-type-options", b"nosniff"),

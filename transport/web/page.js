@@ -384,6 +384,10 @@ scroll.addEventListener(
   },
   { passive: true },
 );
+find("thread").addEventListener("grown", () => {
+  if (isFollowing) toEnd();
+  drawJump();
+});
 find("jump").addEventListener("click", () => {
   isFollowing = true;
   toEnd();

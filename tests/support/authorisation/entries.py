@@ -77,11 +77,7 @@ SAID = [{"role": "user", "content": "hello"}]
 ITEMS = [{"type": "message", "role": "user", "content": "hello"}]
 
 HTTP: tuple[Http, ...] = (
-    *(
-        Http(method, path, None)
-        for path in ("/openapi.json", "/docs", "/docs/oauth2-redirect")
-        for method in ("GET", "HEAD")
-    ),
+    *(Http(method, "/openapi.json", None) for method in ("GET", "HEAD")),
     *(Http(method, "/{name:path}", None) for method in ("GET", "HEAD")),
     Http("GET", "/healthz", None),
     Http("GET", "/readyz", None),

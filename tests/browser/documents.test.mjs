@@ -1,0 +1,33 @@
+/** Made-up documents through the page's Markdown in a real Chromium; `bench.clients.page_documents` runs ten thousand. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { document, run } from "./documents.mjs";
+import { Browser, Server } from "./harness.mjs";
+
+test("no document holds the page up or runs anything", async () => {
+  const result = await run({ documents: Number(process.env.SESSILE_TEST_DOCUMENTS ?? 300), seed: 7 });
+  assert.equal(result.scripts_run, 0);
+  assert.deepEqual(result.faults, []);
+});
+
+test("a document is the same each time it is made", () => {
+  assert.equal(document(7, 5), document(7, 5));
+  assert.notEqual(document(7, 5), document(7, 8));
+});
+
+test("a link without an address is its words", async () => {
+  const server = await new Server().start();
+  const browser = await new Browser().start();
+  const page = await browser.page();
+  await page.goto(server.url);
+  const shown = await page.evaluate(async () => {
+    const { Markdown } = await import(new URL("markdown.js", location.href).href);
+    const markdown = new Markdown();
+    markdown.update("before [words]() after");
+    return [markdown.element.textContent, markdown.element.querySelectorAll("a").length];
+  });
+  await browser.dispose();
+  await server.dispose();
+  assert.deepEqual(shown, ["before words after", 0]);
+});

@@ -1,0 +1,99 @@
+"""Reads the files of the web pages, and writes into each HTML page the hashes of what it runs (subresource integrity).
+
+A page names its scripts and style sheets plainly. When it is sent, each of them gets an `integrity` attribute, and
+every module that its scripts import is preloaded with one, so that a browser runs nothing but these very bytes.
+
+Files are read when requested and kept until they change on disk; a page changes with each file whose hash it has.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import mimetypes
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sessions.model.errors import NotFound
+
+PAGES: Final = {"": "index.html", "docs": "docs.html", "operator": "operator.html"}
+
+_PART: Final = re.compile(r'<(?:script(?: type="(?P<type>module)")? src|link rel="stylesheet" href)="(?P<name>[^"]+)"')
+_IMPORT: Final = re.compile(r"""^(?:import|export)\b[^"'()]*["']\./([\w.-]+)["']""", re.MULTILINE)
+
+
+class CachedFile(NamedTuple):
+    stamp: tuple[int, int]  # time of change and size
+    body: bytes
+    etag: str
+    media_type: str
+    integrity: str
+    imports: tuple[str, ...]  # of a script: the modules beside it that it imports
+
+
+class PageFiles:
+    """The files of one folder, by the path below it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._kept: dict[str, CachedFile] = {}
+
+    def get(self, name: str) -> CachedFile:
+        """The file as it is sent. Raises NotFound for everything that is not a visible file below the folder."""
+        name = PAGES.get(name, name)
+        file = self._read(name)
+        return self._with_hashes(file) if file.media_type.startswith("text/html") else file
+
+    def _with_hashes(self, page: CachedFile) -> CachedFile:
+        html = _PART.sub(self._with_hash, page.body.decode())
+        return _cached(page.stamp, html.encode(), page.media_type)
+
+    def _with_hash(self, part: re.Match[str]) -> str:
+        name, preloads = part["name"], ""
+        if part["type"] == "module":
+            preloads = "".join(
+                f'<link rel="modulepreload" href="{module}" integrity="{self._read(module).integrity}">\n    '
+                for module in self._imported(name, {name})
+            )
+        return f'{preloads}{part[0]} integrity="{self._read(name).integrity}"'
+
+    def _imported(self, name: str, seen: set[str]) -> Iterator[str]:
+        """The modules that a module imports, those that they import among them, each once."""
+        for module in self._read(name).imports:
+            if module not in seen:
+                seen.add(module)
+                yield module
+                yield from self._imported(module, seen)
+
+    def _read(self, name: str) -> CachedFile:
+        nothing = NotFound("not_found", f"There is nothing at /{name}.")
+        try:
+            path = (self._folder / name).resolve()
+            below = path.is_relative_to(self._folder) and not any(part.startswith(".") for part in Path(name).parts)
+            if not below or not path.is_file():
+                raise nothing
+            stat = path.stat()
+        except (OSError, ValueError) as error:  # names that no file system has
+            raise nothing from error
+        stamp = (stat.st_mtime_ns, stat.st_size)
+        kept = self._kept.get(name)
+        if kept is None or kept.stamp != stamp:
+            media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            if media_type.startswith("text/") or media_type == "application/javascript":
+                media_type += "; charset=utf-8"
+            kept = self._kept[name] = _cached(stamp, path.read_bytes(), media_type)
+        return kept
+
+
+def _cached(stamp: tuple[int, int], body: bytes, media_type: str) -> CachedFile:
+    script = "javascript" in media_type
+    return CachedFile(
+        stamp,
+        body,
+        etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+        media_type=media_type,
+        integrity="sha384-" + base64.b64encode(hashlib.sha384(body).digest()).decode(),
+        imports=tuple(_IMPORT.findall(body.decode(errors="replace"))) if script else (),
+    )
