@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app import default_limits
+from transport.cli.config_files import default_limits
 from sessions.limits import Limits
 from sessions.model.types import Principal, TenantId
 from tests.support.doors.assembly import assembled
