@@ -26,8 +26,9 @@ import grpc
 import grpc.aio
 import httpx
 
-from bench.support import percentile, report, run_bench
+from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
+from tests.support.percentiles import percentile
 from transport.auth.authenticator import key_digest
 
 GOOD: Final = "sk-of-the-bench"
@@ -135,7 +136,7 @@ class Strangers:
 REFUSED: Final = {"401", "429", "refused", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"}
 
 
-async def somebody(url: str, waits_ms: list[float], stop: asyncio.Event) -> None:
+async def list_models(url: str, waits_ms: list[float], stop: asyncio.Event) -> None:
     """Has a key; how long each question took."""
     async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {GOOD}"}) as http:
         while not stop.is_set():
@@ -178,7 +179,7 @@ async def main(options: argparse.Namespace) -> bool:
             stop = asyncio.Event()
             asking = None
             if options.others:
-                asking = asyncio.create_task(somebody(f"http://127.0.0.1:{server.port}", waits_ms, stop))
+                asking = asyncio.create_task(list_models(f"http://127.0.0.1:{server.port}", waits_ms, stop))
             result = await attack(strangers, server.pid, options.requests, options.seed + 1)
             stop.set()
             if asking is not None:
