@@ -6,9 +6,12 @@ Settings come from flags, `SESSILE_*` variables and a TOML file, in this order: 
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import signal
+
     from deploy.environment import enter_environment
 
     enter_environment()  # whatever Python this is: what follows needs our packages
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
 
 import asyncio
 import contextlib
@@ -68,7 +71,7 @@ from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
 from transport.cli.commands import parse
 from transport.cli.config_files import PriceFile, RetentionFile, limits_file
-from transport.cli.preflight import check_data_folder, check_ports
+from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
@@ -103,6 +106,7 @@ log = structlog.get_logger("sessile")
 
 VERSION = "0.2.0"
 GOODBYE_MS = 250
+INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C has ended
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
 READY_METRICS = "Metrics are ready: "
@@ -132,6 +136,8 @@ def main(arguments: Sequence[str]) -> int:
             raise
         print(f"sessile: {cause.public_message if isinstance(cause, SessileError) else cause}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 async def run(options: msgspec.Struct, settings: Settings) -> int:
@@ -505,6 +511,7 @@ async def gateway_role(settings: Settings) -> int:
 
 async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) -> int:
     """Compares the usage rows with the logs and prints what differs."""
+    check_journal_exists(settings)
     async with connect_store(settings, now_ms) as store:
         tenant = TenantId(command.tenant) if command.tenant else None
         result = await reconcile(store.journal, store.usage, tenant=tenant)
@@ -515,6 +522,7 @@ async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) 
 async def run_users_command(settings: Settings, command: users.UserCommand) -> int:
     if command.url:
         return await asyncio.to_thread(users.run_on_server, command, settings.api_key)
+    check_journal_exists(settings)
     async with connect_store(settings, now_ms) as store:
         return await users.run_on_journal(store, command, now_ms, shared="://" in settings.journal)
 
@@ -523,6 +531,7 @@ async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> 
     if command.url:
         results = await audit.run_on_server(command, settings.api_key)
     else:
+        check_journal_exists(settings)
         async with connect_store(settings, now_ms) as store:
             results = await audit.run_on_journal(store.audit, command)
     print(audit.format_audit(command, results))
@@ -533,6 +542,7 @@ async def run_encryption_command(settings: Settings, command: encryption.Encrypt
     if command.url:
         result = await encryption.run_on_server(command, settings.api_key)
     else:
+        check_journal_exists(settings)
         stores = offline_stores(settings, now_ms)
         async with stores.opened() as store:
             administration = stores.administration(stores.reencryption())
@@ -545,6 +555,8 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
     else:
+        if not isinstance(command, keys.CreateKey):  # the first key makes the journal
+            check_journal_exists(settings)
         async with connect_store(settings, now_ms) as store:
             cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
             result = await keys.run_on_journal(cache, command, now_ms())
@@ -691,4 +703,5 @@ async def open_telemetry(
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

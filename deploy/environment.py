@@ -22,7 +22,13 @@ def enter_environment(root: Path = ROOT) -> None:
         return
     environment = root / ".venv"
     python = environment / "bin" / "python"
-    if not python.exists():
+    try:
+        there = python.exists()
+    except PermissionError:
+        _refuse(
+            f"this user may not read {environment}: give it that right, or make an environment in a checkout of its own"
+        )
+    if not there:
         _refuse(f"there is no environment yet: make it with `make setup` in {root}")
     if Path(sys.prefix).resolve() == environment.resolve():
         _refuse(f"{environment} lacks packages: complete it with `make setup` in {root}")

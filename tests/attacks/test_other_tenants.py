@@ -226,6 +226,7 @@ def test_a_filed_key_of_a_user_without_a_name_is_a_user_of_its_own(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("", "no key in this file"),
         (KEY + 'scope = ["read"]\n', "scope"),
         (KEY + 'rôle = "user"\n', "keys"),
         (KEY + 'role = "service"\nuser = "ana"\n', "acts for no one user"),

@@ -91,7 +91,9 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
         (*ENGINE, "Moderation", "Journal", "Directory", "Peers", "Limits", "Telemetry", "Logging"),
         "replica --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile --model model.gguf",
     ),
-    "replicas": CommandSpec(ListReplicas, ("directory", "Logging"), "replicas --directory redis://127.0.0.1:6379"),
+    "replicas": CommandSpec(
+        ListReplicas, ("directory", "directory_file", "Logging"), "replicas --directory redis://127.0.0.1:6379"
+    ),
     "sessions": CommandSpec(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
     "drain": CommandSpec(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
     "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),

@@ -14,6 +14,7 @@ from typing import Final
 
 from transport.cli.settings import BadSetting, Settings
 
+JOURNAL: Final = "journal.db"
 HOSTS: Final = {"port": "host", "grpc_port": "host", "metrics_port": "metrics_host", "peer_port": "peer_host"}
 WHY: Final = {
     errno.EADDRINUSE: "port {port} of {host} is taken; stop what listens there, or choose another port with --{flag}",
@@ -41,6 +42,16 @@ def _check_port(name: str, host: str, port: int) -> None:
         why = WHY.get(error.errno or 0, "{error}")
         flag = name.replace("_", "-")
         raise BadSetting(f"{name} = {port}: {why.format(host=host, port=port, flag=flag, error=error)}") from error
+
+
+def check_journal_exists(settings: Settings) -> None:
+    """For commands that work on what is there. Raises BadSetting where the data folder has no journal: a misspelt
+    folder would be answered for with a new, empty one."""
+    if settings.journal == "sqlite" and not (Path(settings.data) / JOURNAL).is_file():
+        raise BadSetting(
+            f"data = {settings.data!r}: there is no journal in this folder; name the data folder of the server with"
+            " --data, or its database with --journal"
+        )
 
 
 def check_data_folder(settings: Settings) -> None:

@@ -296,6 +296,8 @@ def read_keys(path: str) -> dict[str, Principal]:
         raise BadSetting(f"{where}: {error}") from error
     if unknown := sorted(tables.keys() - {"keys"}):
         raise BadSetting(f"{where}: {unknown[0]!r} is not known here; keys are [[keys]] tables")
+    if not tables.get("keys"):
+        raise BadSetting(f"{where}: there is no key in this file; a key is a [[keys]] table (docs/keys.md)")
     keys: dict[str, Principal] = {}
     names: set[str] = set()
     for number, table in enumerate(tables.get("keys", []), 1):

@@ -8,12 +8,13 @@ running server, with the key in SESSILE_API_KEY.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -72,9 +73,9 @@ async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[]
     tenant = TenantId(command.tenant)
     at = now_ms()
     if isinstance(command, ExportUser):
-        await store.audit.record(tenant, [Audited(action="user.exported", at=at, user=command.user)])
-        out = await asyncio.to_thread(open, command.out, "wb") if command.out else sys.stdout.buffer
+        out = await asyncio.to_thread(_private_file, command.out) if command.out else sys.stdout.buffer
         try:
+            await store.audit.record(tenant, [Audited(action="user.exported", at=at, user=command.user)])
             async for each in export_user_data(
                 tenant,
                 command.user,
@@ -110,7 +111,7 @@ def run_on_server(command: UserCommand, credential: str) -> int:
     if isinstance(command, ExportUser):
         with open_response("GET", f"{base}/export{query}", credential, timeout_s=600) as answer:
             if command.out:
-                with Path(command.out).open("wb") as out:
+                with _private_file(command.out) as out:
                     shutil.copyfileobj(answer, out)
             else:
                 shutil.copyfileobj(answer, sys.stdout.buffer)
@@ -121,6 +122,15 @@ def run_on_server(command: UserCommand, credential: str) -> int:
         time.sleep(POLL_S)
         erasure = call("GET", f"{base}/erase{query}", credential)
     return _report(erasure, command)
+
+
+def _private_file(path: str) -> BinaryIO:
+    """A new file for everything of a person: its owner's alone. Raises BadSetting."""
+    try:
+        Path(path).unlink(missing_ok=True)  # what was there may be open to others
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    except OSError as error:
+        raise BadSetting(f"out = {path!r}: this file cannot be written ({error.strerror or error})") from error
 
 
 def _report(erasure: JsonObject, command: EraseUser) -> int:

@@ -6,6 +6,7 @@ not begun; its rest is not read.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from sessions.model.errors import SessileError, TooLarge
+from sessions.model.errors import SessileError, TooLarge, Unavailable
 from transport.auth.authenticator import Authenticator
 from transport.quotas import RATE_LIMIT_STATE, RateLimitState
 
@@ -79,3 +80,7 @@ class RequestContextMiddleware:
                 if started:
                     raise
                 await self.refuse(error, scope, receive, named_send)
+            except asyncio.CancelledError:  # the server stops, and has waited long enough for the rest of a body
+                if started:
+                    raise
+                await self.refuse(Unavailable("draining", "The server is stopping."), scope, receive, named_send)

@@ -66,6 +66,6 @@ def test_the_launcher_starts_every_command_from_any_folder(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (0, f"{VERSION}\n")
     link = tmp_path / "link"
     link.symlink_to(ROOT / "sessile")
-    done = run(str(link), "keys", "list", "--data", "data", "--json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    done = run(str(link), "keys", "create", "--tenant", "acme", "--data", "data", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stdout[:1]) == (0, "{"), done.stderr
     assert (tmp_path / "data").is_dir(), "paths are the caller's"

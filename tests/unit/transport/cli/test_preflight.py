@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from transport.cli.preflight import check_data_folder, check_ports
+from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
 from transport.cli.settings import BadSetting, Settings
 
 PORTS = ("port", "grpc_port", "metrics_port")
@@ -25,6 +25,16 @@ def test_a_taken_port_is_refused_by_its_setting() -> None:
 
 def test_a_port_that_is_picked_or_absent_is_fine() -> None:
     check_ports(Settings(port=0, grpc_port=-1, metrics_port=0), PORTS)
+
+
+def test_a_folder_without_a_journal_is_not_answered_for(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path))
+    with pytest.raises(BadSetting, match="there is no journal in this folder"):
+        check_journal_exists(settings)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "journal.db").touch()
+    check_journal_exists(settings)
+    check_journal_exists(Settings(data=str(tmp_path / "none"), journal="memory"))
 
 
 def test_a_data_folder_is_made(tmp_path: Path) -> None:

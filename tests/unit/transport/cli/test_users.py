@@ -38,6 +38,25 @@ async def test_an_export_is_lines_in_a_file_and_a_row_of_the_audit_log(store: St
     assert [public(row)["action"] for row in rows] == ["user.exported"]
 
 
+async def test_an_export_is_its_owners_alone_also_where_a_file_was(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "mary.jsonl"
+    path.write_text("old")
+    path.chmod(0o644)
+    command = ExportUser("mary", tenant="acme", out=str(path))
+    assert await run_on_journal(store, command, lambda: NOW, shared=False) == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("out", ["", "none/x"])
+async def test_an_export_that_cannot_be_written_is_a_sentence_and_no_row(
+    store: Store, tmp_path: Path, out: str
+) -> None:
+    command = ExportUser("mary", tenant="acme", out=str(tmp_path / out))
+    with pytest.raises(BadSetting, match="cannot be written"):
+        await run_on_journal(store, command, lambda: NOW, shared=False)
+    assert await store.audit.rows(TenantId("acme"), after=0, limit=9) == []
+
+
 async def test_an_erasure_that_nobody_carries_out_is_under_way(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

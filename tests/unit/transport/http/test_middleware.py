@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from sessions.model.errors import SessileError
@@ -22,7 +23,7 @@ class Exchange:
             "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()],
         }
 
-    async def run(self, body: bytes = b"", *, begin_first: bool = False) -> dict[str, str]:
+    async def run(self, body: bytes | None = b"", *, begin_first: bool = False) -> dict[str, str]:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if begin_first:
                 await send({"type": "http.response.start", "status": 200})
@@ -34,6 +35,8 @@ class Exchange:
             await send({"type": "http.response.start", "status": error.status})
 
         async def receive() -> Message:
+            if body is None:
+                raise asyncio.CancelledError
             return {"type": "http.request", "body": body}
 
         async def send(message: Message) -> None:
@@ -63,3 +66,9 @@ async def test_a_body_beyond_the_limit_is_refused() -> None:
     await exchange.run(b"12345")
     assert [error.code for error in exchange.errors] == ["too_large"]
     assert (await Exchange().run(b"1234"))["x-request-id"] == "req_new"
+
+
+async def test_a_body_that_does_not_come_before_the_server_stops_is_answered() -> None:
+    exchange = Exchange()
+    await exchange.run(body=None)
+    assert [error.code for error in exchange.errors] == ["draining"]
