@@ -19,8 +19,9 @@ from websockets.exceptions import ConnectionClosedError
 
 from sessions.model.types import Principal, TenantId
 from tests.support.authorisation.world import World, a_world
-from tests.support.doors.assembly import Assembly, assembled
-from transport.auth.authenticator import key_digest
+from tests.support.doors.assembly import Assembly, assembled, wall_ms
+from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.grpc_api import sessile_pb2 as pb
 from transport.http import strict_json
 from transport.protocol import connection as protocol_connection
@@ -40,7 +41,11 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture
 async def keyed() -> AsyncIterator[Assembly]:
-    async with assembled(keys={key_digest(KEY): PRINCIPAL}) as assembly:
+    """Nothing is forgiven while a test runs, however slow the machine is."""
+    clock, throttle_limits = asyncio.get_running_loop().time, AuthThrottleLimits(refill_s=10**6)
+    throttle = AuthThrottle(clock=clock, limits=throttle_limits)
+    access = Authenticator({key_digest(KEY): PRINCIPAL}, clock=clock, now_ms=wall_ms, throttle=throttle)
+    async with assembled(admit=lambda _: (access, None)) as assembly:
         yield assembly
 
 
@@ -90,7 +95,7 @@ async def test_a_request_is_refused_by_its_head(keyed: Assembly) -> None:
     """The answer comes before the body does, and a body that comes all the same is not read to its end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", keyed.server.port)
     writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await reader.readline()).split()[1] == b"401"
         with pytest.raises(ConnectionError):
             for _ in range(100):
@@ -101,7 +106,7 @@ async def test_a_request_is_refused_by_its_head(keyed: Assembly) -> None:
 
 @pytest.mark.parametrize("content", [BAD_JSON, b"{}"])
 async def test_bodies_without_a_key_count_as_wrong_keys(keyed: Assembly, content: bytes) -> None:
-    async with httpx.AsyncClient(base_url=keyed.server.url) as http:
+    async with httpx.AsyncClient(base_url=keyed.server.url, timeout=60) as http:
         statuses = [(await http.post("/v1/chat/completions", content=content)).status_code for _ in range(25)]
         assert statuses[:20] == [401] * 20
         assert statuses[-1] == 429
@@ -184,14 +189,14 @@ async def test_a_request_has_one_host(hosts: tuple[bytes, ...], upgrade: bytes) 
         reader, writer = await asyncio.open_connection("127.0.0.1", assembly.server.port)
         head = b"".join(b"Host: " + host + b"\r\n" for host in hosts)
         writer.write(b"GET /v1/ws HTTP/1.1\r\n" + head + upgrade + b"\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert (await reader.readline()).split()[1] == b"400"
         writer.close()
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])
 async def test_an_encoded_body_is_refused_with_what_to_do(keyed: Assembly, encoding: str) -> None:
-    async with httpx.AsyncClient(base_url=keyed.server.url) as http:
+    async with httpx.AsyncClient(base_url=keyed.server.url, timeout=60) as http:
         headers = {"content-encoding": encoding, "content-type": "application/json"}
         nobody = await http.post("/v1/responses", headers=headers, content=b"\x1f\x8b")
         assert nobody.status_code == 401
