@@ -136,11 +136,7 @@ class Strangers:
 REFUSED: Final = {"401", "429", "refused", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"}
 
 
-<<<<<<< HEAD
-async def keyed_caller(url: str, waits_ms: list[float], stop: asyncio.Event) -> None:
-=======
 async def list_models(url: str, waits_ms: list[float], stop: asyncio.Event) -> None:
->>>>>>> doors
     """Has a key; how long each question took."""
     async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {GOOD}"}) as http:
         while not stop.is_set():
@@ -183,11 +179,7 @@ async def main(options: argparse.Namespace) -> bool:
             stop = asyncio.Event()
             asking = None
             if options.others:
-<<<<<<< HEAD
-                asking = asyncio.create_task(keyed_caller(f"http://127.0.0.1:{server.port}", waits_ms, stop))
-=======
                 asking = asyncio.create_task(list_models(f"http://127.0.0.1:{server.port}", waits_ms, stop))
->>>>>>> doors
             result = await attack(strangers, server.pid, options.requests, options.seed + 1)
             stop.set()
             if asking is not None:
