@@ -55,7 +55,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.limits import HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -65,12 +65,11 @@ from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.auth.client_addresses import TrustedProxies
-from transport.auth.connection_shares import ShareLimits
 from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
 from transport.cli.commands import parse
-from transport.cli.config_files import PriceFile, RetentionFile, limits_file
+from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
 from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
@@ -238,12 +237,7 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
-    shares = ShareLimits(
-        plain_per_address=settings.plain_per_address,
-        unauthenticated_per_address=settings.unauthenticated_per_address,
-        per_principal=settings.connections_per_principal,
-    )
-    limits = ServerLimits(shares=shares)
+    limits = ServerLimits(shares=share_limits(settings))
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
@@ -602,16 +596,6 @@ class LimitServices(NamedTuple):
     now: LimitsNow
     quotas: Quotas  # for a gateway
     settler: Settler  # for a replica
-
-
-def default_limits(settings: Settings) -> Limits | None:
-    """What a server that demands keys lets each take where no file says so: it is open to strangers. A cluster names a
-    file, since its gateways and replicas must have the same."""
-    if settings.auth != "keys" and not settings.keys and not settings.issuers:
-        return None
-    if not settings.limits:
-        log.info("limits_defaulted", hint="name a file with --limits; an empty one lifts them")
-    return DEFAULT_LIMITS
 
 
 @contextlib.asynccontextmanager

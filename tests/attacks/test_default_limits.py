@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app import default_limits
 from sessions.limits import Limits
 from sessions.model.types import Principal, TenantId
 from tests.support.doors.assembly import assembled
 from tests.support.doors.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
+from transport.cli.config_files import default_limits
 from transport.cli.settings import Settings
 
 CHAT = {"model": "simulated", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}

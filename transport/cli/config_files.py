@@ -37,11 +37,12 @@ import structlog
 from sessions.billing.prices import BadPrices, PriceBook, PriceList, read_prices
 from sessions.file_watcher import FileWatcher
 from sessions.governance.retention import Retention, RetentionPeriods
-from sessions.limits import Limits
+from sessions.limits import DEFAULT_LIMITS, Limits
 from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, UnixMs
-from transport.cli.settings import BadSetting
+from transport.auth.connection_shares import ShareLimits
+from transport.cli.settings import BadSetting, Settings
 
 BYTES_MAX: Final = 4 << 20
 AUDIT_DAYS_MAX: Final = 36_500
@@ -101,6 +102,24 @@ class ConfigFile(Generic[T]):
 def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[Limits]:
     """`default` holds where no file is named. Raises BadSetting."""
     return ConfigFile("limits", path, parse_limits, default or Limits(), bytes_max=None)
+
+
+def default_limits(settings: Settings) -> Limits | None:
+    """What a server that demands keys lets each take where no file says so: it is open to strangers. A cluster names a
+    file, since its gateways and replicas must have the same."""
+    if settings.auth != "keys" and not settings.keys and not settings.issuers:
+        return None
+    if not settings.limits:
+        log.info("limits_defaulted", hint="name a file with --limits; an empty one lifts them")
+    return DEFAULT_LIMITS
+
+
+def share_limits(settings: Settings) -> ShareLimits:
+    return ShareLimits(
+        plain_per_address=settings.plain_per_address,
+        unauthenticated_per_address=settings.unauthenticated_per_address,
+        per_principal=settings.connections_per_principal,
+    )
 
 
 def parse_limits(text: str) -> Limits:
