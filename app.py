@@ -65,12 +65,11 @@ from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.auth.client_addresses import TrustedProxies
-from transport.auth.connection_shares import ShareLimits
 from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
 from transport.cli.commands import parse
-from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file
+from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
 from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
@@ -238,12 +237,7 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
-    shares = ShareLimits(
-        plain_per_address=settings.plain_per_address,
-        unauthenticated_per_address=settings.unauthenticated_per_address,
-        per_principal=settings.connections_per_principal,
-    )
-    limits = ServerLimits(shares=shares)
+    limits = ServerLimits(shares=share_limits(settings))
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None

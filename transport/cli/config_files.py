@@ -41,6 +41,7 @@ from sessions.limits import DEFAULT_LIMITS, Limits
 from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, UnixMs
+from transport.auth.connection_shares import ShareLimits
 from transport.cli.settings import BadSetting, Settings
 
 BYTES_MAX: Final = 4 << 20
@@ -98,6 +99,11 @@ class ConfigFile(Generic[T]):
         self.value = value
 
 
+def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[Limits]:
+    """`default` holds where no file is named. Raises BadSetting."""
+    return ConfigFile("limits", path, parse_limits, default or Limits(), bytes_max=None)
+
+
 def default_limits(settings: Settings) -> Limits | None:
     """What a server that demands keys lets each take where no file says so: it is open to strangers. A cluster names a
     file, since its gateways and replicas must have the same."""
@@ -108,9 +114,12 @@ def default_limits(settings: Settings) -> Limits | None:
     return DEFAULT_LIMITS
 
 
-def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[Limits]:
-    """`default` holds where no file is named. Raises BadSetting."""
-    return ConfigFile("limits", path, parse_limits, default or Limits(), bytes_max=None)
+def share_limits(settings: Settings) -> ShareLimits:
+    return ShareLimits(
+        plain_per_address=settings.plain_per_address,
+        unauthenticated_per_address=settings.unauthenticated_per_address,
+        per_principal=settings.connections_per_principal,
+    )
 
 
 def parse_limits(text: str) -> Limits:
