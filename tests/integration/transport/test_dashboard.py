@@ -22,11 +22,14 @@ GATEWAYS_ONLY = {
     "sessile_replicas",
     "sessile_router_retries",
 }  # of `transport.ops.metric_sources.register_router_metrics`; tested below
-WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, a guard, limits
+WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, a guard, limits, a key for the journal
     "sessile_usage_rows_relayed",
     "sessile_usage_relay_failures",
     "sessile_guard_texts",
     "sessile_limits_not_settled",
+    "sessile_journal_reencryption_pending",
+    "sessile_journal_reencrypted_rows",
+    "sessile_journal_unreadable_rows",
 }
 
 

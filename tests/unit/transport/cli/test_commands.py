@@ -38,7 +38,7 @@ OWN = {
     "keys show": {"--url", "--json"},
     "keys revoke": {"--url", "--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},
-    "audit verify": {"--tenant", "--anchor", "--url", "--json"},
+    "audit verify": {"--tenant", "--all", "--anchor", "--url", "--json"},
     "encryption status": {"--url", "--json"},
     "encryption rotate": {"--tenant", "--url", "--json"},
     "encryption rewrap": {"--url", "--json"},
