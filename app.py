@@ -11,7 +11,9 @@ if __name__ == "__main__":
     from deploy.environment import enter_environment
 
     enter_environment()  # whatever Python this is: what follows needs our packages
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    if on_interrupt is signal.default_int_handler:  # else a shell in the background has it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
 
 import asyncio
 import contextlib
@@ -687,5 +689,5 @@ async def open_telemetry(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, on_interrupt)
     sys.exit(main(sys.argv[1:]))
