@@ -233,7 +233,8 @@ def test_a_filed_key_of_a_user_without_a_name_is_a_user_of_its_own(tmp_path: Pat
         (KEY + "scopes = []\n", "at least one"),
         (KEY + 'scopes = ["admin"]\n', "admin"),
         (KEY + 'scopes = ["break_glass"]\n', "break_glass"),
-        (KEY.replace("app", ""), "length"),
+        (KEY.replace("app", ""), "regex"),
+        (KEY.replace("app", "app/ana"), "regex"),  # else it would be Ana by the key `app`, whose repeats it got
         (KEY + KEY.replace("000", "111"), "twice"),
         (KEY + '[defaults]\nrole = "operator"\n', "defaults"),
         (KEY.replace('"acme"', '""'), "tenant"),

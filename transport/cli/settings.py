@@ -273,7 +273,7 @@ class FiledKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A `[[keys]]` table of the keys file. A field that it does not know is an error: a misspelt `scopes` would make a
     key of more than its writer meant."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=128)]
+    id: Annotated[str, Meta(pattern=r"^[^/\x00-\x1f\x7f]{1,128}$(?!\n)")]  # `Principal.id` puts a slash behind it
     tenant: str
     sha256: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}$(?!\n)")]
     role: Authority = "user"
