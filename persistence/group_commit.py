@@ -149,6 +149,10 @@ class GroupCommit:
         """The next batch, off the queue and in key order."""
         limits = self.limits
         pending = self._pending
+        if len(pending) == 1:
+            write = pending.popleft()
+            self._pending_bytes -= write.size
+            return [] if write.future is None or write.future.done() else [write]
         batch: list[Write] = []
         keys: set[SessionKey] = set()
         later: list[Write] = []
