@@ -129,7 +129,7 @@ async def _appending(store: Store, tenant: str, session: str, out: Connection) -
 
 async def _rotating(stores: OpenableStores) -> None:
     assert stores.codec is not None and stores.sql is not None
-    sweep = Reencryption(stores.sql, stores.codec, now_ms=wall_ms, settle_s=0)
+    sweep = Reencryption(stores.sql, stores.codec, now_ms=wall_ms, settle_s=0, seals=True)
     while True:
         for tenant in TENANTS:
             await stores.codec.keys.rotate(TenantId(tenant))
