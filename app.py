@@ -6,7 +6,10 @@ Settings come from flags, `SESSILE_*` variables and a TOML file, in this order: 
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import contextlib
+    import os
     import signal
+    import sys
 
     from deploy.environment import enter_environment
 
@@ -14,6 +17,13 @@ if __name__ == "__main__":
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:  # else a shell in the background has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
+    if sys.argv[1:2] != ["chat"] and {"--help", "-h", "--version"} & set(sys.argv[1:]):
+        from transport.cli.commands import VERSION, parse
+        from transport.cli.settings import BadSetting
+
+        with contextlib.suppress(BadSetting):  # `main` says what is wrong
+            if parse(sys.argv[1:], os.environ, VERSION) is None:
+                sys.exit(0)  # needs nothing of what follows, which takes a second to load
 
 import asyncio
 import contextlib
@@ -70,12 +80,12 @@ from transport.auth.client_addresses import TrustedProxies
 from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
-from transport.cli.commands import parse
+from transport.cli.commands import VERSION, parse
 from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
-from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
+from transport.cli.preflight import check_journal_complete, check_journal_exists, check_ports, new_data_folder
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
-from transport.cli.settings import MODEL_PATH, BadSetting, Settings, read_keys, secrets_in
+from transport.cli.settings import MODEL_PATH, BadSetting, Settings, exposed_files, read_keys, secrets_in
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
@@ -105,8 +115,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("sessile")
 
-VERSION = "0.2.0"
 GOODBYE_MS = 250
+AT_ONCE = "Ctrl-C ends it at once"
 INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C has ended
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
@@ -123,10 +133,12 @@ def main(arguments: Sequence[str]) -> int:
         parsed = parse(arguments, os.environ, VERSION)
         if parsed is None:
             return 0 if {"--help", "-h", "--version"} & set(arguments) else 2
-        options, settings = parsed
+        options, settings, config = parsed
         if settings.model == MODEL_PATH:  # the one that `make model` fetches, from whatever folder this is started
             settings = replace(settings, model=str(Path(__file__).parent / MODEL_PATH))
         logs.configure(settings.log_level, settings.log_format, secrets=secrets_in(settings))
+        for path in exposed_files(settings, config):
+            log.warning("secret_file_exposed", file=path, hint=f"other users may read it: chmod 600 {path}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(options, settings))
     except (BadSetting, SessileError, BaseExceptionGroup) as error:
@@ -146,15 +158,15 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
     match options:
         case commands.Serve():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
-            check_data_folder(settings)
-            return await serve(settings)
+            with new_data_folder(settings):
+                return await serve(settings)
         case commands.RunGateway():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
             return await gateway_role(settings)
         case commands.RunReplica():
             check_ports(settings, ("peer_port", "metrics_port"))
-            check_data_folder(settings)
-            return await replica_role(settings)
+            with new_data_folder(settings):
+                return await replica_role(settings)
         case cluster.ListReplicas():
             print(cluster.format_members(await list_members(directory_of(settings))))
         case cluster.ListSessions():
@@ -331,7 +343,7 @@ async def serve(settings: Settings) -> int:
             tune_process()
             print(f"Sessile is ready: {server.url}/", flush=True)
             await stop.wait()
-            log.info("stopping")
+            log.info("stopping", answers_s=settings.drain_s, hint=AT_ONCE)
             sweeps.cancel()
             await runtime.quiesce(settings.drain_s)
             await stop_doors(server, grpc)
@@ -371,10 +383,16 @@ def lock_client(settings: Settings) -> Any:
 
 
 def stop_signal() -> asyncio.Event:
-    """Set by SIGTERM and Ctrl-C."""
-    stop = asyncio.Event()
+    """Set by SIGTERM and Ctrl-C. From then on Ctrl-C ends the process at once; the journal outlives that."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def begin() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     for sign in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+        loop.add_signal_handler(sign, begin)
     return stop
 
 
@@ -404,6 +422,7 @@ async def replica_role(settings: Settings) -> int:
             stack.push_async_callback(server.stop, 0)
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
+        replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
         await stack.enter_async_context(open_telemetry(settings, measures, role="replica", name=name))
@@ -422,7 +441,7 @@ async def replica_role(settings: Settings) -> int:
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),
                 clock=CLOCK,
-                limits=ReplicaLimits(runtime=limits(settings, limited, engine, measures)),
+                limits=replica_limits,
                 accounting=Accounting(measures, prices.book, settlement_listener(limited)),
                 retention=retention.now,
             )
@@ -441,7 +460,7 @@ async def replica_role(settings: Settings) -> int:
         tune_process()
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
-        log.info("draining", replica=name)
+        log.info("draining", replica=name, answers_s=replica_limits.drain.drain_s, hint=AT_ONCE)
         await replica.drain()
     return 0
 
@@ -553,6 +572,7 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     else:
         if not isinstance(command, keys.CreateKey):  # the first key makes the journal
             check_journal_exists(settings)
+        check_journal_complete(settings)
         async with connect_store(settings, now_ms) as store:
             cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
             result = await keys.run_on_journal(cache, command, now_ms())

@@ -5,16 +5,19 @@ Nothing is held: between a check and the start another process may still take th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from transport.cli.settings import BadSetting, Settings
 
 JOURNAL: Final = "journal.db"
+KEYS: Final = "keys.db"
+MASTER_KEY: Final = "master.key"
 HOSTS: Final = {"port": "host", "grpc_port": "host", "metrics_port": "metrics_host", "peer_port": "peer_host"}
 WHY: Final = {
     errno.EADDRINUSE: "port {port} of {host} is taken; stop what listens there, or choose another port with --{flag}",
@@ -51,6 +54,36 @@ def check_journal_exists(settings: Settings) -> None:
         raise BadSetting(
             f"data = {settings.data!r}: there is no journal in this folder; name the data folder of the server with"
             " --data, or its database with --journal"
+        )
+
+
+@contextlib.contextmanager
+def new_data_folder(settings: Settings) -> Iterator[None]:
+    """Makes the data folder for a start, if need be. A start that fails before there is anything to keep takes it away
+    again. Raises BadSetting."""
+    folder = Path(settings.data)
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        check_journal_complete(settings)
+        check_data_folder(settings)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if made and {each.name for each in folder.iterdir()} <= {MASTER_KEY}:
+                (folder / MASTER_KEY).unlink(missing_ok=True)  # made by this start, and nothing was encrypted under it
+                for each in made:
+                    each.rmdir()
+        raise
+
+
+def check_journal_complete(settings: Settings) -> None:
+    """Raises BadSetting where a data folder has keys of a journal that is not there: it was moved or deleted, and the
+    server would begin with a new, empty one as if nothing had been."""
+    folder = Path(settings.data)
+    if settings.journal == "sqlite" and (folder / KEYS).is_file() and not (folder / JOURNAL).is_file():
+        raise BadSetting(
+            f"data = {settings.data!r}: {KEYS} is there and {JOURNAL} is not; put the journal back, from a backup if"
+            f" need be, or move {KEYS} away to begin without what was in it"
         )
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
+from transport.cli.preflight import (
+    check_data_folder,
+    check_journal_complete,
+    check_journal_exists,
+    check_ports,
+    new_data_folder,
+)
 from transport.cli.settings import BadSetting, Settings
 
 PORTS = ("port", "grpc_port", "metrics_port")
@@ -35,6 +41,38 @@ def test_a_folder_without_a_journal_is_not_answered_for(tmp_path: Path) -> None:
     (tmp_path / "journal.db").touch()
     check_journal_exists(settings)
     check_journal_exists(Settings(data=str(tmp_path / "none"), journal="memory"))
+
+
+def test_a_start_that_fails_leaves_no_folder_but_what_there_was(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+
+    def fail(*files: str) -> None:
+        with pytest.raises(BadSetting, match="wrong"), new_data_folder(Settings(data=str(folder))):
+            for name in files:
+                (folder / name).touch()
+            raise BadSetting("wrong")
+
+    fail("master.key")
+    assert list(tmp_path.iterdir()) == []
+    fail("master.key", "journal.db")  # there may be something in it
+    assert (folder / "master.key").exists() and (folder / "journal.db").exists()
+    (folder / "journal.db").unlink()
+    fail()
+    assert (folder / "master.key").exists()  # of an earlier start
+    with new_data_folder(Settings(data=str(tmp_path / "kept"))):
+        pass
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_keys_without_their_journal_are_no_new_beginning(tmp_path: Path) -> None:
+    (tmp_path / "keys.db").touch()
+    with pytest.raises(BadSetting, match=r"keys\.db is there and journal\.db is not; put the journal back"):
+        check_journal_complete(Settings(data=str(tmp_path)))
+    with pytest.raises(BadSetting, match="put the journal back"), new_data_folder(Settings(data=str(tmp_path))):
+        raise AssertionError("it was started")
+    check_journal_complete(Settings(data=str(tmp_path), journal="memory"))
+    (tmp_path / "journal.db").touch()
+    check_journal_complete(Settings(data=str(tmp_path)))
 
 
 def test_a_data_folder_is_made(tmp_path: Path) -> None:
