@@ -173,6 +173,7 @@ async def test_a_tenant_whose_conversations_are_not_listed_is_none_without_any(s
             due = Due(deleted_before=UnixMs(NOW + 1))
             purged = await journal.purge([key("s", tenant)], due, commands_before=UnixMs(0), at=NOW)
             assert purged == [key("s", tenant)]
+        await made[0].refresh()
         _, operator = await made[0].create(ApiKeyRequest(tenant="host", role="operator"))
         answer = await http.post("/v1/keys", headers=bearer(operator), json={"tenant": tenant, "role": "service"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
