@@ -82,7 +82,14 @@ from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
 from transport.cli.commands import VERSION, parse
 from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
-from transport.cli.preflight import check_journal_complete, check_journal_exists, check_ports, new_data_folder
+from transport.cli.preflight import (
+    check_files,
+    check_journal_complete,
+    check_journal_exists,
+    check_model,
+    check_ports,
+    new_data_folder,
+)
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, exposed_files, read_keys, secrets_in
@@ -159,6 +166,8 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
         case commands.Serve():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
             with new_data_folder(settings):
+                check_model(settings)
+                check_files(settings)
                 return await serve(settings)
         case commands.RunGateway():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
@@ -166,6 +175,8 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
         case commands.RunReplica():
             check_ports(settings, ("peer_port", "metrics_port"))
             with new_data_folder(settings):
+                check_model(settings)
+                check_files(settings)
                 return await replica_role(settings)
         case cluster.ListReplicas():
             print(cluster.format_members(await list_members(directory_of(settings))))
@@ -294,8 +305,9 @@ async def serve(settings: Settings) -> int:
     store, keys = stores.store, stores.keys
     engine, tls = make_engine(settings, keys), tls_of(settings)
     directory = MemoryDirectory()
-    measures, prices = Metrics(), PriceFile(settings.prices)
+    prices = PriceFile(settings.prices)
     async with (
+        open_metrics(settings, role="serve", name="local") as measures,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         running(stores, engine),
@@ -309,7 +321,7 @@ async def serve(settings: Settings) -> int:
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
-        open_telemetry(settings, measures, role="serve", name="local") as exposition,
+        open_telemetry(settings, measures, role="serve") as exposition,
         open_credentials(settings, store) as (access, api_keys),
     ):
         register_engine_metrics(measures, engine)
@@ -405,8 +417,8 @@ async def replica_role(settings: Settings) -> int:
     store, keys = stores.store, stores.keys
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
-    measures = Metrics()
     async with contextlib.AsyncExitStack() as stack:
+        measures = await stack.enter_async_context(open_metrics(settings, role="replica", name=name))
         filters = await stack.enter_async_context(open_filters(settings, measures))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         directory = directory_of(settings)
@@ -425,7 +437,7 @@ async def replica_role(settings: Settings) -> int:
         replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
-        await stack.enter_async_context(open_telemetry(settings, measures, role="replica", name=name))
+        await stack.enter_async_context(open_telemetry(settings, measures, role="replica"))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -471,6 +483,7 @@ async def gateway_role(settings: Settings) -> int:
     security, tls = peer_security(settings), tls_of(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
+        measures = await stack.enter_async_context(open_metrics(settings, role="gateway", name=name))
         stores = make_stores(settings, folder=None, now_ms=now_ms)
         store = await stack.enter_async_context(stores.opened())
         directory = directory_of(settings)
@@ -490,8 +503,7 @@ async def gateway_role(settings: Settings) -> int:
             lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
         limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
-        measures = Metrics()
-        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway", name=name))
+        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
@@ -686,11 +698,24 @@ async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, Hist
 
 
 @contextlib.asynccontextmanager
-async def open_telemetry(
-    settings: Settings, measures: Metrics, *, role: str, name: str
-) -> AsyncIterator[MetricsExposition]:
-    """The process's metrics, on a port of their own where one is set, its traces to a collector where one is set, and
-    the watchdog of its loop, for as long as the block runs. Raises BadInput, Unavailable."""
+async def open_metrics(settings: Settings, *, role: str, name: str) -> AsyncIterator[Metrics]:
+    """The process's metrics, and its traces to a collector where one is set. Raises BadInput."""
+    if not settings.otlp:
+        yield Metrics()
+        return
+    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
+
+    tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
+    try:
+        yield Metrics(tracer)
+    finally:
+        await asyncio.to_thread(tracer.close)
+
+
+@contextlib.asynccontextmanager
+async def open_telemetry(settings: Settings, measures: Metrics, *, role: str) -> AsyncIterator[MetricsExposition]:
+    """The metrics on a port of their own where one is set, and the watchdog of the process's loop, for as long as the
+    block runs. Raises BadInput, Unavailable."""
     exposition = MetricsExposition(measures, version=VERSION, role=role)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
@@ -699,12 +724,6 @@ async def open_telemetry(
             await server.start()
             stack.push_async_callback(server.stop)
             print(f"{READY_METRICS}{server.url}/metrics", flush=True)
-        if settings.otlp:
-            from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
-
-            measures.tracer = tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
-            stack.push_async_callback(asyncio.to_thread, tracer.close)
-            stack.callback(setattr, measures, "tracer", None)
         yield exposition
 
 

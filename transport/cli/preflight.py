@@ -1,4 +1,4 @@
-"""Checks before a start what would else fail only once the model is loaded: ports and the data folder.
+"""Checks before a start what would else fail late: ports, files that are named, the data folder.
 
 Nothing is held: between a check and the start another process may still take the port; then the start fails as before.
 """
@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from transport.cli.settings import BadSetting, Settings
+from sessions.governance.retention import Retention
+from transport.cli.config_files import ConfigFile, limits_file, parse_retention
+from transport.cli.settings import BadSetting, Settings, read_keys
 
 JOURNAL: Final = "journal.db"
 KEYS: Final = "keys.db"
@@ -45,6 +47,28 @@ def _check_port(name: str, host: str, port: int) -> None:
         why = WHY.get(error.errno or 0, "{error}")
         flag = name.replace("_", "-")
         raise BadSetting(f"{name} = {port}: {why.format(host=host, port=port, flag=flag, error=error)}") from error
+
+
+def check_model(settings: Settings) -> None:
+    """Raises BadSetting for a model's file that is not there."""
+    if settings.engine == "llama" and settings.model.endswith(".gguf") and not Path(settings.model).exists():
+        raise BadSetting(
+            f"model = {settings.model!r}: this file does not exist. Run `make model`, or name a GGUF file with --model"
+        )
+
+
+def check_files(settings: Settings) -> None:
+    """Raises BadSetting, BadInput for a file of limits, retention, keys or issuers that is wrong."""
+    if settings.limits:
+        limits_file(settings.limits)
+    if settings.retention:
+        ConfigFile("retention", settings.retention, parse_retention, Retention())
+    if settings.keys:
+        read_keys(settings.keys)
+    if settings.issuers:
+        from transport.auth.jwt_issuers import read_issuers  # PyJWT takes a tenth of a second to load
+
+        read_issuers(settings.issuers)
 
 
 def check_journal_exists(settings: Settings) -> None:

@@ -195,7 +195,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
                 f" file ({flag}-file FILE), in {PREFIX}{name.upper()} or in the file of --config, and change it now"
             )
     values: dict[str, Any] = {}
-    shown: dict[str, str] = {}  # of each value: what the one who wrote it calls it
+    shown: dict[str, str] = {}  # of each value: how it stands where it was written
     if config is not None:
         try:
             values = tomllib.loads(Path(config).read_text())
@@ -204,7 +204,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         for name in values:
             if name not in FIELDS:
                 raise BadSetting(f"{name} (in {config}) is not a setting{_nearest(name)}")
-            shown[name] = f"{name} (in {config})"
+            shown[name] = f"{name} = {values[name]!r} (in {config})"
     for variable, value in environment.items():
         if variable.startswith(PREFIX) and not variable.startswith(NOT_SETTINGS):
             name = variable.removeprefix(PREFIX).lower()
@@ -212,15 +212,15 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
                 raise BadSetting(
                     f"{variable} is not a setting{_nearest(name, PREFIX)}; unset it if it is not for Sessile"
                 )
-            values[name], shown[name] = value, variable
+            values[name], shown[name] = value, f"{variable} = {value!r}"
     values.update(flags)
-    shown.update({name: name for name in flags})
+    shown.update({name: f"{name} = {value!r}" for name, value in flags.items()})
     for name in (*SECRETS, *ADDRESSES):
         if path := values.get(f"{name}_file"):
             if values.get(name):
                 raise BadSetting(f"{name} and {name}_file: give one of the two")
-            values[name] = _secret_in(f"{name}_file", path)
-    return Settings(**{name: _converted(name, value, shown.get(name, name)) for name, value in values.items()})
+            values[name], shown[name] = _secret_in(f"{name}_file", path), f"{name}_file = {path!r}"
+    return Settings(**{name: _converted(name, value, shown[name]) for name, value in values.items()})
 
 
 def exposed_files(settings: Settings, config: str | None) -> list[str]:
@@ -265,7 +265,7 @@ def _converted(name: str, value: Any, shown: str) -> Any:
     try:
         return msgspec.convert(given, Annotated[kind, FIELDS[name].metadata["bounds"]], strict=False)
     except msgspec.ValidationError as error:
-        raise BadSetting(f"{shown} = {value!r}: expected {allowed(name)}") from error
+        raise BadSetting(f"{shown}: expected {allowed(name)}") from error
 
 
 def allowed(name: str) -> str:

@@ -39,9 +39,10 @@ def test_without_a_key_a_server_that_takes_none_says_where_one_goes() -> None:
             self.wfile.write(b'{"error": {"code": "unauthorized", "message": "No such key."}}')
 
     with HTTPServer(("127.0.0.1", 0), Closed) as server:
-        threading.Thread(target=lambda: [server.handle_request() for _ in range(2)], daemon=True).start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1/keys"
         with pytest.raises(BadSetting, match=r"put one in SESSILE_API_KEY, .*--api-key-file"):
             call("GET", url, "")
         with pytest.raises(SessileError, match="No such key"):
             call("GET", url, "sk-sessile-a-b")
+        server.shutdown()

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from sessions.model.errors import BadInput
 from transport.cli.preflight import (
     check_data_folder,
+    check_files,
     check_journal_complete,
     check_journal_exists,
+    check_model,
     check_ports,
     new_data_folder,
 )
@@ -31,6 +34,26 @@ def test_a_taken_port_is_refused_by_its_setting() -> None:
 
 def test_a_port_that_is_picked_or_absent_is_fine() -> None:
     check_ports(Settings(port=0, grpc_port=-1, metrics_port=0), PORTS)
+
+
+def test_a_model_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with pytest.raises(BadSetting, match=r"model\.gguf': this file does not exist\. .* --model"):
+        check_model(Settings(model=str(path)))
+    check_model(Settings(model=str(path), engine="sim"))
+    path.touch()
+    check_model(Settings(model=str(path)))
+
+
+@pytest.mark.parametrize("name", ["limits", "retention", "keys", "issuers"])
+def test_a_file_that_is_wrong_is_refused_before_anything_is_made(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("nonsense = [")
+    settings = Settings(**{name: str(path)})  # type: ignore[arg-type]
+    with pytest.raises((BadSetting, BadInput), match=name), new_data_folder(Settings(data=str(tmp_path / "data"))):
+        check_files(settings)
+    assert list(tmp_path.iterdir()) == [path]
+    check_files(Settings())
 
 
 def test_a_folder_without_a_journal_is_not_answered_for(tmp_path: Path) -> None:

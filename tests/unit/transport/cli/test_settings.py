@@ -38,7 +38,7 @@ def test_a_bad_value_is_called_what_its_writer_calls_it(tmp_path: Path) -> None:
     config.write_text('port = "abc"\n')
     with pytest.raises(BadSetting, match=r"^SESSILE_PORT = 'abc': expected a whole number"):
         read_settings({}, {"SESSILE_PORT": "abc"}, None)
-    with pytest.raises(BadSetting, match=rf"^port \(in {config}\) = 'abc': expected a whole number"):
+    with pytest.raises(BadSetting, match=rf"^port = 'abc' \(in {config}\): expected a whole number"):
         read_settings({}, {}, str(config))
     with pytest.raises(BadSetting, match=r"^port = 'x': expected"):
         read_settings({"port": "x"}, {"SESSILE_PORT": "abc"}, str(config))
@@ -153,5 +153,5 @@ def test_a_file_without_a_secret_is_refused(
 def test_a_switch_is_a_flag_without_a_value_and_a_word_elsewhere(value: bool | str) -> None:
     assert read_settings({"peer_insecure": value}, {}, None).peer_insecure
     assert not Settings().peer_insecure
-    with pytest.raises(BadSetting, match=r"peer_insecure = 'perhaps': expected true \| false"):
+    with pytest.raises(BadSetting, match=r"SESSILE_PEER_INSECURE = 'perhaps': expected true \| false"):
         read_settings({}, {"SESSILE_PEER_INSECURE": "perhaps"}, None)
