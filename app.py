@@ -6,7 +6,6 @@ Settings come from flags, `SESSILE_*` variables and a TOML file, in this order: 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import contextlib
     import os
     import signal
     import sys
@@ -18,12 +17,10 @@ if __name__ == "__main__":
     if on_interrupt is signal.default_int_handler:  # else a shell in the background has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
     if sys.argv[1:2] != ["chat"] and {"--help", "-h", "--version"} & set(sys.argv[1:]):
-        from transport.cli.commands import VERSION, parse
-        from transport.cli.settings import BadSetting
+        from transport.cli.commands import print_help
 
-        with contextlib.suppress(BadSetting):  # `main` says what is wrong
-            if parse(sys.argv[1:], os.environ, VERSION) is None:
-                sys.exit(0)  # needs nothing of what follows, which takes a second to load
+        if print_help(sys.argv[1:], os.environ):
+            sys.exit(0)  # needs nothing of what follows, which takes a second to load
 
 import asyncio
 import contextlib
@@ -82,17 +79,11 @@ from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, users
 from transport.cli.commands import VERSION, parse
 from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
-from transport.cli.preflight import (
-    check_files,
-    check_journal_complete,
-    check_journal_exists,
-    check_model,
-    check_ports,
-    new_data_folder,
-)
+from transport.cli.preflight import check_journal_exists, check_ports, checked_start
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import MODEL_PATH, BadSetting, Settings, exposed_files, read_keys, secrets_in
+from transport.cli.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
@@ -123,7 +114,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("sessile")
 
 GOODBYE_MS = 250
-AT_ONCE = "Ctrl-C ends it at once"
 INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C has ended
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
@@ -164,19 +154,13 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
     """Runs a command; returns the status to exit with. Raises BadSetting, SessileError."""
     match options:
         case commands.Serve():
-            check_ports(settings, ("port", "grpc_port", "metrics_port"))
-            with new_data_folder(settings):
-                check_model(settings)
-                check_files(settings)
+            with checked_start(settings, ("port", "grpc_port", "metrics_port")):
                 return await serve(settings)
         case commands.RunGateway():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
             return await gateway_role(settings)
         case commands.RunReplica():
-            check_ports(settings, ("peer_port", "metrics_port"))
-            with new_data_folder(settings):
-                check_model(settings)
-                check_files(settings)
+            with checked_start(settings, ("peer_port", "metrics_port")):
                 return await replica_role(settings)
         case cluster.ListReplicas():
             print(cluster.format_members(await list_members(directory_of(settings))))
@@ -394,20 +378,6 @@ def lock_client(settings: Settings) -> Any:
 # -- a cluster -----------------------------------------------------------------------------------------------------
 
 
-def stop_signal() -> asyncio.Event:
-    """Set by SIGTERM and Ctrl-C. From then on Ctrl-C ends the process at once; the journal outlives that."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def begin() -> None:
-        stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sign, begin)
-    return stop
-
-
 async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
@@ -582,9 +552,7 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
     else:
-        if not isinstance(command, keys.CreateKey):  # the first key makes the journal
-            check_journal_exists(settings)
-        check_journal_complete(settings)
+        check_journal_exists(settings, made=isinstance(command, keys.CreateKey))  # the first key makes it
         async with connect_store(settings, now_ms) as store:
             cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
             result = await keys.run_on_journal(cache, command, now_ms())

@@ -146,6 +146,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
     return parsed if isinstance(parsed, Parsed) else None
 
 
+def print_help(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether that was what these arguments are for. Prints nothing for those that are wrong."""
+    try:
+        return parse(arguments, environment, VERSION) is None
+    except BadSetting:
+        return False
+
+
 def command_line(environment: Mapping[str, str], version: str) -> App:
     """All commands, ready to parse."""
     top = App(

@@ -71,14 +71,27 @@ def check_files(settings: Settings) -> None:
         read_issuers(settings.issuers)
 
 
-def check_journal_exists(settings: Settings) -> None:
+def check_journal_exists(settings: Settings, *, made: bool = False) -> None:
     """For commands that work on what is there. Raises BadSetting where the data folder has no journal: a misspelt
-    folder would be answered for with a new, empty one."""
+    folder would be answered for with a new, empty one. `made`: the command makes one where there was none."""
+    check_journal_complete(settings)
+    if made:
+        return
     if settings.journal == "sqlite" and not (Path(settings.data) / JOURNAL).is_file():
         raise BadSetting(
             f"data = {settings.data!r}: there is no journal in this folder; name the data folder of the server with"
             " --data, or its database with --journal"
         )
+
+
+@contextlib.contextmanager
+def checked_start(settings: Settings, ports: Iterable[str]) -> Iterator[None]:
+    """Checks all that there is to check of a server with a data folder, around its run. Raises BadSetting, BadInput."""
+    check_ports(settings, ports)
+    with new_data_folder(settings):
+        check_model(settings)
+        check_files(settings)
+        yield
 
 
 @contextlib.contextmanager
