@@ -25,7 +25,7 @@ from tests.support.doors.server_process import ServerProcess
 from tests.support.stores.journals import ACME, NOW, PostgresBed, SqliteBed, a_log, key, postgres
 from tests.support.stores.planted import files_under, planted_numbers, sentences
 from tests.support.stores.planted_logs import plant, read_back
-from tests.support.stores.rotation import RotationRun, RotationSettings
+from tests.support.stores.rotation import RotationRun, rotation_settings
 
 
 async def test_a_server_leaves_no_words_on_its_disk(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_destroyed_key_makes_backups_unreadable_too(tmp_path: Path) -> N
 
 
 async def test_a_server_without_the_key_does_not_start_on_an_encrypted_journal(tmp_path: Path) -> None:
-    run = RotationSettings(str(tmp_path))
+    run = rotation_settings(str(tmp_path))
     async with make_stores(run, folder=tmp_path, now_ms=lambda: NOW).opened() as store:
         await a_log(store.journal, "s", 2)
     (tmp_path / "master.key").unlink()
