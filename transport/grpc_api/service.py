@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from sessions.model.authorization import acting_for
 from sessions.model.errors import BadInput, Internal, SessileError
@@ -217,7 +217,10 @@ def register(service: SessionsService, server: grpc.aio.Server) -> None:
 
 
 def _serialized(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
+    try:
+        data: bytes = message.SerializeToString()
+    except EncodeError as error:
+        raise translate.too_deep() from error
     return data
 
 
