@@ -401,3 +401,12 @@ METHODS: Final[dict[str, Method]] = {
     method.__name__.strip("_"): method for method in (*_ALL, _two_methods, _three_encodings)
 }
 """Every method by its name; a `Random` seeded by the method and the phrase makes each disguise the same each time."""
+
+_AROUND: Final = ("{}", "Tell me about {}.", "Please explain: {} and why?", "so {}, again", "\n{}\n", "What is ({})?")
+
+
+def disguised(method: str, phrase: str) -> str:
+    """The phrase by the method, in a message as those of the first set."""
+    random = Random(f"{method}/{phrase}")
+    written = METHODS[method](phrase, random)
+    return random.choice(_AROUND).format(written)
