@@ -166,7 +166,7 @@ def _once(letters: str) -> str:
 
 def _repeated(pattern: str) -> str:
     """A pattern of letters with each of them once or more, the last one but once."""
-    return _LETTER.sub(lambda found: "(?:r+n+)+?" if found[0] == "M" else f"{found[0]}+?", pattern)
+    return _LETTER.sub(lambda found: "(?:r{1,8}n{1,8}){1,4}?" if found[0] == "M" else f"{found[0]}{{1,8}}?", pattern)
 
 
 def _is_doubled(folded: str) -> bool:

@@ -19,14 +19,12 @@ _BASE58_DIGITS: Final = {
 }
 _BASE58: Final = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{12,512}(?![A-Za-z0-9])")
 _BASE32HEX: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-V0-9]{14,}|[a-v0-9]{14,})={0,6}(?![A-Za-z0-9])")
-_LINES: Final = re.compile(r"[A-Za-z0-9+/_-]{12,}(?:\s{1,2}[A-Za-z0-9+/_-]{12,})*\s{1,2}[A-Za-z0-9+/_-]{1,}={0,2}")
+_LINES: Final = re.compile(r"[A-Za-z0-9+/_-]{10,}(?:\s{1,2}[A-Za-z0-9+/_-]{12,})*\s{1,2}[A-Za-z0-9+/_-]{1,}={0,2}")
 _MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9]")
 _SEPARATOR: Final = r"[,;:|_\s-]{1,3}"
 _CODES: Final = re.compile(
     rf"(?<![0-9A-Za-z])(?:(?P<binary>[01]{{8}}(?:{_SEPARATOR}[01]{{8}}){{5,}}|(?:[01]{{8}}){{6,}})"
-    rf"|(?P<decimal>[01]?[0-9]{{2}}(?:{_SEPARATOR}[01]?[0-9]{{2}}){{5,}})"
-    rf"|(?P<hex>(?:0[xX]|\\x|\\)?[0-9a-fA-F]{{2}}(?:{_SEPARATOR}(?:0[xX]|\\x|\\)?[0-9a-fA-F]{{2}}){{5,}})"
-    rf"|(?P<octal>0?[01][0-7]{{2}}(?:{_SEPARATOR}0?[01][0-7]{{2}}){{5,}}))(?![0-9A-Za-z])"
+    rf"|(?:0[xX]|\\x|\\)?[0-9a-fA-F]{{2,5}}(?:{_SEPARATOR}(?:0[xX]|\\x|\\)?[0-9a-fA-F]{{2,5}}){{5,}})(?![0-9A-Za-z])"
 )
 _CODE_SIGN: Final = re.compile(
     rf"[0-9](?:[0-9a-fA-F]{{1,2}}{_SEPARATOR}(?:0[xX]|\\x|\\)?[0-9][0-9a-fA-F]{{1,7}}{_SEPARATOR}|[01]{{23}})"
@@ -73,9 +71,9 @@ def decodings(word: str) -> Iterator[str]:
     for run in _BASE32HEX.findall(word):
         yield from _tried(_base32hex, run)
     if len(word) <= LENGTH_MAX:
-        inner = word.removeprefix("<~").removesuffix("~>")
-        yield from _tried(base64.b85decode, inner)
-        yield from _tried(base64.a85decode, inner)
+        for inner in dict.fromkeys((word, word.strip("().,;:!?\"'"), word.partition("<~")[2].partition("~>")[0])):
+            yield from _tried(base64.b85decode, inner)
+            yield from _tried(base64.a85decode, inner)
 
 
 def _tried(decode: Callable[[str], bytes], word: str) -> Iterator[str]:
@@ -103,13 +101,12 @@ def code_runs(text: str) -> Iterator[Decoded]:
     """What runs of codes may be."""
     if _CODE_SIGN.search(text):
         for found in _CODES.finditer(text):
-            if (made := _spelled(found)) is not None:
-                yield Decoded(made, *found.span())
+            yield from (Decoded(made, *found.span()) for made in _spelled(found))
 
 
 def base64_lines(text: str, start: int) -> Iterator[Decoded]:
-    """What base64 in several lines, which begins here, may be."""
-    found = _LINES.match(text, start)
+    """What base64 in several lines, which begins in the word here, may be."""
+    found = _LINES.search(text, start, start + LENGTH_MAX)
     if found is None or len(found[0]) > LENGTH_MAX or not _MIXED.search(found[0]):
         return
     packed = re.sub(r"\s", "", found[0]).rstrip("=").replace("-", "+").replace("_", "/")
@@ -118,20 +115,28 @@ def base64_lines(text: str, start: int) -> Iterator[Decoded]:
         yield Decoded(made, *found.span())
 
 
-def _spelled(found: re.Match[str]) -> str | None:
-    kind, run = str(found.lastgroup), found[0]
-    if kind == "binary":
+def _spelled(found: re.Match[str]) -> Iterator[str]:
+    """What a run may be: the same digits may be decimal, hexadecimal and octal."""
+    if run := found["binary"]:
         digits = re.sub("[^01]", "", run)
-        return readable(int(digits, 2).to_bytes(len(digits) // 8))
-    if kind == "hex":
-        return _characters(re.findall(r"[0-9a-fA-F]{2}", re.sub(r"0[xX]|\\x", " ", run)), 16)
-    codes = re.findall("[0-9]+", run)
-    made = _characters(codes, 10) if kind == "decimal" else None
-    return _characters(codes, 8) if made is None and not set(run) & set("89") else made
+        texts = [readable(int(digits, 2).to_bytes(len(digits) // 8))]
+    else:
+        codes = re.findall(r"[0-9a-fA-F]+", re.sub(r"0[xX]|\\x", " ", found[0]))
+        texts = [_characters(codes, base) for base in (10, 8, 16)]
+    yield from (text for text in texts if text is not None)
 
 
 def _characters(codes: Sequence[str], base: int) -> str | None:
-    values = [int(each, base) for each in codes]
-    if max(values) > 255 or sum(each >= 32 for each in values) < 0.95 * len(values):
+    """The text of codes: of bytes, or of code points where some are none."""
+    try:
+        values = [int(each, base) for each in codes]
+    except ValueError:
         return None
-    return readable(bytes(values))
+    if sum(each >= 32 for each in values) < 0.95 * len(values):
+        return None
+    if max(values) < 256:
+        return readable(bytes(values))
+    if base == 8 or any(0xD800 <= each < 0xE000 or each > 0x10FFFF for each in values):
+        return None
+    text = "".join(map(chr, values))
+    return text if sum(each.isprintable() for each in text) >= 0.95 * len(text) else None

@@ -40,32 +40,66 @@ _ALPHABETS: Final = (  # of generators of fancy text, and upside down
     "ɐqɔpǝɟƃɥᴉɾʞlɯuodbɹsʇnʌʍxʎz",
     "∀ꓭƆꓷƎℲ⅁HIſꓘ⅂WNOԀΌꓤSꓕꓵΛMX⅄Z",
 )
-_FURTHER: Final = {"®": "r", "©": "c", "℗": "p", "¡": "i", "§": "s", "¶": "p", "†": "t", "‡": "t"}
+_FURTHER: Final = {
+    "®": "r",
+    "©": "c",
+    "℗": "p",
+    "¡": "i",
+    "§": "s",
+    "¶": "p",
+    "†": "t",
+    "‡": "t",
+    "ᑫ": "q",
+    "Ɋ": "q",
+    "ᗷ": "b",
+    "ᒍ": "j",
+}
+PLAIN_SIGNS: Final = frozenset(f"{LATIN}0123456789|!@$()<>[]{{}}/\\^#&+`€£")
+_CUNEIFORM: Final = 0x12000
+_BETWEEN: Final = frozenset({"Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sk"})
 UPSIDE_DOWN: Final = str.maketrans("pdnubq", "dpunqb")  # letters that are others upside down
 
 
-class _Stripped(dict[int, str | None]):
-    """For `str.translate`: nothing of what is not seen or stands on a letter, a space for white space, plain letters
-    where only one reading is possible, and all else as it is; always one code point."""
+class _Signs(dict[int, str | None]):
+    """For `str.translate`: each letter and each sign that may be one as one character, and nothing of all else.
+
+    A character that may be several letters becomes the sign of these letters (`several`); white space and what cannot
+    be a letter is dropped, as are marks and what is not seen.
+    """
 
     def __missing__(self, code: int) -> str | None:
-        character = fold(chr(code))
-        kept = self[code] = _strip(character)
+        kept = self[code] = _sign_of(fold(chr(code)))
         return kept
 
 
-def _strip(character: str) -> str | None:
+def _sign_of(character: str) -> str | None:
+    if character in PLAIN_SIGNS:
+        return character
     plain = plain_form(character)
-    if not plain or plain == " ":
-        return plain or None
-    others = letter_forms()[1].get(character, "")
     lower = fold(plain)
-    if len(lower) == 1 and lower.isalnum() and lower.isascii() and set(others) <= {lower}:
-        return lower
-    return character
+    if not plain or unicodedata.category(character) in _BETWEEN or character.isspace():
+        return None  # what stands between letters, whatever letter it looks like
+    targets = set(letter_forms()[1].get(character, ""))
+    if len(lower) == 1 and lower.isascii() and lower.isalnum():
+        targets.add(lower)
+    if len(targets) > 1:
+        return several()["".join(sorted(targets))]
+    return targets.pop() if targets else lower if len(lower) == 1 and lower.isalnum() else None
 
 
-STRIPPED: Final = _Stripped()
+@cache
+def several() -> dict[str, str]:
+    """A sign for each choice of letters that a character leaves: of cuneiform, which nobody is read by."""
+    choices = {"".join(sorted({*those, *_plain_letter(each)})) for each, those in letter_forms()[1].items()}
+    return {letters: chr(_CUNEIFORM + index) for index, letters in enumerate(sorted(choices))}
+
+
+def _plain_letter(character: str) -> str:
+    lower = fold(plain_form(character))
+    return lower if len(lower) == 1 and lower.isascii() and lower.isalnum() else ""
+
+
+SIGNS: Final = _Signs()
 
 
 @cache

@@ -12,8 +12,9 @@ from itertools import islice
 from typing import Final
 
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
-_MASKS: Final = "*_#•"
-_MASKED: Final = re.compile(rf"(?<![^\W_])[a-z]{{1,24}}[{_MASKS}]{{1,3}}[a-z{_MASKS}]{{1,24}}(?![^\W_])")
+_MASKS: Final = "*_#."  # a bullet is a dot in plain text
+_MASK: Final = re.compile(rf"[{_MASKS}](?<=[a-z].)[a-z{_MASKS}]")
+_MASKED: Final = re.compile(rf"(?<![^\W_])[a-z]{{1,24}}[{_MASKS}]{{1,3}}[a-z{_MASKS}]{{0,24}}[a-z*_#](?![^\W_])")
 _BESIDE: Final = ".,;:!?\"'()[]{}<>*_~-"
 _MASKED_MAX: Final = 64  # words with hidden letters that are looked at in one text
 
@@ -42,7 +43,7 @@ class RespelledWords:
         for word in words:
             if (word[0], word[-1], len(word)) in shapes and (other := self._by_letters.get(_key(word), word)) != word:
                 found += [(each.start(), each.end(), other) for each in re.finditer(rf"\b{re.escape(word)}\b", folded)]
-        masked_words = _MASKED.finditer(folded) if any(map(folded.__contains__, _MASKS)) else ()
+        masked_words = _MASKED.finditer(folded) if _MASK.search(folded) else ()
         for masked in islice(masked_words, _MASKED_MAX):
             if (meant := self._unmasked(masked[0])) is not None:
                 found.append((masked.start(), masked.end(), meant))
