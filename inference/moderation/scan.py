@@ -152,7 +152,7 @@ class Scanner:
         runs = list(code_runs(plain))
         for word in words:
             if plain[word.end() : word.end() + 1] == " ":
-                runs += base64_lines(plain, word.start())
+                runs += base64_lines(plain, *word.span())
         for text, start, end in runs:
             if (inner := next(self._inside(text, depth - 1), None)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)

@@ -20,6 +20,7 @@ _BASE58_DIGITS: Final = {
 _BASE58: Final = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{12,512}(?![A-Za-z0-9])")
 _BASE32HEX: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-V0-9]{14,}|[a-v0-9]{14,})={0,6}(?![A-Za-z0-9])")
 _LINES: Final = re.compile(r"[A-Za-z0-9+/_-]{10,}(?:\s{1,2}[A-Za-z0-9+/_-]{12,})*\s{1,2}[A-Za-z0-9+/_-]{1,}={0,2}")
+_TAIL: Final = re.compile(r"[A-Za-z0-9+/_-]{10,}\Z")
 _MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9]")
 _SEPARATOR: Final = r"[,;:|_\s-]{1,3}"
 _CODES: Final = re.compile(
@@ -104,10 +105,11 @@ def code_runs(text: str) -> Iterator[Decoded]:
             yield from (Decoded(made, *found.span()) for made in _spelled(found))
 
 
-def base64_lines(text: str, start: int) -> Iterator[Decoded]:
-    """What base64 in several lines, which begins in the word here, may be."""
-    found = _LINES.search(text, start, start + LENGTH_MAX)
-    if found is None or len(found[0]) > LENGTH_MAX or not _MIXED.search(found[0]):
+def base64_lines(text: str, start: int, end: int) -> Iterator[Decoded]:
+    """What base64 in several lines, which begins at the end of this word, may be."""
+    tail = _TAIL.search(text, start, end)
+    found = _LINES.match(text, tail.start()) if tail is not None and _MIXED.search(tail[0]) else None
+    if found is None or len(found[0]) > LENGTH_MAX:
         return
     packed = re.sub(r"\s", "", found[0]).rstrip("=").replace("-", "+").replace("_", "/")
     packed = packed[: len(packed) - (len(packed) % 4 == 1)]

@@ -16,6 +16,8 @@ _MASKS: Final = "*_#."  # a bullet is a dot in plain text
 _MASK: Final = re.compile(rf"[{_MASKS}](?<=[a-z].)[a-z{_MASKS}]")
 _MASKED: Final = re.compile(rf"(?<![^\W_])[a-z]{{1,24}}[{_MASKS}]{{1,3}}[a-z{_MASKS}]{{0,24}}[a-z*_#](?![^\W_])")
 _BESIDE: Final = ".,;:!?\"'()[]{}<>*_~-"
+_BEFORE: Final = re.compile(rf"[a-z][a-z{_MASKS}]*\Z")
+WORD_MAX: Final = 24
 _MASKED_MAX: Final = 64  # words with hidden letters that are looked at in one text
 
 Replaced = tuple[str, list[int]]
@@ -43,8 +45,11 @@ class RespelledWords:
         for word in words:
             if (word[0], word[-1], len(word)) in shapes and (other := self._by_letters.get(_key(word), word)) != word:
                 found += [(each.start(), each.end(), other) for each in re.finditer(rf"\b{re.escape(word)}\b", folded)]
-        masked_words = _MASKED.finditer(folded) if _MASK.search(folded) else ()
-        for masked in islice(masked_words, _MASKED_MAX):
+        for sign in islice(_MASK.finditer(folded), _MASKED_MAX):
+            before = _BEFORE.search(folded, max(0, sign.start() - WORD_MAX), sign.start())
+            masked = _MASKED.match(folded, before.start()) if before is not None else None
+            if masked is None:
+                continue
             if (meant := self._unmasked(masked[0])) is not None:
                 found.append((masked.start(), masked.end(), meant))
         if not found:
@@ -52,7 +57,7 @@ class RespelledWords:
         pieces: list[str] = []
         places: list[int] = []
         at = 0
-        for first, last, word in sorted(found):
+        for first, last, word in sorted(set(found)):
             if first < at:
                 continue
             pieces += (folded[at:first], word)

@@ -41,7 +41,7 @@ def test_codes_one_by_one_are_read_where_they_stand(form: str) -> None:
 def test_lines_of_base64_are_one() -> None:
     packed = base64.b64encode(PHRASE.encode() * 3).decode()
     text = f"({packed[:20]}\n{packed[20:40]}\n{packed[40:]})"
-    assert [made.text for made in base64_lines(text, 0)] == [PHRASE * 3]
+    assert [made.text for made in base64_lines(text, 0, 21)] == [PHRASE * 3]
 
 
 @pytest.mark.parametrize(
