@@ -43,19 +43,19 @@ async def measure(attempts: int, seed: int) -> dict[str, Any]:
     async with a_world() as world:
         victim = world.victim
         names = Names(victim.session, victim.response, victim.item, victim.key_id, victim.review)
-        before = await world.log_of(victim), world.keys_of_acme()
+        before = await world.log_of(victim), await world.log_of(world.named), world.keys_of_acme()
         without_entry = missing(world)
         for entry in ENTRIES:
             for asker in askers(world, entry):
                 kinds[asker.kind] += 1
                 wrong += await judged(world, entry, asker, names)
-        kinds["sessions taken beforehand"], found = await beforehand(world, names)
+        kinds["sessions taken beforehand"], found = await beforehand(world)
         wrong += found
         cells = sum(kinds.values())
         for _ in range(max(0, attempts - cells)):
             wrong += await one(world, rng, names)
         wrong += await leaks(world)
-        stands = (await world.log_of(victim), world.keys_of_acme()) == before
+        stands = (await world.log_of(victim), await world.log_of(world.named), world.keys_of_acme()) == before
     for each in wrong[:SHOWN]:
         print(f"  WRONG {each}")
     return {

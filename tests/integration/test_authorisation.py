@@ -149,14 +149,14 @@ async def test_credentials_in_every_place_of_a_handshake_are_looked_at(world: Wo
 
 
 async def test_what_one_calls_a_thing_of_ones_own_leads_to_nobody_elses(world: World) -> None:
-    names, rng = names_of(world), random.Random(7)
-    before, keys = await world.log_of(world.victim), world.keys_of_acme()
-    made, wrong = await beforehand(world, names)
+    rng = random.Random(7)
+    before, keys = await world.log_of(world.named), world.keys_of_acme()
+    made, wrong = await beforehand(world)
     for _ in range(150):
-        wrong += await one_chosen(world, rng, names)
+        wrong += await one_chosen(world, rng)
     wrong += await leaks(world)
     assert (wrong, made) == ([], 52)
-    assert (await world.log_of(world.victim), world.keys_of_acme()) == (before, keys)
+    assert (await world.log_of(world.named), world.keys_of_acme()) == (before, keys)
 
 
 async def test_a_secret_in_a_strangers_session_is_found(world: World) -> None:

@@ -35,6 +35,11 @@ SENT: Final = {
 }
 
 
+def names_of(world: World) -> Names:
+    named = world.named
+    return Names(named.session, named.response, named.item, named.key_id, named.review)
+
+
 def words(world: World, names: Names) -> tuple[str, ...]:
     """What somebody may call a thing of theirs that is, or is in the form of, something of hers."""
     return (
@@ -66,8 +71,9 @@ def reserved(world: World, route: str, order: str) -> SessionId:
 # -- any door ---------------------------------------------------------------------------------------------------------
 
 
-async def one_chosen(world: World, rng: random.Random, names: Names) -> list[str]:
+async def one_chosen(world: World, rng: random.Random) -> list[str]:
     """Makes one attempt; what is wrong with what came of it."""
+    names = names_of(world)
     entry = rng.choice(ENTRIES)
     asker = rng.choice(askers(world, entry))
     word = rng.choice(words(world, names))
@@ -133,12 +139,12 @@ def _message_with(entry: Method, notes: dict[str, Any], word: str) -> Any:
 # -- places that somebody needs later ---------------------------------------------------------------------------------
 
 
-async def beforehand(world: World, names: Names) -> tuple[int, list[str]]:
+async def beforehand(world: World) -> tuple[int, list[str]]:
     """Strangers take the sessions that the owner's requests will be in, at every door, and point their own to the
     victim's. How many attempts, and what is wrong with what came of them."""
     create = next(each for each in COMMANDS if each.kind is cm.SessionCreate)
     method = next(each for each in METHODS if each.method == "Create")
-    wrong, made = [], 0
+    wrong, made, names = [], 0, names_of(world)
     for who in STRANGERS:
         credential = world.credentials[who]
         for route in ROUTES:
@@ -166,13 +172,13 @@ async def _pointed_elsewhere(world: World, credential: str, who: str, names: Nam
     mine = first.headers["x-session-id"]
     notes = cm.SessionUpdate(id=CommandId("point"), session=SessionId(mine), metadata=metadata(names, "ana"))
     pointed = await talk(world, [notes], credential)
-    before = await world.log_of(world.victim)
+    before = await world.log_of(world.named)
     world.forget_retries()
     again = await world.http.post(path, headers=headers, json=body)
     wrong = [] if pointed.outcome == "allowed" else [f"{who}: nothing was pointed: {pointed.said[:300]}"]
     if CANARY in again.text or again.headers.get("x-session-id") == names.session:
         wrong.append(f"{who}: a pointer of its own led into the victim's session")
-    if await world.log_of(world.victim) != before:
+    if await world.log_of(world.named) != before:
         wrong.append(f"{who}: a pointer of its own moved the victim's log")
     return wrong
 

@@ -77,7 +77,7 @@ async def one(world: World, rng: random.Random, names: Names) -> list[str]:
     """Makes one attempt; what is wrong with what came of it."""
     way = rng.choice(("plain", "lies", "mangled", "near", "elsewhere", "chosen"))
     if way == "chosen":
-        return await one_chosen(world, rng, names)
+        return await one_chosen(world, rng)
     entry = rng.choice(COMMANDS if way == "elsewhere" else ENTRIES)
     asker = rng.choice(askers(world, entry))
     if way == "plain":

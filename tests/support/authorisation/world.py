@@ -85,6 +85,7 @@ class World:
         self.by_scopes: dict[tuple[Authority, tuple[Scope, ...]], str] = {}
         self.credentials: dict[str, str] = {}
         self.victim: Victim
+        self.named: Victim  # Ana's too: what others call things of theirs after; so that an echo of it shows nothing
         self.owner_of_orders: Principal  # a service of hers, whose requests go by an Idempotency-Key
 
     async def key(self, **wanted: Any) -> str:
@@ -123,6 +124,8 @@ class World:
             user = "ana" if role == "user" else None
             self.by_scopes[role, scopes] = await self.key(tenant="acme", role=role, user=user, scopes=scopes)
         self.victim = await self.owned(ana, key_id)
+        second = await self.key(tenant="acme", user="ana", scopes=SCOPES[:4])
+        self.named = await self.owned(second, second.split("-")[2])
 
     async def owned(self, credential: str, key_id: str) -> Victim:
         """A session of the holder's, with an answer that was made in the background, and everything in it a canary."""
