@@ -50,9 +50,9 @@ class Gate(Protocol):
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
         """The whole answer to a request that is refused."""
 
-    def refused(self, data: bytes, client: tuple[str, int] | None) -> tuple[bytes, int] | None:
-        """Judges what a connection begins with. The answer, after which it is to be closed, and how much of the body
-        has not come yet; None: the request is not refused by this, or is not plain enough to be judged so."""
+    def refused(self, scope: Scope) -> bytes | None:
+        """Judges the `plain_head` that a connection begins with. The answer, after which it is closed; None: it is not
+        refused."""
 
 
 class CredentialGate:
@@ -102,29 +102,24 @@ class CredentialGate:
             (_STATUS[errors.row(error.code).http], _FIXED, head, b"" if scope["method"] == "HEAD" else body)
         )
 
-    def refused(self, data: bytes, client: tuple[str, int] | None) -> tuple[bytes, int] | None:
-        if self._access.open:
-            return None
-        scope = plain_head(data)
-        if scope is None:
-            return None
-        scope["client"] = client
-        error = self.check(scope, upgrade=scope["upgrade"])
-        return None if error is None else (self.answer(scope, error, close=True), scope["left"])
+    def refused(self, scope: Scope) -> bytes | None:
+        error = None if self._access.open else self.check(scope, upgrade=scope["upgrade"])
+        return None if error is None else self.answer(scope, error, close=True)
 
 
 def plain_head(data: bytes) -> Scope | None:
     """The head of a request that is written as nearly every one is; None: whoever parses in earnest says what it is.
 
-    What this says is used to refuse only. A request that it lets pass is parsed, and judged, again: a head that two
-    parsers read differently gains nothing."""
+    What this says is used to refuse, and to open WebSockets, which are judged again. Any other request that passes is
+    parsed, and judged, again: a head that two parsers read differently gains nothing. `left` bytes of the body have not
+    come yet; negative: there is more behind it."""
     end = data.find(b"\r\n\r\n")
     first, *lines = data[: max(end, 0)].split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:
         return None
     headers: list[tuple[bytes, bytes]] = []
-    length = upgrade = 0
+    length = upgrade = named = 0
     for each in lines:
         name, colon, value = each.partition(b":")
         name, value = name.lower(), value.strip(b" \t")
@@ -140,13 +135,16 @@ def plain_head(data: bytes) -> Scope | None:
             if value.lower() != b"websocket":
                 return None
             upgrade = 1
+        elif name == b"connection":
+            named += b"upgrade" in value.lower()
         headers.append((name, value))
-    if sum(name == b"host" for name, _ in headers) != 1:
+    if (upgrade and not named) or sum(name == b"host" for name, _ in headers) != 1:
         return None
     path = line[2].decode("ascii")
     return {
         "method": line[1].decode("ascii"),
         "path": unquote(path) if "%" in path else path,
+        "raw_path": line[2] if line[3] is None else line[2] + b"?" + line[3],
         "query_string": line[3] or b"",
         "headers": headers,
         "state": {},

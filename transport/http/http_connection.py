@@ -26,7 +26,7 @@ from websockets.http11 import Request as Handshake
 
 from sessions.model.errors import SessileError, Unavailable
 from transport.auth.connection_shares import PLACE, ConnectionShares, Place
-from transport.http.credential_gate import Gate
+from transport.http.credential_gate import Gate, plain_head
 from transport.http.middleware import REFUSED, Scope
 
 FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet
@@ -99,11 +99,21 @@ class FirstHead(asyncio.BufferedProtocol):
                 self.transport.close()
             return
         data = bytes(shared.buffer[:nbytes])
-        refused = None if shared.gate is None else shared.gate.refused(data, self.client)
-        if refused is not None:
-            self._refuse(*refused)
-            return
+        head = None if shared.gate is None else plain_head(data)
+        if shared.gate is not None and head is not None:
+            head["client"] = self.client
+            refused = shared.gate.refused(head)
+            if refused is not None:
+                self._refuse(refused, head["left"])
+                return
         self._leave()
+        if head is not None and head["upgrade"] and not head["left"] and shared.config.ws_protocol_class is not None:
+            if self._place is not None:
+                self._place.close()  # a WebSocket has one of its own
+                self._place = None
+            path = head["raw_path"].decode("ascii")
+            open_websocket(shared.config, self.transport, path, head["method"], head["headers"])
+            return
         connection = HttpConnection(shared, self._place)
         self._place = None
         connection.connection_made(self.transport)
@@ -132,7 +142,7 @@ class FirstHead(asyncio.BufferedProtocol):
 
     def _leave(self) -> None:
         """It is no longer a connection that waits for its head."""
-        self._shared.state.connections.discard(self)  # type: ignore[arg-type]
+        self._shared.state.connections.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -262,19 +272,10 @@ class HttpConnection(HttpToolsProtocol):
         self._until(None)
         self._leave_place()  # a WebSocket has one of its own
         self.connections.discard(self)
-        socket = self.ws_protocol_class()  # type: ignore[misc]  # `WebSocketConnections.protocol`
-        socket.connection_made(self.transport)
-        socket.shake_hands(self._handshake())
-        self.transport.set_protocol(socket)
-        self.parser = None  # type: ignore[assignment]  # it refers back to us, and we are done: nothing is left for the garbage collector
-
-    def _handshake(self) -> Handshake:
-        """The head that was parsed, as `websockets` has it: it need not be written down and parsed again."""
-        head = websockets.Headers([(name.decode(), value.decode("latin-1")) for name, value in self.headers])
+        path = self.url.decode("ascii", "surrogateescape")
         version = self.parser.get_http_version()
-        return Handshake(
-            self.url.decode("ascii", "surrogateescape"), head, method=self.scope["method"], protocol=f"HTTP/{version}"
-        )
+        open_websocket(self.config, self.transport, path, self.scope["method"], self.headers, version)
+        self.parser = None  # type: ignore[assignment]  # it refers back to us, and we are done: nothing is left for the garbage collector
 
     def _leave_place(self) -> None:
         if self._place is not None:
@@ -302,6 +303,23 @@ class HttpConnection(HttpToolsProtocol):
         self._refused = True
         self.transport.write(plain_answer(status, why))
         self.transport.close()
+
+
+def open_websocket(
+    config: uvicorn.Config,
+    transport: asyncio.Transport,
+    path: str,
+    method: str,
+    headers: list[tuple[bytes, bytes]],
+    version: str = "1.1",
+) -> None:
+    """Makes a connection a WebSocket's, and answers the handshake that was parsed: it need not be parsed again."""
+    opened: Any = config.ws_protocol_class
+    socket = opened()  # `WebSocketConnections.protocol`
+    socket.connection_made(transport)
+    head = websockets.Headers([(name.decode(), value.decode("latin-1")) for name, value in headers])
+    socket.shake_hands(Handshake(path, head, method=method, protocol=f"HTTP/{version}"))
+    transport.set_protocol(socket)
 
 
 def plain_answer(status: bytes, why: bytes) -> bytes:

@@ -67,13 +67,13 @@ def test_what_needs_a_credential(method: str, path: str, needed: bool) -> None:
 
 def test_bodies_that_nobody_can_read() -> None:
     for keyed in (True, False):
-        good = {"authorization": "Bearer good", "keyed": keyed}
+        good: dict[str, Any] = {"authorization": "Bearer good", "keyed": keyed}
         assert judged("POST", "/v1/responses", content_encoding="gzip", **good) == "unsupported_content_encoding"
         assert judged("POST", "/v1/responses", content_encoding="Identity", **good) == "passed"
 
 
 def test_a_handshake_is_judged_by_the_key_that_it_brings() -> None:
-    for given, code in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "passed"),  # it may come in hello
         ({"authorization": "Bearer good"}, "passed"),
         ({"authorization": "Bearer bad"}, "unauthorized"),
@@ -82,7 +82,8 @@ def test_a_handshake_is_judged_by_the_key_that_it_brings() -> None:
         ({"sec_websocket_protocol": "sessile.bearer.YmFk", "query": "ticket=t"}, "passed"),  # tickets come first
         ({"authorization": "Bearer bad", "query": "ticket=t"}, "unauthorized"),
         ({"authorization": "Bearer good", "origin": "https://evil.example"}, "forbidden"),
-    ):
+    )
+    for given, code in cases:
         assert (given, judged("GET", "/v1/ws", upgrade=True, **given)) == (given, code)
     assert judged("GET", "/v1/ws", upgrade=True, keyed=False, authorization="Bearer bad") == "passed"
 
@@ -144,6 +145,7 @@ async def test_a_refusal_has_the_headers_of_any_other_answer(allowed: tuple[str,
         b"POST /v1/x HTTP/1.1\r\nHost: a\r\nx y: 1\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\n\r\n",
+        b"GET /v1/ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n",
         b"\x16\x03\x01\x00\xa5",
         b"",
     ],
@@ -165,7 +167,8 @@ def test_a_plain_head_and_what_of_its_body_has_not_come() -> None:
 def test_a_first_head_is_refused_whole_or_let_pass() -> None:
     gate = CredentialGate(authenticator(), lambda: "1")
     head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nAuthorization: Bearer %s\r\n\r\n"
-    refused = gate.refused(head % b"bad", ("127.0.0.1", 1))
-    assert refused is not None and refused[0].startswith(b"HTTP/1.1 401 ") and refused[1] == 9
-    assert gate.refused(head % b"good", ("127.0.0.1", 1)) is None
-    assert CredentialGate(authenticator(keyed=False), lambda: "1").refused(head % b"bad", None) is None
+    bad, good = ((plain_head(head % key) or {}) | {"client": ("127.0.0.1", 1)} for key in (b"bad", b"good"))
+    refused = gate.refused(bad)
+    assert refused is not None and refused.startswith(b"HTTP/1.1 401 ")
+    assert gate.refused(good) is None
+    assert CredentialGate(authenticator(keyed=False), lambda: "1").refused(bad) is None
