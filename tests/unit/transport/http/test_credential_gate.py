@@ -167,7 +167,7 @@ def test_a_plain_head_and_what_of_its_body_has_not_come() -> None:
 def test_a_first_head_is_refused_whole_or_let_pass() -> None:
     gate = CredentialGate(authenticator(), lambda: "1")
     head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nAuthorization: Bearer %s\r\n\r\n"
-    bad, good = ((plain_head(head % key) or {}) | {"client": ("127.0.0.1", 1)} for key in (b"bad", b"good"))
+    bad, good = ({**(plain_head(head % key) or {}), "client": ("127.0.0.1", 1)} for key in (b"bad", b"good"))
     refused = gate.refused(bad)
     assert refused is not None and refused.startswith(b"HTTP/1.1 401 ")
     assert gate.refused(good) is None
