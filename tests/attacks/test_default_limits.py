@@ -9,7 +9,6 @@ import pytest
 
 from sessions.limits import Limits
 from sessions.model.types import Principal, TenantId
-from tests.attacks.test_cluster_on_one_machine import running_cluster
 from tests.support.doors.assembly import assembled
 from tests.support.doors.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
@@ -72,19 +71,3 @@ def test_a_server_that_demands_keys_says_its_limits(tmp_path: Path) -> None:
             answer = httpx.get(f"http://127.0.0.1:{server.port}/v1/limits", headers={"authorization": "Bearer sk-boss"})
         assert answer.json()["limits"].get("requests_per_minute") == expected
     assert Limits().default.requests_per_minute is None
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_a_cluster_that_demands_keys_has_limits_at_its_gateways(tmp_path: Path) -> None:
-    keys, digest = tmp_path / "keys.toml", key_digest("sk-boss")
-    keys.write_text(
-        f'[[keys]]\nid = "boss"\ntenant = "acme"\nrole = "service"\nscopes = ["admin", "chat"]\nsha256 = "{digest}"\n'
-    )
-    with running_cluster(1, "--engine", "sim", "--keys", str(keys)) as cluster:
-        headers = {"authorization": "Bearer sk-boss"}
-        with httpx.Client(base_url=f"http://127.0.0.1:{cluster.port}", headers=headers, timeout=60) as http:
-            assert http.get("/v1/limits").json()["limits"]["requests_per_minute"] == 3_000
-            answer = http.post("/v1/chat/completions", json=CHAT)
-    assert answer.status_code == 200
-    assert answer.headers["x-ratelimit-limit-requests"] == "300"
