@@ -64,7 +64,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -250,9 +250,10 @@ def doors_of(
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
-    from transport.grpc_api.server import GrpcServer
+    from transport.grpc_api.server import GrpcLimits, GrpcServer
 
-    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, tls=tls)
+    calls = GrpcLimits(shares=limits.shares)
+    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, limits=calls, tls=tls)
 
 
 async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
@@ -395,7 +396,10 @@ async def replica_role(settings: Settings) -> int:
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(stores, engine))
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        # Whether gateways demand keys is not known here. Where they do, what they reserved is settled here, file or no.
+        limited = await stack.enter_async_context(
+            open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
+        )
         await audit_policies(filters, store.audit, now_ms)
 
         async def listen(host: PeerEndpoint) -> str:
@@ -472,7 +476,9 @@ async def gateway_role(settings: Settings) -> int:
         models = ModelCatalog(
             lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        limited = await stack.enter_async_context(
+            open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
+        )
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
