@@ -227,10 +227,6 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def quotas_of(limited: LimitServices | None) -> Quotas | None:
-    return None if limited is None else limited.quotas
-
-
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
@@ -325,7 +321,7 @@ async def serve(settings: Settings) -> int:
             encryption=stores.administration(reencryption),
         )
         gateway = Gateway(
-            runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
+            runtime, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
         server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
         await directory.open()
@@ -496,7 +492,7 @@ async def gateway_role(settings: Settings) -> int:
             encryption=stores.administration(stores.reencryption()),
         )
         await stack.enter_async_context(background_tasks(*stores.background(None)))
-        gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
+        gateway = Gateway(router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services)
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(
             background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
@@ -617,13 +613,13 @@ async def open_limits(
         return
     limits = limits_file(file, default)
     async with contextlib.AsyncExitStack() as stack:
-        limiter: Limiter = MemoryLimiter(monotonic_ms)
+        limiter: Limiter = MemoryLimiter(lambda: time.monotonic() * 1000)
         if directory:
             from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
 
             shared = ValkeyLimiter(directory)
             stack.push_async_callback(shared.close)
-            limiter = FallbackLimiter(shared, limits.now, monotonic_ms)
+            limiter = FallbackLimiter(shared, limits.now, lambda: time.monotonic() * 1000)
         settler = Settler(limiter, limits.now, time.monotonic)
         quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
         async with background_tasks(limits.run(), settler.run()):
@@ -652,10 +648,6 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
     admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     register_limit_metrics(measures, limited.settler, admission)
     return admission
-
-
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000
 
 
 @contextlib.asynccontextmanager
