@@ -492,7 +492,9 @@ async def gateway_role(settings: Settings) -> int:
             encryption=stores.administration(stores.reencryption()),
         )
         await stack.enter_async_context(background_tasks(*stores.background(None)))
-        gateway = Gateway(router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services)
+        gateway = Gateway(
+            router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
+        )
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(
             background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
