@@ -62,7 +62,7 @@ def ended(bench: subprocess.Popen[str], figure: Figure) -> float:
             figures: dict[str, Any] = msgspec.json.decode(line)
             if figure.name in figures:
                 return float(figures[figure.name])
-    raise RuntimeError(f"{bench.args} ended with {bench.returncode}: {errors[-2000:]}")
+    raise RuntimeError(f"{figure.bench} ended with {bench.returncode}: {errors[-2000:]}")
 
 
 def compared(figure: Figure, before: Path, pairs: int, *, encrypted: bool) -> dict[str, Any]:
