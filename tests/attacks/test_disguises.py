@@ -16,7 +16,7 @@ SCANNER = Scanner(PolicySide(phrases=PhraseRule(deny=PHRASES), pii=KindsRule(), 
 
 
 @pytest.mark.parametrize("method", [each for each in (*METHODS, *MORE) if not apart(each)])
-def test_a_disguised_phrase_is_found_where_it_stands(method: str) -> None:
+def test_a_disguised_phrase_is_seen_where_it_stands(method: str) -> None:
     for phrase in PHRASES[::5]:
         text = disguised(method, phrase)
         places = scan_message(SCANNER, text)
@@ -28,7 +28,7 @@ def test_a_disguised_phrase_is_found_where_it_stands(method: str) -> None:
 @pytest.mark.parametrize(
     "text", ["4111.1111.1111.1111", "4111·1111·1111·1111", "3782/822463/10005", "4*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1"]
 )
-def test_card_numbers_with_signs_between_are_found(text: str) -> None:
+def test_card_numbers_with_signs_between_are_seen(text: str) -> None:
     (hit, *span), *_ = scan_message(SCANNER, text)
     assert (hit.kind, span) == ("credit_card", [0, len(text)])
 

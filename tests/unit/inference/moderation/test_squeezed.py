@@ -30,7 +30,7 @@ def find(text: str) -> list[str]:
         "rnidnight",
     ],
 )
-def test_a_disguised_phrase_is_found(written: str) -> None:
+def test_a_disguised_phrase_is_seen(written: str) -> None:
     assert find(f"so {written}, again") == [written]
 
 
