@@ -64,7 +64,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -227,10 +227,6 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def quotas_of(limited: LimitServices | None) -> Quotas | None:
-    return None if limited is None else limited.quotas
-
-
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
@@ -250,9 +246,10 @@ def doors_of(
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
-    from transport.grpc_api.server import GrpcServer
+    from transport.grpc_api.server import GrpcLimits, GrpcServer
 
-    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, tls=tls)
+    calls = GrpcLimits(shares=limits.shares)
+    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, limits=calls, tls=tls)
 
 
 async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
@@ -324,7 +321,7 @@ async def serve(settings: Settings) -> int:
             encryption=stores.administration(reencryption),
         )
         gateway = Gateway(
-            runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
+            runtime, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
         server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
         await directory.open()
@@ -395,7 +392,10 @@ async def replica_role(settings: Settings) -> int:
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(stores, engine))
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        # Whether gateways demand keys is not known here. Where they do, what they reserved is settled here, file or no.
+        limited = await stack.enter_async_context(
+            open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
+        )
         await audit_policies(filters, store.audit, now_ms)
 
         async def listen(host: PeerEndpoint) -> str:
@@ -472,7 +472,9 @@ async def gateway_role(settings: Settings) -> int:
         models = ModelCatalog(
             lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        limited = await stack.enter_async_context(
+            open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
+        )
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
@@ -490,7 +492,9 @@ async def gateway_role(settings: Settings) -> int:
             encryption=stores.administration(stores.reencryption()),
         )
         await stack.enter_async_context(background_tasks(*stores.background(None)))
-        gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
+        gateway = Gateway(
+            router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
+        )
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(
             background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
@@ -611,13 +615,13 @@ async def open_limits(
         return
     limits = limits_file(file, default)
     async with contextlib.AsyncExitStack() as stack:
-        limiter: Limiter = MemoryLimiter(monotonic_ms)
+        limiter: Limiter = MemoryLimiter(lambda: time.monotonic() * 1000)
         if directory:
             from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
 
             shared = ValkeyLimiter(directory)
             stack.push_async_callback(shared.close)
-            limiter = FallbackLimiter(shared, limits.now, monotonic_ms)
+            limiter = FallbackLimiter(shared, limits.now, lambda: time.monotonic() * 1000)
         settler = Settler(limiter, limits.now, time.monotonic)
         quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
         async with background_tasks(limits.run(), settler.run()):
@@ -646,10 +650,6 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
     admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     register_limit_metrics(measures, limited.settler, admission)
     return admission
-
-
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000
 
 
 @contextlib.asynccontextmanager
