@@ -56,7 +56,7 @@ async def test_the_findings_are_refused_at_every_door_with_reason_and_place() ->
 def nested(how: str, levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range(levels):
-        schema = {"items": {"type": "array", "items": schema}, "allOf": {"allOf": [schema]}}[how]
+        schema = {"type": "array", "items": schema} if how == "items" else {"allOf": [schema]}
     return {"type": "object", "properties": {"a": schema}}
 
 
