@@ -314,6 +314,8 @@ async def serve(settings: Settings) -> int:
             schemas=schemas,
             erase=sweeper.eraser.sweep,
             encryption=stores.administration(reencryption),
+            prices=prices.book,
+            ignores_unknown=settings.unknown_parameters == "ignore",
         )
         gateway = Gateway(
             runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
@@ -449,7 +451,7 @@ async def replica_role(settings: Settings) -> int:
 async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
     stop = stop_signal()
-    security, tls = peer_security(settings), tls_of(settings)
+    security, tls, prices = peer_security(settings), tls_of(settings), PriceFile(settings.prices)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         stores = make_stores(settings, folder=None, now_ms=now_ms)
@@ -487,8 +489,10 @@ async def gateway_role(settings: Settings) -> int:
             operator_api=operator_api,
             schemas=schemas,
             encryption=stores.administration(stores.reencryption()),
+            prices=prices.book,
+            ignores_unknown=settings.unknown_parameters == "ignore",
         )
-        await stack.enter_async_context(background_tasks(*stores.background(None)))
+        await stack.enter_async_context(background_tasks(prices.run(), *stores.background(None)))
         gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(

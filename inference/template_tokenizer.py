@@ -35,10 +35,6 @@ class TemplateTokenizer(ABC):
         return self._fingerprint
 
     @property
-    def renders_tools(self) -> bool:
-        return self.template.scaffold.tools
-
-    @property
     def answer_opening(self) -> Tokens:
         return self._scaffold[self.template.scaffold.answer_opening]
 

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import structlog
 
+from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
 from sessions.governance.journal_encryption import JournalEncryption
 from sessions.limits import TenantLimits
@@ -47,7 +48,7 @@ from sessions.store import Store
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.openai.history import HistoryIndex, MemoryHistory
-from transport.openai.model_catalog import Models
+from transport.openai.model_catalog import Models, no_tools
 from transport.ops.audit_writer import AuditWriter
 from transport.ops.metric_sources import register_connection_metrics
 from transport.ops.operator_api import OperatorApi
@@ -77,6 +78,8 @@ class GatewayServices(NamedTuple):
     operator_api: OperatorApi | None = None
     encryption: JournalEncryption | None = None
     schemas: SchemaChecker | None = None  # None: judged in this process's only thread, for tests
+    prices: PriceBook | None = None  # for people to see: replicas have their own to count with
+    ignores_unknown: bool = False  # parameters of OpenAI's API, with a Warning header; else they are refused
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -107,6 +110,8 @@ class Gateway:
         self.keys = services.keys
         self.operator_api = services.operator_api
         self.encryption = services.encryption
+        self.prices = services.prices or PriceBook()
+        self.ignores_unknown = services.ignores_unknown
         self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
         self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
         self.feeds = Feeds(sessions)
@@ -160,6 +165,7 @@ class Gateway:
             with self._admitted(principal, "chat"):
                 tools, text = schemas_of(command)
                 if tools or text is not None:
+                    self._check_tools(command, tools)
                     await check_schemas(self.schemas, tools, text)
                 sent = request_of(principal, command)
                 if self._quotas is not None:
@@ -176,6 +182,13 @@ class Gateway:
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise
+
+    def _check_tools(self, command: ActorCommand, tools: Sequence[Tool]) -> None:
+        """Raises BadInput where no model here calls tools: they would be dropped without a word."""
+        cards = self.models()
+        unable = all(card.sampling is not None and not card.tools for card in cards)
+        if tools and cards and unable and getattr(command, "tool_choice", None) != "none":
+            raise no_tools(cards[0].id)
 
     async def check_schemas(
         self,

@@ -385,7 +385,7 @@ async def test_the_models_template_is_followed_to_the_letter(start: Start) -> No
 
 async def test_chatml_can_be_asked_for_and_has_tools(start: Start) -> None:
     plain, chatml = await start(), await start(chat_template="chatml")
-    assert plain.info.tool_format == "none" and chatml.info.tool_format == "hermes"
+    assert plain.info.tool_format == chatml.info.tool_format == "hermes"  # the built-in words take over
     assert plain.tokenizer.fingerprint != chatml.tokenizer.fingerprint
     message = ChatMessage(role="assistant", text="", calls=(("c1", "look_up", '{"q": "x"}'),))
     text = await chatml.tokenizer._encode('{"name": "look_up", "arguments": {"q": "x"}}', special=False)

@@ -224,14 +224,24 @@ def _response_format(given: request_models.TextFormat | None) -> TextOptions | N
 
 
 def _drawn(request: request_models.SamplingRequest) -> dict[str, Any]:
+    repeat, repetition = request.repeat_penalty, request.repetition_penalty
+    if repeat is not None and repetition is not None and repeat != repetition:
+        raise BadInput(
+            "invalid_request",
+            "'repeat_penalty' and 'repetition_penalty' are one parameter: give one of the two.",
+            param="repetition_penalty",
+        )
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "top_k": request.top_k,
+        "top_k": request.top_k if request.top_k != -1 else 0,
         "min_p": request.min_p,
         "frequency_penalty": request.frequency_penalty,
         "presence_penalty": request.presence_penalty,
-        "repeat_penalty": request.repeat_penalty,
+        "repeat_penalty": repetition if repeat is None else repeat,
+        "ignore_eos": bool(request.ignore_eos),
+        "min_tokens": request.min_tokens or None,
+        "stop_token_ids": tuple(request.stop_token_ids or ()),
         "seed": None if request.seed is None else request.seed % SEED_MODULUS,
         "top_logprobs": request.top_logprobs,
         "parallel_tool_calls": request.parallel_tool_calls is not False,

@@ -18,6 +18,7 @@ from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
+from transport.http.unknown_parameters import check_optional
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import CHAT_SCHEMAS, chat_history, chat_sampling, chat_tools
@@ -38,7 +39,9 @@ async def create(request: Request, body: ChatRequest) -> Response:
     gateway.check_draining()
     headers, given = read_retry_headers(request), await request.body()
     seen = resumed_event_id(request, headers, given)
-    turn = chat_turn(body, card(gateway.models, body.model))
+    model = card(gateway.models, body.model)
+    turn = chat_turn(body, model)
+    check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
@@ -76,12 +79,13 @@ def chat_turn(body: ChatRequest, model: ModelCard) -> TurnInput:
         )
     instructions, units = chat_history(body.messages)
     sampling = chat_sampling(body)
-    model.check(sampling, format_param="response_format")
+    tools = chat_tools(body.tools)
+    model.check(sampling, tools, format_param="response_format")
     return TurnInput(
         model=model.id,
         user=body.user or body.safety_identifier,
         instructions=instructions,
-        tools=chat_tools(body.tools),
+        tools=tools,
         units=units,
         sampling=sampling,
         choices=body.n or 1,

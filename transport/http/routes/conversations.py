@@ -1,7 +1,7 @@
 """`/v1/conversations`: sessions under OpenAI's name for them, and their items.
 
-A conversation's items are those of its present branch. They are not taken out one by one: a response is erased by
-`DELETE /v1/responses/{id}`, a conversation as a whole.
+A conversation's items are those of its present branch. One that is deleted is out of it, and its text is in no log that
+is read from then on; the answer that it was part of stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from sessions.model import commands as cm
 from sessions.model.errors import NotFound
-from sessions.model.types import Json, Principal, SessionId, SessionKey, derived_session_id
+from sessions.model.types import ItemId, Json, Principal, SessionId, SessionKey, derived_session_id
 from transport.http.context import command_id_of, gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models, responses_render
@@ -132,6 +132,19 @@ async def item(request: Request, conversation: str, item_id: str) -> Response:
         if each.id == item_id:
             return JSONResponse(responses_render.item(each))
     raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
+
+
+@routes.delete("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(Conversation))
+async def delete_item(request: Request, conversation: str, item_id: str) -> Response:
+    """Takes one item out; what stood behind it stands behind the one before it."""
+    principal = principal_of(request, "chat")
+    command = cm.ItemDelete(
+        id=command_id_of(request, principal, ROUTE),
+        session=key_of(principal, conversation).session,
+        item_id=ItemId(item_id),
+    )
+    await gateway_of(request).execute(principal, command)
+    return JSONResponse(await conversation_of(request, principal, conversation))
 
 
 def key_of(principal: Principal, session: str) -> SessionKey:
