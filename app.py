@@ -316,6 +316,7 @@ async def serve(settings: Settings) -> int:
             encryption=stores.administration(reencryption),
             prices=prices.book,
             ignores_unknown=settings.unknown_parameters == "ignore",
+            inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
         )
         gateway = Gateway(
             runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
@@ -491,6 +492,7 @@ async def gateway_role(settings: Settings) -> int:
             encryption=stores.administration(stores.reencryption()),
             prices=prices.book,
             ignores_unknown=settings.unknown_parameters == "ignore",
+            inspect=router.inspect,
         )
         await stack.enter_async_context(background_tasks(prices.run(), *stores.background(None)))
         gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)

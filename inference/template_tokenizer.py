@@ -35,6 +35,10 @@ class TemplateTokenizer(ABC):
         return self._fingerprint
 
     @property
+    def starts(self) -> Tokens:
+        return self._starts
+
+    @property
     def answer_opening(self) -> Tokens:
         return self._scaffold[self.template.scaffold.answer_opening]
 

@@ -77,7 +77,7 @@ async def resolve_references(
     known.add(state)
     items = [await known.resolved(item, at, states) if is_reference(item) else item for at, item in enumerate(given)]
     held = branch_items(state["items"], ItemId(given[last].id or ""))
-    if [_content(item) for item in items[: last + 1]] == [_content(_as_input(item)) for item in held]:
+    if [_content(item) for item in items[: last + 1]] == [_content(as_input(item)) for item in held]:
         return ResolvedInput(items[last + 1 :], key.session, held[-1].id)
     return ResolvedInput(items)
 
@@ -111,7 +111,7 @@ class _Items:
         item = self._items.get(name)
         if item is None:
             raise _not_found(name, at)
-        return _as_input(item)
+        return as_input(item)
 
     async def place(self, reference: InputItem, at: int) -> SessionKey:
         """The session of an output item."""
@@ -129,7 +129,7 @@ class _Items:
             raise _not_found(name, at) from error
 
 
-def _as_input(item: Item) -> InputItem:
+def as_input(item: Item) -> InputItem:
     """An item as a client would send it."""
     match item:
         case Message():

@@ -14,6 +14,7 @@ from sessions.model.errors import BadInput
 from sessions.model.types import CallId, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from transport.openai import request_models
+from transport.openai.completion_models import CompletionRequest
 from transport.openai.history import Unit
 
 SEED_MODULUS = 2**31
@@ -29,8 +30,11 @@ def unsupported(what: str, param: str) -> BadInput:
 # -- chat -----------------------------------------------------------------------------------------------------------
 
 
-def chat_history(messages: Sequence[request_models.ChatMessageParam]) -> tuple[str | None, list[Unit]]:
-    """The instructions (a system message that comes first) and the messages."""
+def chat_history(
+    messages: Sequence[request_models.ChatMessageParam], *, open_ended: bool = False
+) -> tuple[str | None, list[Unit]]:
+    """The instructions (a system message that comes first) and the messages; `open_ended`: the last calls need no
+    outputs, for nobody answers."""
     instructions = None
     units: list[Unit] = []
     open_calls: dict[str, str] = {}
@@ -58,7 +62,7 @@ def chat_history(messages: Sequence[request_models.ChatMessageParam]) -> tuple[s
             units.append(Unit((cm.NewOutput(call_id=CallId(call_id), output=text),)))
         else:
             units.append(Unit((cm.NewMessage(role=message.role, content=text),)))
-    if open_calls:
+    if open_calls and not open_ended:
         raise _unanswered(open_calls)
     return instructions, units
 
@@ -143,6 +147,17 @@ def _chat_format(given: request_models.ResponseFormat | None) -> TextOptions | N
 
 def _schema_format(name: str, schema: Any, strict: bool | None) -> TextOptions:
     return TextOptions({"type": "json_schema", "name": name, "schema": schema, "strict": bool(strict)})
+
+
+def completion_sampling(request: CompletionRequest) -> Sampling:
+    drawn = _drawn(request) | ({} if request.logprobs is None else {"top_logprobs": request.logprobs})
+    return Sampling(
+        **drawn,
+        max_output_tokens=request.max_tokens,
+        stop=_stop(request.stop),
+        logit_bias=request.logit_bias or None,
+        logprobs=request.logprobs is not None,
+    )
 
 
 # -- responses ------------------------------------------------------------------------------------------------------
