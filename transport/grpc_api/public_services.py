@@ -30,9 +30,6 @@ def add_public_services(server: grpc.aio.Server, servicer: health.aio.HealthServ
         health.SERVICE_NAME,
         {
             "Check": grpc.unary_unary_rpc_method_handler(_unary(servicer.Check, checks), None, _serialized),
-            "List": grpc.unary_unary_rpc_method_handler(
-                _unary(servicer.List, health_pb2.HealthListRequest), None, _serialized
-            ),
             "Watch": grpc.unary_stream_rpc_method_handler(_watching(servicer.Watch, checks), None, _serialized),
         },
     )

@@ -48,7 +48,13 @@ async def test_several_prompts_and_choices_have_their_places(client: openai.Asyn
 
 
 async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI) -> None:
-    for more in ({"best_of": 3}, {"suffix": "end"}, {"echo": True, "logprobs": 1}, {"stream_options": {}}):
+    refused: list[dict[str, Any]] = [
+        {"best_of": 3},
+        {"suffix": "end"},
+        {"echo": True, "logprobs": 1},
+        {"stream_options": {}},
+    ]
+    for more in refused:
         with pytest.raises(openai.BadRequestError):
             await completed(client, **more)
     for prompt in ([], [1, 2, 3], ["x"] * 17, None):

@@ -45,7 +45,7 @@ async def test_another_history_with_the_same_answers_is_a_session_of_its_own(
     other = await respond(client, [MORE, named(first.output[0].id), MORE])
     assert len(server.sessions) == 2
     assert first.output_text in decode(server.engine.prompts[-1])
-    items = [item async for item in client.responses.input_items.list(other.id, order="asc")]
+    items: list[Any] = [item async for item in client.responses.input_items.list(other.id, order="asc")]
     assert [item.role for item in items] == ["user", "assistant", "user"]
 
 
