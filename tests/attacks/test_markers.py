@@ -215,7 +215,7 @@ def tokenized(m: Iterator[str]) -> list[Sample]:
     return [
         {"prompt": next(m)},
         {"content": next(m), "model": next(m)},
-        *[{key: sample[key] for key in ("messages", "tools") if key in sample} for sample in chat(m)],
+        *[{key: sample[key] for key in sample if key in ("messages", "tools")} for sample in chat(m)],
     ]
 
 

@@ -51,9 +51,8 @@ async def test_a_reflection_that_cannot_be_decoded_is_an_invalid_argument(door: 
 @pytest.mark.parametrize("method", ["Check", "Watch"])
 async def test_a_check_that_cannot_be_decoded_is_an_invalid_argument(door: Door, method: str) -> None:
     path = f"/grpc.health.v1.Health/{method}"
-    call: Any = (
-        door.channel.unary_stream(path)(GARBAGE) if method == "Watch" else door.channel.unary_unary(path)(GARBAGE)
-    )
+    channel: Any = door.channel
+    call = (channel.unary_stream if method == "Watch" else channel.unary_unary)(path)(GARBAGE)
     assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

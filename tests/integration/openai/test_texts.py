@@ -32,7 +32,7 @@ async def test_input_tokens_are_those_of_the_response(client: openai.AsyncOpenAI
         {"input": "hello", "instructions": "Be brief."},
         {"input": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}], "tools": [WEATHER]},
     ):
-        made = await client.responses.create(model=SIMULATED, **request)  # type: ignore[call-overload]
+        made = await client.responses.create(model=SIMULATED, **request)
         assert await counted(client, **request) == made.usage.input_tokens
     conversation = await client.conversations.create(items=[{"role": "user", "content": "before"}])
     before = await counted(client, input="hello", conversation=conversation.id)
