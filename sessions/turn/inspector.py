@@ -5,7 +5,7 @@ Writes nothing and reads no session. Does not know policies: filters say what th
 
 from __future__ import annotations
 
-from sessions.model.errors import Unavailable
+from sessions.model.errors import BadInput
 from sessions.model.inspection import (
     Answer,
     JudgedTexts,
@@ -26,7 +26,7 @@ class Inspector:
         self._filters = filters
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Raises Unavailable where nothing judges texts for the principal, and what the engine raises."""
+        """Raises BadInput where nothing judges texts for the principal, and what the engine raises."""
         match question:
             case TextTokens():
                 starts = self._engine.tokenizer.starts if question.starts else ()
@@ -52,9 +52,7 @@ class Inspector:
     async def _judge(self, principal: Principal, texts: tuple[str, ...]) -> Judgements:
         filters = self._filters.input_filters(principal)
         if not filters:
-            raise Unavailable(
-                "moderation_unavailable", "No policy judges messages here: see --policy.", retryable=False
-            )
+            raise BadInput("moderation_unavailable", "No policy judges messages here: see --policy.", param="input")
         judged, detectors = [], dict[str, None]()
         for text in texts:
             scores: dict[str, float] = {}

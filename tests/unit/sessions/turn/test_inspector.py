@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
-from sessions.model.errors import Unavailable
+from sessions.model.errors import BadInput
 from sessions.model.inspection import JudgedTexts, Judgements, PromptMessage, PromptTokens, TextTokens, TokenIds
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.turn.inspector import Inspector
@@ -41,6 +41,6 @@ async def test_judgements_are_the_findings_of_the_filters_for_messages() -> None
 
 
 async def test_no_filters_are_no_judgement() -> None:
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(BadInput) as caught:
         await Inspector(ENGINE, KeywordFilterSet()).inspect(LOCAL_PRINCIPAL, JudgedTexts(("x",)))
     assert caught.value.code == "moderation_unavailable"
