@@ -54,7 +54,7 @@ def _described() -> descriptor_pool.DescriptorPool:
         file = descriptor_pb2.FileDescriptorProto()
         reflection_pb2.DESCRIPTOR.CopyToProto(file)
         _rename(file)
-        pool.Add(file)  # type: ignore[no-untyped-call]
+        pool.Add(file)
     return pool
 
 

@@ -36,16 +36,8 @@ from schemathesis.specs.openapi.checks import (
 from transport.openai.response_models import ChatChunk
 
 FAST: Final = (
-    "--engine",
-    "sim",
-    "--journal",
-    "memory",
-    "--sim-tokens-per-s",
-    "5000",
-    "--sim-answer-tokens",
-    "8",
-    "--input-keywords",
-    "nightjar",
+    *("--engine", "sim", "--journal", "memory", "--sim-tokens-per-s", "5000", "--sim-answer-tokens", "8"),
+    *("--input-keywords", "nightjar"),
 )
 KEPT_MAX: Final = 40
 COVERAGE_SHARE: Final = 0.4
