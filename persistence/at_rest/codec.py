@@ -4,7 +4,8 @@
 
 The cipher's key is made from the tenant's key and the session (tenant and id), and the row goes with the body as
 associated data: bytes that are put into another row, session or tenant do not open. A body may be stored under any key
-of its tenant; the id beside it names it, and "" means that it is plain, from the time before.
+of its tenant; the id beside it names it, and "" means that it is plain, from the time before. Once all of a tenant's
+rows are encrypted, a plain one is none of ours and does not open either.
 
 A nonce is 7 random bytes of the cipher object and a count of 5: it never comes twice from one object, and a session
 has few objects. A session's cipher is kept in memory, so that an event costs one call into OpenSSL.
@@ -34,19 +35,15 @@ CIPHERS_MAX: Final = 20_000  # sessions whose ciphers are kept
 
 
 class _Sealer:
-    """Seals bodies of one session under one key."""
+    """What seals bodies of one session under one key."""
 
-    __slots__ = ("_begin", "_count", "_encrypt", "key_id")
+    __slots__ = ("begin", "count", "encrypt", "key_id")
 
     def __init__(self, cipher: AESGCM, key_id: str) -> None:
         self.key_id = key_id
-        self._encrypt = cipher.encrypt
-        self._begin = os.urandom(_PREFIX_BYTES)
-        self._count = itertools.count()
-
-    def seal(self, row: Row, plain: bytes) -> tuple[str, bytes]:
-        nonce = self._begin + next(self._count).to_bytes(_COUNT_BYTES, "big")
-        return self.key_id, _VERSION_BYTE + nonce + self._encrypt(nonce, plain, _associated_data(row))
+        self.encrypt = cipher.encrypt
+        self.begin = os.urandom(_PREFIX_BYTES)
+        self.count = itertools.count()
 
 
 class SealingCodec:
@@ -65,21 +62,33 @@ class SealingCodec:
             if not self.writes:
                 return "", plain
             sealer = self._new_sealer(key)
-        return sealer.seal(row, plain)
+        nonce = sealer.begin + next(sealer.count).to_bytes(_COUNT_BYTES, "big")
+        about = b"%d" % row if isinstance(row, int) else row.encode()
+        return sealer.key_id, _VERSION_BYTE + nonce + sealer.encrypt(nonce, plain, about)
 
     def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes:
         if not key_id:
+            self._check_plain(key.tenant)
             return stored
         cipher = self._ciphers.get((key, key_id)) or self._new_cipher(key, key_id)
         if stored[:1] != _VERSION_BYTE:
             raise unreadable("body")
         try:
-            return cipher.decrypt(stored[1 : 1 + _NONCE_BYTES], stored[1 + _NONCE_BYTES :], _associated_data(row))
+            about = b"%d" % row if isinstance(row, int) else row.encode()
+            return cipher.decrypt(stored[1 : 1 + _NONCE_BYTES], stored[1 + _NONCE_BYTES :], about)
         except (InvalidTag, ValueError) as exc:  # ValueError: too short to be one
             raise unreadable("body", exc) from exc
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
         await self.keys.load(tenant, key_id)
+
+    def _check_plain(self, tenant: TenantId) -> None:
+        """Raises Internal where a plain row of the tenant is none that this server wrote."""
+        ring = self.keys.ring(tenant)
+        if self.writes and (ring is None or ring.writes is None):
+            raise KeyNotLoaded(tenant, "")
+        if self.writes and ring is not None and ring.refuses_plain:
+            raise unreadable("body, in the clear where all of its tenant are encrypted,")
 
     def _new_sealer(self, key: SessionKey) -> _Sealer:
         ring = self.keys.ring(key.tenant)
@@ -104,10 +113,6 @@ class SealingCodec:
         """Another key writes now, or one was destroyed. New dicts: a thread may be reading the old ones."""
         self._sealers = {key: sealer for key, sealer in self._sealers.items() if key.tenant != tenant}
         self._ciphers = {place: cipher for place, cipher in self._ciphers.items() if place[0].tenant != tenant}
-
-
-def _associated_data(row: Row) -> bytes:
-    return b"%d" % row if isinstance(row, int) else row.encode()
 
 
 def _cipher(tenant_key: TenantKey, key: SessionKey) -> AESGCM:

@@ -30,7 +30,7 @@ _REFUSED: Final = re.compile(r"(gzip|\*)\s*;\s*q=0(\.0*)?\s*(,|$)")
 
 @dataclass(eq=False, repr=False)
 class Compression:
-    """ASGI middleware, around the check of credentials. `body_bytes_max`: of an unpacked body."""
+    """ASGI middleware, behind the check of credentials. `body_bytes_max`: of an unpacked body."""
 
     app: App
     body_bytes_max: int
