@@ -36,7 +36,7 @@ def add_public_services(server: grpc.aio.Server, servicer: health.aio.HealthServ
     pool = _described()
     described = reflection.aio.ReflectionServicer((service, health.SERVICE_NAME, V1, V1ALPHA), pool)
     for name in (V1, V1ALPHA):
-        handler = grpc.stream_stream_rpc_method_handler(_reflecting(described), None, _serialized)
+        handler: Any = grpc.stream_stream_rpc_method_handler(_reflecting(described), None, _serialized)
         _add(server, name, {"ServerReflectionInfo": handler})
 
 
