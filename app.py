@@ -395,10 +395,9 @@ async def replica_role(settings: Settings) -> int:
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(stores, engine))
-        # Whether gateways demand keys is not known here. Where they do, what they reserved is settled here, file or no.
-        limited = await stack.enter_async_context(
-            open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
-        )
+        # A gateway that demands keys has these where no file is named: what it reserved is settled here.
+        settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
+        limited = await stack.enter_async_context(settled)
         await audit_policies(filters, store.audit, now_ms)
 
         async def listen(host: PeerEndpoint) -> str:
@@ -472,9 +471,8 @@ async def gateway_role(settings: Settings) -> int:
             )
         )
         models = ModelCatalog(lambda: router.routes.view, clock=time.monotonic, created=now_ms() // 1000)
-        limited = await stack.enter_async_context(
-            open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
-        )
+        counted = open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
+        limited = await stack.enter_async_context(counted)
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
@@ -606,7 +604,7 @@ class LimitServices(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def open_limits(
-    file: str, directory: str, journal: Tallies, *, default: Limits | None = None
+    file: str, directory: str, tallies: Tallies, *, default: Limits | None = None
 ) -> AsyncIterator[LimitServices | None]:
     """The limits file, watched, and who counts: this process's memory, or with a directory the cluster's Valkey. None
     without a file and a `default` for that. Raises BadSetting, BadInput for a file or an address that is wrong."""
@@ -623,7 +621,7 @@ async def open_limits(
             stack.push_async_callback(shared.close)
             limiter = FallbackLimiter(shared, limits.now, lambda: time.monotonic() * 1000)
         settler = Settler(limiter, limits.now, time.monotonic)
-        quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
+        quotas = Quotas(limiter, limits.now, tallies, clock=time.monotonic)
         async with background_tasks(limits.run(), settler.run()):
             yield LimitServices(limits.now, quotas, settler)
 

@@ -49,7 +49,7 @@ from sessions.store import Store
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.openai.history import HistoryIndex, MemoryHistory
-from transport.openai.model_catalog import Models, no_tools
+from transport.openai.model_catalog import Models
 from transport.ops.audit_writer import AuditWriter
 from transport.ops.metric_sources import register_connection_metrics
 from transport.ops.operator_api import OperatorApi
@@ -168,7 +168,6 @@ class Gateway:
             with self._admitted(principal, "chat"):
                 tools, text = schemas_of(command)
                 if tools or text is not None:
-                    self._check_tools(command, tools)
                     await check_schemas(self.schemas, tools, text)
                 sent = request_of(principal, command)
                 if self._quotas is not None:
@@ -185,13 +184,6 @@ class Gateway:
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise
-
-    def _check_tools(self, command: ActorCommand, tools: Sequence[Tool]) -> None:
-        """Raises BadInput where no model here calls tools: they would be dropped without a word."""
-        cards = self.models()
-        unable = all(card.sampling is not None and not card.tools for card in cards)
-        if tools and cards and unable and getattr(command, "tool_choice", None) != "none":
-            raise no_tools(cards[0].id)
 
     async def check_schemas(
         self,

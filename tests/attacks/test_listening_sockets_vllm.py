@@ -38,13 +38,15 @@ def serving(*flags: str, **args: Any) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.mark.parametrize("guard", ["none", "endpoint", "file"])
+@pytest.mark.parametrize("guard", ["none", "classifier", "endpoint", "file"])
 def test_a_server_with_vllm_listens_on_what_was_named(guard: str, tmp_path: Path, model_path: Path) -> None:
-    with serving(*guard_flags(guard, tmp_path, model_path)) as server:
+    grpc_port, metrics_port = free_ports(2)
+    doors = ["--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
+    with serving(*doors, *guard_flags(guard, tmp_path, model_path)) as server:
         found = listening(server.pid)
         breaches = open_to_strangers(found.unix)
         stores = {path for each in found.unix for path in Path(each).parent.glob("vllm_dist_*")}
-    assert found.tcp == {f"127.0.0.1:{server.port}"}
+    assert found.tcp == {f"127.0.0.1:{port}" for port in (server.port, grpc_port, metrics_port)}
     assert breaches == []
     assert len(stores) == 1, "torch's rendezvous is a file, and in a folder of ours"
     assert not [path for path in found.unix if Path(path).parent.exists()], "they go with the server"

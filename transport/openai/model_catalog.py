@@ -36,7 +36,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         if known is None:
             return
         if tools and not self.tools and sampling.tool_choice != "none":
-            raise no_tools(self.id)
+            raise BadInput("unsupported_parameter", f"The model {self.id!r} cannot call tools.", param="tools")
         if sampling.text is not None and "text" not in known:
             raise BadInput(
                 "unsupported_parameter", f"The model {self.id!r} has no structured output.", param=format_param
@@ -57,10 +57,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
             },
         }
-
-
-def no_tools(model: str) -> BadInput:
-    return BadInput("unsupported_parameter", f"The model {model!r} cannot call tools.", param="tools")
 
 
 Models = Callable[[], Sequence[ModelCard]]

@@ -341,7 +341,8 @@ class WebSocketConnection(asyncio.Protocol):
         if self._channel is not None:
             self._channel.close()
         self._shared.gateway.count(f"closed_{action.code}")
-        log.info("connection_closed", code=action.code, reason=action.reason)
+        if self._unwatch is not None:  # strangers are counted, and write no lines into the log
+            log.info("connection_closed", code=action.code, reason=action.reason)
         self._ws.send_close(action.code, action.reason[:100])
         self._write_for_parser()
         self._time()

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from websockets.asyncio.client import connect
 
 from inference.simulated import SimulatedOptions
 from tests.support.doors.assembly import Assembly, assembled
@@ -89,12 +88,3 @@ async def test_tools_are_refused_where_no_model_calls_them(path: str) -> None:
         assert answer.json()["error"]["param"] == "tools"
         idle = await http.post(path, json=BODIES[path] | {"tools": tools, "tool_choice": "none"})
         assert idle.status_code == 200
-
-
-async def test_tools_are_refused_over_websocket_too() -> None:
-    async with opened(ignores=False) as (assembly, _), connect(assembly.ws, compression=None) as socket:
-        await socket.send('{"type": "hello"}')
-        assert '"ready"' in str(await socket.recv())
-        await socket.send('{"type": "session.create", "id": "1", "tools": [{"name": "f"}]}')
-        answer = str(await socket.recv())
-        assert '"unsupported_parameter"' in answer and "cannot call tools" in answer
