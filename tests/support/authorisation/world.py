@@ -237,7 +237,7 @@ async def _a_world(keys_file: Path) -> AsyncIterator[World]:
 
     engine, filters = (
         SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8),
-        KeywordFilterSet(input_phrases=["x-x"]),
+        KeywordFilterSet(input_phrases=["nightjar"]),
     )
     async with assembled(admit=admit, engine=engine, filters=filters) as assembly:
         (ring,) = made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -18,7 +18,9 @@ from sessions.model.types import ItemId, Json, Principal, SessionId, SessionKey,
 from transport.http.context import command_id_of, gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models, responses_render
-from transport.openai.conversations import ItemPageParams, ItemPageQuery, branch_items, item_page
+from transport.openai.conversations import LOGPROBS, Include, ItemPageParams, ItemPageQuery, branch_items, item_page
+from transport.openai.log_cursor import LogCursor
+from transport.openai.output_logprobs import NONE, OutputLogprobs
 from transport.openai.parse_request import input_units
 from transport.openai.response_models import Conversation, ConversationDeleted, ItemList, ItemObject, answers
 
@@ -104,8 +106,10 @@ async def delete(request: Request, conversation: str) -> Response:
 @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
 async def items(request: Request, conversation: str, page: ItemPageParams) -> Response:
     """Its items, newest first unless `order` says otherwise."""
-    state = await state_of(request, principal_of(request, "read"), conversation)
-    return JSONResponse(item_page(branch_items(state["items"], state["head"]), page))
+    principal = principal_of(request, "read")
+    state = await state_of(request, principal, conversation)
+    logprobs = await _logprobs(request, principal, conversation) if page.logprobs else None
+    return JSONResponse(item_page(branch_items(state["items"], state["head"]), page, logprobs))
 
 
 @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
@@ -126,11 +130,23 @@ async def add(request: Request, conversation: str, body: ItemsCreate) -> Respons
 
 
 @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ItemObject))
-async def item(request: Request, conversation: str, item_id: str) -> Response:
-    state = await state_of(request, principal_of(request, "read"), conversation)
+async def item(
+    request: Request,
+    conversation: str,
+    item_id: str,
+    include: Annotated[list[str] | None, Query()] = None,
+    bracketed: Include = None,
+) -> Response:
+    principal = principal_of(request, "read")
+    state = await state_of(request, principal, conversation)
     for each in state["items"]:
         if each.id == item_id:
-            return JSONResponse(responses_render.item(each))
+            found = (
+                await _logprobs(request, principal, conversation)
+                if LOGPROBS in (*(include or ()), *(bracketed or ()))
+                else None
+            )
+            return JSONResponse(responses_render.item(each, NONE if found is None else found.of(each.id)))
     raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
 
 
@@ -145,6 +161,16 @@ async def delete_item(request: Request, conversation: str, item_id: str) -> Resp
     )
     await gateway_of(request).execute(principal, command)
     return JSONResponse(await conversation_of(request, principal, conversation))
+
+
+async def _logprobs(request: Request, principal: Principal, conversation: str) -> OutputLogprobs:
+    """Of all texts of a conversation: they stand in its log alone."""
+    found = OutputLogprobs()
+    with LogCursor(gateway_of(request), principal, key_of(principal, conversation)) as cursor:
+        await cursor.check(0)
+        async for record in cursor.records(0, live=False):
+            found.take(record.event)
+    return found
 
 
 def key_of(principal: Principal, session: str) -> SessionKey:
