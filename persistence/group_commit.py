@@ -125,9 +125,9 @@ class GroupCommit:
                     return
                 self._wake.clear()
                 await self._wake.wait()
-                # What the same moment brings shares the first batch. `stop` wakes us with nothing at all.
-                waits = several and self._pending and self._pending[0].rows == 1
-                await asyncio.sleep(limits.gather_s if waits else 0)
+                # What came in the same pass of the loop shares the first batch. `stop` wakes us with nothing at all.
+                if several and self._pending and self._pending[0].rows == 1:
+                    await asyncio.sleep(limits.gather_s)
             self._batch = batch = self._take()
             if not batch:
                 continue
@@ -149,6 +149,10 @@ class GroupCommit:
         """The next batch, off the queue and in key order."""
         limits = self.limits
         pending = self._pending
+        if len(pending) == 1:
+            write = pending.popleft()
+            self._pending_bytes -= write.size
+            return [] if write.future is None or write.future.done() else [write]
         batch: list[Write] = []
         keys: set[SessionKey] = set()
         later: list[Write] = []

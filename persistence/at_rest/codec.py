@@ -34,19 +34,15 @@ CIPHERS_MAX: Final = 20_000  # sessions whose ciphers are kept
 
 
 class _Sealer:
-    """Seals bodies of one session under one key."""
+    """What seals bodies of one session under one key."""
 
-    __slots__ = ("_begin", "_count", "_encrypt", "key_id")
+    __slots__ = ("begin", "count", "encrypt", "key_id")
 
     def __init__(self, cipher: AESGCM, key_id: str) -> None:
         self.key_id = key_id
-        self._encrypt = cipher.encrypt
-        self._begin = os.urandom(_PREFIX_BYTES)
-        self._count = itertools.count()
-
-    def seal(self, row: Row, plain: bytes) -> tuple[str, bytes]:
-        nonce = self._begin + next(self._count).to_bytes(_COUNT_BYTES, "big")
-        return self.key_id, _VERSION_BYTE + nonce + self._encrypt(nonce, plain, _associated_data(row))
+        self.encrypt = cipher.encrypt
+        self.begin = os.urandom(_PREFIX_BYTES)
+        self.count = itertools.count()
 
 
 class SealingCodec:
@@ -65,7 +61,9 @@ class SealingCodec:
             if not self.writes:
                 return "", plain
             sealer = self._new_sealer(key)
-        return sealer.seal(row, plain)
+        nonce = sealer.begin + next(sealer.count).to_bytes(_COUNT_BYTES, "big")
+        about = b"%d" % row if isinstance(row, int) else row.encode()
+        return sealer.key_id, _VERSION_BYTE + nonce + sealer.encrypt(nonce, plain, about)
 
     def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes:
         if not key_id:
@@ -74,7 +72,8 @@ class SealingCodec:
         if stored[:1] != _VERSION_BYTE:
             raise unreadable("body")
         try:
-            return cipher.decrypt(stored[1 : 1 + _NONCE_BYTES], stored[1 + _NONCE_BYTES :], _associated_data(row))
+            about = b"%d" % row if isinstance(row, int) else row.encode()
+            return cipher.decrypt(stored[1 : 1 + _NONCE_BYTES], stored[1 + _NONCE_BYTES :], about)
         except (InvalidTag, ValueError) as exc:  # ValueError: too short to be one
             raise unreadable("body", exc) from exc
 
@@ -104,10 +103,6 @@ class SealingCodec:
         """Another key writes now, or one was destroyed. New dicts: a thread may be reading the old ones."""
         self._sealers = {key: sealer for key, sealer in self._sealers.items() if key.tenant != tenant}
         self._ciphers = {place: cipher for place, cipher in self._ciphers.items() if place[0].tenant != tenant}
-
-
-def _associated_data(row: Row) -> bytes:
-    return b"%d" % row if isinstance(row, int) else row.encode()
 
 
 def _cipher(tenant_key: TenantKey, key: SessionKey) -> AESGCM:

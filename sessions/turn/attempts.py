@@ -166,9 +166,13 @@ class Attempts:
                     self._late_filter_s.observe(self._now() - begun_at)
                 if finish is not None:
                     counts.mute += pipeline.num_mute
-                output.findings += pipeline.take_findings()
+                if pipeline.findings:
+                    output.findings += pipeline.take_findings()
                 if release is not None:
-                    await self._accept(release, parser)
+                    if parser is None:
+                        output.accept(release)
+                    else:
+                        await self._accept(release, parser)
                     if release.ended is not None or release.restart or (parser is not None and parser.ended):
                         break
         return release, finish

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import dropwhile, groupby
+from itertools import chain, dropwhile, groupby
+from operator import is_
 from typing import Final, NamedTuple
 
 import msgspec
@@ -41,6 +42,10 @@ from sessions.ports import ChatMessage, Tokenizer
 from sessions.turn.context_fitting import Segment, fit, too_long
 
 NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
+
+
+Packed = tuple[bytes, ...]
+"""Token ids of a piece, packed, in parts that the state holds as well."""
 
 
 class PromptPlan(msgspec.Struct, frozen=True):
@@ -73,8 +78,12 @@ class Ledger:
         self._tokenizer = tokenizer
         self._engine = engine
         # Tokenised here because the log's ids do not fit; good for the items as they were (one may be taken back).
-        self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], array[int]]] = {}
+        self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], Packed]] = {}
         self._opening: tuple[SessionInfo, array[int]] | None = None
+        self._answer_opening, self._answer_closing = map(
+            pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
+        )
+        self._settled: tuple[list[Item], list[tuple[Segment, Packed]]] = ([], [])  # items whose pieces stay, and these
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -96,14 +105,7 @@ class Ledger:
         Raises BadInput `context_length_exceeded` when it does not fit.
         """
         opening = await self._open()
-        path = item_tree.branch(self._state, open_.body.parent_id)
-        pieces: list[tuple[Segment, Tokens]] = []
-        for made_by, group in groupby(path, key=lambda item: self._state.made_by.get(item.id)):
-            if made_by is None:
-                pieces.extend([self._piece(sent, await self._render_group(sent)) for sent in _group_by_message(group)])
-            else:
-                items = tuple(group)
-                pieces.append(self._piece(items, await self._answer(items)))
+        pieces = await self._pieces(item_tree.branch(self._state, open_.body.parent_id))
         emitted = unpack_tokens(bytes(open_.tokens))
         if open_.tail:
             emitted.extend(await self._tokenizer.text(open_.tail))
@@ -118,8 +120,7 @@ class Ledger:
             cut=self._state.cuts.get(open_.id),
         )
         prompt = array("I", opening)
-        for _, tokens in pieces[fitted.first :]:
-            prompt.extend(tokens)
+        prompt.frombytes(b"".join(chain.from_iterable(packed for _, packed in pieces[fitted.first :])))
         prompt.extend(answer_opening)
         prompt.extend(emitted)
         room = window - len(prompt)
@@ -144,16 +145,41 @@ class Ledger:
             if made_by in self._state.open:
                 break
             if made_by is not None:
-                prompt.extend(await self._answer(tuple(group)))
+                prompt.frombytes(b"".join(await self._answer(tuple(group))))
             else:
                 for sent in _group_by_message(group):
-                    prompt.extend(await self._render_group(sent))
+                    prompt.frombytes(b"".join(await self._render_group(sent)))
         return prompt
 
-    def _piece(self, items: Sequence[Item], tokens: Tokens) -> tuple[Segment, Tokens]:
-        first = items[0]
-        begins_turn = isinstance(first, Message) and first.role == "user"
-        return Segment(first.id, len(tokens), begins_turn, len(items)), tokens
+    async def _pieces(self, path: list[Item]) -> list[tuple[Segment, Packed]]:
+        """The pieces of a branch, message by message. Those of the branch before it, up to where the two part, are
+        taken over: a turn costs its own items. Nothing stands behind an answer that has not ended."""
+        settled, pieces = self._settled
+        count = len(settled)
+        if count and all(map(is_, settled, path)) and not self._goes_on(path, count):
+            pieces = pieces.copy()
+        else:
+            count, pieces = 0, []
+        for made_by, group in groupby(path[count:], key=lambda item: self._state.made_by.get(item.id)):
+            if made_by is None:
+                groups = [(sent, await self._render_group(sent)) for sent in _group_by_message(group)]
+            else:
+                items = tuple(group)
+                groups = [(items, await self._answer(items))]
+            for items, packed in groups:
+                first = items[0]
+                begins_turn = isinstance(first, Message) and first.role == "user"
+                pieces.append((Segment(first.id, sum(map(len, packed)) // 4, begins_turn, len(items)), packed))
+        self._settled = (path, pieces)
+        return pieces
+
+    def _goes_on(self, path: list[Item], count: int) -> bool:
+        """Whether the message that ends the first `count` items of a path goes on behind them."""
+        if count >= len(path):
+            return count > len(path)
+        made_by = self._state.made_by.get(path[count].id)
+        same = made_by == self._state.made_by.get(path[count - 1].id)
+        return same and (made_by is not None or isinstance(path[count], FunctionCall))
 
     async def _open(self) -> array[int]:
         info = self._state.info
@@ -162,16 +188,16 @@ class Ledger:
             self._opening = (info, array("I", await self._tokenizer.opening(info.instructions, info.tools)))
         return self._opening[1]
 
-    async def _message(self, item: Item) -> Tokens:
+    async def _message(self, item: Item) -> Packed:
         stored = self._state.item_tokens.get(item.id)
         if stored is not None and stored[0] == self._tokenizer.fingerprint:
-            return unpack_tokens(stored[1])
+            return (stored[1],)
         made = self._kept((item,))
         if made is None:
             made = self._keep((item,), await self._tokenizer.message(self.rendered(item)))
         return made
 
-    async def _render_group(self, items: tuple[Item, ...]) -> Tokens:
+    async def _render_group(self, items: tuple[Item, ...]) -> Packed:
         """What a client sent: a message, or an answer with calls that it brought along, rendered as a whole."""
         if not isinstance(items[-1], FunctionCall):
             return await self._message(items[0])
@@ -180,34 +206,32 @@ class Ledger:
             made = self._keep(items, await self._tokenizer.message(_with_calls(items)))
         return made
 
-    async def _answer(self, items: tuple[Item, ...]) -> Tokens:
+    async def _answer(self, items: tuple[Item, ...]) -> Packed:
         made = self._kept(items)
         if made is not None:
             return made
         ids = tuple(item.id for item in items)  # a branch may begin in the middle of an answer
         answer = self._state.answers.get(self._state.made_by[ids[0]])
-        whole = array("I", self._tokenizer.answer_opening)
         if answer is not None and answer.fingerprint == self._tokenizer.fingerprint and answer.items == ids:
-            whole.frombytes(answer.tokens)
-            if answer.tail:
-                whole.extend(await self._tokenizer.text(answer.tail))
-            whole.extend(self._tokenizer.answer_closing)
-            return self._keep(items, whole) if answer.tail else whole
+            if not answer.tail:
+                return self._answer_opening, answer.tokens, self._answer_closing
+            whole = unpack_tokens(answer.tokens)
+            whole.extend(await self._tokenizer.text(answer.tail))
+            return self._keep(items, [*self._tokenizer.answer_opening, *whole, *self._tokenizer.answer_closing])
         message = _with_calls(items)
         if message.calls:
             return self._keep(items, await self._tokenizer.message(message))
-        whole.extend(await self._tokenizer.text(message.text))
-        whole.extend(self._tokenizer.answer_closing)
-        return self._keep(items, whole)
+        text = await self._tokenizer.text(message.text)
+        return self._keep(items, [*self._tokenizer.answer_opening, *text, *self._tokenizer.answer_closing])
 
-    def _kept(self, items: tuple[Item, ...]) -> array[int] | None:
+    def _kept(self, items: tuple[Item, ...]) -> Packed | None:
         made = self._made.get(tuple(item.id for item in items))
         return made[1] if made is not None and made[0] == items else None
 
-    def _keep(self, items: tuple[Item, ...], tokens: Tokens) -> array[int]:
-        kept = tokens if isinstance(tokens, array) else array("I", tokens)
-        self._made[tuple(item.id for item in items)] = (items, kept)
-        return kept
+    def _keep(self, items: tuple[Item, ...], tokens: Tokens) -> Packed:
+        packed = (pack_tokens(tokens),)
+        self._made[tuple(item.id for item in items)] = (items, packed)
+        return packed
 
     def rendered(self, item: Item) -> ChatMessage:
         """An item that is not an answer of ours, as the template sees it."""

@@ -174,12 +174,14 @@ class OutputAccumulator:
     def _schedule(self) -> None:
         if self._whole:
             return
-        now = self._loop.time()
-        due = self._flushed_at is None or now >= self._flushed_at + self._limits.rollup_s
-        if due or self._bytes >= self._limits.rollup_bytes:
+        full = self._bytes >= self._limits.rollup_bytes
+        if not full and (self._timer is not None or self._notified):
+            return  # it goes with what came before it
+        due_at = None if self._flushed_at is None else self._flushed_at + self._limits.rollup_s
+        if full or due_at is None or self._loop.time() >= due_at:
             self.flush()
-        elif self._timer is None and not self._notified and self._flushed_at is not None:
-            self._timer = self._loop.call_at(self._flushed_at + self._limits.rollup_s, self.flush)
+        else:
+            self._timer = self._loop.call_at(due_at, self.flush)
 
     def _drop(self) -> None:
         for gathered in (self._pieces, self._texts, self._tokens, self._logprobs):

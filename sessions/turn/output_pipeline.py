@@ -65,7 +65,7 @@ class OutputPipeline:
         self._reach = reach(self._stops)
         self._filters = tuple(filters)
         self._late = tuple(each for each in self._filters if isinstance(each, LateFilter))
-        self._findings: list[Finding] = []
+        self.findings: list[Finding] = []  # since `take_findings`
         self.closing: Literal["stop", "end"] | None = None  # all is fed; `close` ends it
         self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # those that act
         self._text = ""  # from the end of the last wholly released token on
@@ -85,12 +85,12 @@ class OutputPipeline:
             self._mute += chunk.tokens
             self._mute_logprobs += chunk.logprobs
             return None
+        if not self._filters and not self._stops:
+            return self._pass_through(chunk)
         self._text += chunk.text
         end = self._start + len(self._text)
         self._pending.append((end, self._mute + chunk.tokens, self._mute_logprobs + chunk.logprobs))
         self._mute = self._mute_logprobs = ()
-        if not self._stops and not self._filters:
-            return self._release(end)
         return self._pass_on(end)
 
     def finish(self) -> Release | None:
@@ -103,6 +103,20 @@ class OutputPipeline:
     def num_mute(self) -> int:
         """Tokens that no text has come for, and that are not counted as withheld."""
         return len(self._mute)
+
+    def _pass_through(self, chunk: Chunk) -> Release:
+        """All of a chunk: there is nothing that holds anything back."""
+        tokens, logprobs = chunk.tokens, chunk.logprobs
+        if self._mute:
+            tokens, logprobs = self._mute + tokens, self._mute_logprobs + logprobs
+            self._mute = self._mute_logprobs = ()
+        if tokens and self._tail:
+            tokens = (*self._tail_tokens, *tokens)
+        if tokens:
+            self._tail = ""
+        self._start += len(chunk.text)
+        self._released = self._start
+        return Release(chunk.text, pack_tokens(tokens), self._tail, logprobs)
 
     def _pass_on(self, end: int) -> Release | None:
         """Lets everything through that is before a stop string, or before what may become one.
@@ -138,7 +152,7 @@ class OutputPipeline:
 
     def take_findings(self) -> list[Finding]:
         """What filters have found since the last time."""
-        found, self._findings = self._findings, []
+        found, self.findings = self.findings, []
         return found
 
     def _stopped(self, release: Release | None) -> Release:
@@ -161,9 +175,9 @@ class OutputPipeline:
             if self._verdicts[index] is None:
                 allowed, verdict = each.finish() if text is None else each.feed(text)
                 if verdict.action in ("block", "redact"):  # what is let through stands in the log
-                    self._findings += quoted(verdict.findings, self._text, self._start)
+                    self.findings += quoted(verdict.findings, self._text, self._start)
                 else:
-                    self._findings += verdict.findings
+                    self.findings += verdict.findings
                 if verdict.action == "retract":
                     return self._take_back(verdict, min(limit, allowed))
                 if verdict.action in ("block", "redact"):

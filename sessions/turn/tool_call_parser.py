@@ -197,6 +197,7 @@ class ToolCallParser:
         """The call ends before `end`: its arguments are checked, their rest goes on, and text begins there."""
         call, raw = self._call, self._text[:end]
         self._text = self._text[end:]
+        self._in_text = False
         if call is None:
             self._close_unread(raw, pieces)
         else:
@@ -204,7 +205,7 @@ class ToolCallParser:
                 raise invalid_call(call.tool.name, "they are not whole")
             self._whole.append(_whole_call(call.tool, call.text + "}"))
             pieces.append(event_writer.CallArguments("}"))
-        self._call, self._inside, self._in_text, self._skipped = None, False, False, 0
+        self._call, self._inside, self._skipped = None, False, 0
         self.ended = self._bare or not self._parallel
 
     def _close_unread(self, raw: str, pieces: list[event_writer.Piece]) -> None:
@@ -217,6 +218,7 @@ class ToolCallParser:
         if not isinstance(name, str) or name not in self._tools:
             text = raw if self._bare else OPEN + raw + CLOSE
             pieces.append(event_writer.Text(text))
+            self._in_text = True
             return
         arguments = body.get("arguments", body.get("parameters", {}))
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""Watches the event loop from a thread: counts and logs when it stood still, and names what ran.
+"""Watches the event loop: measures how late its timers run, and logs from a thread when it stands still.
 
-Every few dozen milliseconds the thread asks the loop to note the time, and measures how long that takes. When the loop
-has not come to it for `stall_ms`, the thread logs, in one line, which calls the loop's thread is in: also where the
-loop never comes back. A stall shorter than `stall_ms` is in the histogram of delays only; one longer than that and a
-beat is always seen.
+The loop beats by a timer of its own, a few times in the time of a stall, and each beat's lateness goes into the
+histogram of delays. The thread only looks whether the last beat is too long ago: it never wakes the loop. When a beat
+is `stall_ms` late, the thread logs, in one line, which calls the loop's thread is in: also where the loop never comes
+back. A stall that is longer than `stall_ms` and a beat is always seen.
 
 Code that holds the interpreter's lock stops this thread, too: such a stall is logged when it is over, without its
 calls.
@@ -27,7 +27,7 @@ from sessions.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 FRAMES_MAX: Final = 12
-_BEATS: Final = 5  # of the thread in the time of a stall
+_BEATS: Final = 2  # of the loop, and looks of the thread, in the time of a stall
 _PLACE_PARTS: Final = 2  # of a file's path, in a line
 
 
@@ -39,15 +39,20 @@ class LoopWatchdog:
         self._delays = metrics.loop_delay_s
         self._stalls = metrics.loop_stalls
         self._stall_s = stall_ms / 1000
+        self._beat_s = self._stall_s / _BEATS
         self._report = report or _log_stall
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._reported = False  # the stall that is going on
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # of the next beat, by time.monotonic
+        self._reported = 0.0  # the beat whose stall was reported while it lasted
 
     async def __aenter__(self) -> LoopWatchdog:
         if self._stall_s > 0:
-            loop, watched = asyncio.get_running_loop(), threading.get_ident()
-            self._thread = threading.Thread(target=self._watch, args=(loop, watched), name="loop-watchdog", daemon=True)
+            self._schedule(asyncio.get_running_loop())
+            self._thread = threading.Thread(
+                target=self._watch, args=(threading.get_ident(),), name="loop-watchdog", daemon=True
+            )
             self._thread.start()
         return self
 
@@ -55,34 +60,33 @@ class LoopWatchdog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._thread is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
-        beat_s = self._stall_s / _BEATS
-        while not self._stopped.wait(beat_s):
-            answered = threading.Event()
-            self._reported = False
-            try:
-                loop.call_soon_threadsafe(self._beat, time.monotonic(), answered)
-            except RuntimeError:  # the loop is closed
-                return
-            if not answered.wait(self._stall_s):
-                self._reported = True
-                self._report(stalled_ms=round(self._stall_s * 1000), running=running_calls(watched))
-                while not answered.wait(beat_s):
-                    if self._stopped.is_set():
-                        return
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = time.monotonic() + self._beat_s
+        self._timer = loop.call_later(self._beat_s, self._beat, loop)
 
-    def _beat(self, due: float, answered: threading.Event) -> None:
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         """In the loop."""
-        late = time.monotonic() - due
+        due = self._due
+        late = max(0.0, time.monotonic() - due)
         self._delays.observe(late)
         if late > self._stall_s:
             self._stalls.add()
-            if not self._reported:
+            if self._reported != due:
                 self._report(stalled_ms=round(late * 1000), running="code that held the interpreter's lock")
-        answered.set()
+        self._schedule(loop)
+
+    def _watch(self, watched: int) -> None:
+        """In the thread."""
+        while not self._stopped.wait(self._beat_s):
+            due = self._due
+            if time.monotonic() - due > self._stall_s and self._reported != due:
+                self._reported = due
+                self._report(stalled_ms=round(self._stall_s * 1000), running=running_calls(watched))
 
 
 def running_calls(thread: int) -> str:

@@ -6,8 +6,10 @@ reversible, both must agree token for token.
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from inference.simulated import SimulatedTokenizer, decode
@@ -20,9 +22,12 @@ from sessions.model.types import (
     FunctionCall,
     FunctionCallOutput,
     ItemId,
+    Message,
+    ResponseId,
     Tool,
 )
 from sessions.ports import ChatMessage
+from sessions.turn.ledger import Ledger
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
@@ -134,6 +139,26 @@ async def test_a_branch_from_the_middle_of_an_answer_does_not_shorten_the_answer
     desk.reload(Counting("other-vocabulary"))  # so that both are rendered anew
     assert await desk.prompt(short) == await desk.expected(short)
     assert await desk.prompt(long) == await desk.expected(long)
+
+
+async def test_a_prompt_that_ended_in_the_middle_of_an_answer_is_not_taken_over_by_one_that_holds_it_whole() -> None:
+    desk = Desk(tools=(Tool(name="look"),))
+    first = await desk.ask("where")
+    await desk.says(first, "a moment")
+    (call,) = await desk.calls(first, "{}")
+    output = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=call, output="here"))  # type: ignore[arg-type]
+    assert output.response_id is not None
+    desk.finish(output.response_id)
+    leaf = desk.state.newest
+    again = cm.ResponseCreate(id=desk.name(), session=SESSION, parent_id=desk.state.answers[first].items[0])
+    short = desk.ok(again).response_id
+    assert short is not None
+    assert await desk.prompt(short) == await desk.expected(short)
+    desk.finish(short)
+    long = await desk.ask("thank you", parent_id=leaf)
+    taken_over = await desk.prompt(long)
+    desk.reload()
+    assert taken_over == await desk.prompt(long)
 
 
 async def test_another_tokenizer_renders_what_the_first_one_had_written() -> None:
@@ -280,3 +305,45 @@ async def test_new_instructions_open_the_next_prompt() -> None:
     assert await desk.prompt(second) == await desk.expected(second)
     plan = await desk.ledger.plan(desk.state.open[second])
     assert plan.shared_prefix == len(await desk.tokenizer.opening("be long", ()))
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_renders(seed: int) -> None:
+    """Turns, edits, new branches, calls and retractions in any order: the ledger's memory never shows."""
+    chance = random.Random(seed)
+    desk = Desk(tools=(Tool(name="look"),))
+
+    async def compare(response: ResponseId) -> None:
+        fresh = Ledger(desk.state, SimulatedTokenizer(), desk.ledger._engine)
+        assert await desk.prompt(response) == list((await fresh.plan(desk.state.open[response])).prompt)
+
+    for number in range(30):
+        leaf: ItemId | None | msgspec.UnsetType = msgspec.UNSET
+        if desk.state.items and chance.random() < 0.4:
+            leaf = chance.choice([*desk.state.items])
+        match chance.choice(("turn", "calls", "retract")):
+            case "calls" if desk.state.newest is not None:
+                response = await desk.ask(f"look {number}", parent_id=leaf)
+                await compare(response)
+                outputs = [
+                    await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=call, output="it"))  # type: ignore[arg-type]
+                    for call in await desk.calls(response, "{}", '{"a":1}')
+                ]
+                last = outputs[-1].response_id
+                assert last is not None
+                await compare(last)
+                desk.finish(last)
+            case "retract" if desk.state.answers:
+                made = chance.choice([*desk.state.answers])
+                item = next((each for each in desk.state.answers[made].items), None)
+                if item is not None and isinstance(desk.state.items[item], Message):
+                    event = ev.ContentRetracted(
+                        response_id=made, item_id=item, content_index=0, start=0, end=3, replacement="x", category="t"
+                    )
+                    desk.records.append(ev.Record(desk.state.top + 1, desk.state.at, event))
+                    apply(desk.state, desk.records[-1])
+            case _:
+                response = await desk.ask(f"say {number}", parent_id=leaf)
+                await compare(response)
+                await desk.says(response, f"word {number}", tail=chance.choice(("", " hal")))
+                desk.finish(response)
