@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
+from websockets.typing import Origin
 
 from persistence.at_rest.server_keys import MemoryServerKeys
 from sessions.model.errors import BadInput
@@ -203,7 +204,7 @@ async def test_a_websocket_of_another_page_is_nobodys(world: SignInWorld) -> Non
         await sign_in(http, world.page, "ana")
         cookie = {"Cookie": f"{SESSION}={cookie_of(http)}"}
         with pytest.raises(InvalidStatus) as caught:
-            async with connect(world.assembly.ws, additional_headers=cookie, origin="https://evil.example"):  # type: ignore[arg-type]
+            async with connect(world.assembly.ws, additional_headers=cookie, origin=Origin("https://evil.example")):
                 pass
         assert caught.value.response.status_code == 403
         for headers in (cookie, {**cookie, "Origin": world.page, "Sec-Fetch-Site": "same-site"}):
@@ -228,7 +229,7 @@ async def test_grpc_takes_no_cookie(world: SignInWorld) -> None:
                 (("authorization", f"Bearer {value}"),),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await rpc.SessionsStub(channel).List(pb.ListRequest(limit=1), metadata=metadata)  # type: ignore[no-untyped-call]
+                    await rpc.SessionsStub(channel).List(pb.ListRequest(limit=1), metadata=metadata)
                 assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
             bearer = await http.get("/v1/models", headers={"authorization": f"Bearer {value}"})
             assert bearer.status_code == 401
@@ -273,7 +274,7 @@ async def test_a_session_that_has_expired_opens_nothing(world: SignInWorld) -> N
         answer = await http.get("/v1/models", headers={"cookie": f"{SESSION}={value}"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "token_expired")
         header = {"Cookie": f"{SESSION}={value}"}
-        async with connect(world.assembly.ws, additional_headers=header, origin=world.page) as ws:  # type: ignore[arg-type]
+        async with connect(world.assembly.ws, additional_headers=header, origin=Origin(world.page)) as ws:
             await ws.send('{"type": "hello"}')
             with pytest.raises(ConnectionClosedError):
                 async with asyncio.timeout(10):
@@ -289,7 +290,7 @@ async def test_an_operator_ends_a_persons_sign_ins_and_no_later_one(world: SignI
         answer = await other.post("/v1/operator/revocations", headers=world.own_page, json={"subject": "ana"})
         assert answer.status_code == 403  # no operator
         header = {"Cookie": f"{SESSION}={cookie_of(http)}"}
-        async with connect(world.assembly.ws, additional_headers=header, origin=world.page) as ws:  # type: ignore[arg-type]
+        async with connect(world.assembly.ws, additional_headers=header, origin=Origin(world.page)) as ws:
             await ws.send('{"type": "hello"}')
             await ws.recv()
             revoked = await other.post("/v1/operator/revocations", headers=key, json={"subject": "ana"})

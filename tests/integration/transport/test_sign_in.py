@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError
+from websockets.typing import Origin
 
 from tests.support.openid.provider import at_provider, sign_in
 from tests.support.openid.world import KEY, SignInWorld, a_sign_in_world
@@ -51,7 +52,9 @@ async def test_somebody_signs_in_and_is_known_at_http_and_websockets(world: Sign
         answer = await http.post("/v1/responses", json=REQUEST, headers=world.own_page)
         assert answer.status_code == 200, answer.text
         async with connect(
-            world.assembly.ws, additional_headers={"Cookie": f"sessile-session={cookie_of(http)}"}, origin=world.page
+            world.assembly.ws,
+            additional_headers={"Cookie": f"sessile-session={cookie_of(http)}"},
+            origin=Origin(world.page),
         ) as ws:
             await ws.send('{"type": "hello"}')
             assert msgspec.json.decode(await ws.recv())["type"] == "ready"
@@ -76,7 +79,7 @@ async def test_signing_out_ends_what_is_open_and_goes_to_the_provider(world: Sig
         await sign_in(http, world.page, "ana")
         kept = {each.name: each.value or "" for each in http.cookies.jar if each.name.startswith("sessile-")}
         header = {"Cookie": f"sessile-session={kept['sessile-session']}"}
-        async with connect(world.assembly.ws, additional_headers=header, origin=world.page) as ws:
+        async with connect(world.assembly.ws, additional_headers=header, origin=Origin(world.page)) as ws:
             await ws.send('{"type": "hello"}')
             await ws.recv()
             assert (await http.post("/auth/sign-out", headers=world.own_page)).status_code == 204

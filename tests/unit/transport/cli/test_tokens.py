@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -24,7 +26,7 @@ ISSUER = "https://login.example"
         {"issuer": ISSUER, "subject": "a", "expires_in": "soon"},
     ],
 )
-def test_what_is_not_plain_is_refused_before_anything_is_opened(fields: dict[str, str]) -> None:
+def test_what_is_not_plain_is_refused_before_anything_is_opened(fields: dict[str, Any]) -> None:
     with pytest.raises(BadSetting):
         RevokeTokens(**fields)
 
