@@ -6,7 +6,9 @@ Settings come from flags, `SESSILE_*` variables and a TOML file, in this order: 
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import os
     import signal
+    import sys
 
     from deploy.environment import enter_environment
 
@@ -14,6 +16,11 @@ if __name__ == "__main__":
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:  # else a shell in the background has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
+    if sys.argv[1:2] != ["chat"] and {"--help", "-h", "--version"} & set(sys.argv[1:]):
+        from transport.cli.commands import print_help
+
+        if print_help(sys.argv[1:], os.environ):
+            sys.exit(0)  # needs nothing of what follows, which takes a second to load
 
 import asyncio
 import contextlib
@@ -57,7 +64,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -67,13 +74,14 @@ from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.tickets import Tickets
 from transport.cli import audit, cluster, commands, encryption, keys, logs, tokens, users
-from transport.cli.commands import parse
+from transport.cli.commands import VERSION, parse
 from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
 from transport.cli.credentials import open_credentials
-from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
+from transport.cli.preflight import check_journal_exists, check_ports, checked_start
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
-from transport.cli.settings import MODEL_PATH, BadSetting, Settings, secrets_in
+from transport.cli.settings import MODEL_PATH, BadSetting, Settings, exposed_files, secrets_in
+from transport.cli.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
@@ -103,7 +111,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("sessile")
 
-VERSION = "0.2.0"
 GOODBYE_MS = 250
 INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C has ended
 READY_REPLICA = "Replica is ready: "
@@ -121,10 +128,12 @@ def main(arguments: Sequence[str]) -> int:
         parsed = parse(arguments, os.environ, VERSION)
         if parsed is None:
             return 0 if {"--help", "-h", "--version"} & set(arguments) else 2
-        options, settings = parsed
+        options, settings, config = parsed
         if settings.model == MODEL_PATH:  # the one that `make model` fetches, from whatever folder this is started
             settings = replace(settings, model=str(Path(__file__).parent / MODEL_PATH))
         logs.configure(settings.log_level, settings.log_format, secrets=secrets_in(settings))
+        for path in exposed_files(settings, config):
+            log.warning("secret_file_exposed", file=path, hint=f"other users may read it: chmod 600 {path}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(options, settings))
     except (BadSetting, SessileError, BaseExceptionGroup) as error:
@@ -143,16 +152,14 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
     """Runs a command; returns the status to exit with. Raises BadSetting, SessileError."""
     match options:
         case commands.Serve():
-            check_ports(settings, ("port", "grpc_port", "metrics_port"))
-            check_data_folder(settings)
-            return await serve(settings)
+            with checked_start(settings, ("port", "grpc_port", "metrics_port")):
+                return await serve(settings)
         case commands.RunGateway():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
             return await gateway_role(settings)
         case commands.RunReplica():
-            check_ports(settings, ("peer_port", "metrics_port"))
-            check_data_folder(settings)
-            return await replica_role(settings)
+            with checked_start(settings, ("peer_port", "metrics_port")):
+                return await replica_role(settings)
         case cluster.ListReplicas():
             print(cluster.format_members(await list_members(directory_of(settings))))
         case cluster.ListSessions():
@@ -220,10 +227,6 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def quotas_of(limited: LimitServices | None) -> Quotas | None:
-    return None if limited is None else limited.quotas
-
-
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
@@ -243,9 +246,10 @@ def doors_of(
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
-    from transport.grpc_api.server import GrpcServer
+    from transport.grpc_api.server import GrpcLimits, GrpcServer
 
-    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, tls=tls)
+    calls = GrpcLimits(shares=limits.shares)
+    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, limits=calls, tls=tls)
 
 
 async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
@@ -282,8 +286,9 @@ async def serve(settings: Settings) -> int:
     store, keys = stores.store, stores.keys
     engine, tls = make_engine(settings, keys), tls_of(settings)
     directory = MemoryDirectory()
-    measures, prices = Metrics(), PriceFile(settings.prices)
+    prices = PriceFile(settings.prices)
     async with (
+        open_metrics(settings, role="serve", name="local") as measures,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         running(stores, engine),
@@ -297,7 +302,7 @@ async def serve(settings: Settings) -> int:
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
-        open_telemetry(settings, measures, role="serve", name="local") as exposition,
+        open_telemetry(settings, measures, role="serve") as exposition,
         open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
     ):
         register_engine_metrics(measures, engine)
@@ -316,7 +321,7 @@ async def serve(settings: Settings) -> int:
             encryption=stores.administration(reencryption),
         )
         gateway = Gateway(
-            runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
+            runtime, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
         server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
         await directory.open()
@@ -331,7 +336,7 @@ async def serve(settings: Settings) -> int:
             tune_process()
             print(f"Sessile is ready: {server.url}/", flush=True)
             await stop.wait()
-            log.info("stopping")
+            log.info("stopping", answers_s=settings.drain_s, hint=AT_ONCE)
             sweeps.cancel()
             await runtime.quiesce(settings.drain_s)
             await stop_doors(server, grpc)
@@ -370,14 +375,6 @@ def lock_client(settings: Settings) -> Any:
 # -- a cluster -----------------------------------------------------------------------------------------------------
 
 
-def stop_signal() -> asyncio.Event:
-    """Set by SIGTERM and Ctrl-C."""
-    stop = asyncio.Event()
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
-    return stop
-
-
 async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
@@ -387,15 +384,18 @@ async def replica_role(settings: Settings) -> int:
     store, keys = stores.store, stores.keys
     engine = make_engine(settings, keys)
     name = settings.name or f"replica-{new_id()[:8]}"
-    measures = Metrics()
     async with contextlib.AsyncExitStack() as stack:
+        measures = await stack.enter_async_context(open_metrics(settings, role="replica", name=name))
         filters = await stack.enter_async_context(open_filters(settings, measures))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         directory = directory_of(settings)
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(stores, engine))
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        # Whether gateways demand keys is not known here. Where they do, what they reserved is settled here, file or no.
+        limited = await stack.enter_async_context(
+            open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
+        )
         await audit_policies(filters, store.audit, now_ms)
 
         async def listen(host: PeerEndpoint) -> str:
@@ -404,9 +404,10 @@ async def replica_role(settings: Settings) -> int:
             stack.push_async_callback(server.stop, 0)
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
+        replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
-        await stack.enter_async_context(open_telemetry(settings, measures, role="replica", name=name))
+        await stack.enter_async_context(open_telemetry(settings, measures, role="replica"))
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -422,7 +423,7 @@ async def replica_role(settings: Settings) -> int:
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),
                 clock=CLOCK,
-                limits=ReplicaLimits(runtime=limits(settings, limited, engine, measures)),
+                limits=replica_limits,
                 accounting=Accounting(measures, prices.book, settlement_listener(limited)),
                 retention=retention.now,
             )
@@ -441,7 +442,7 @@ async def replica_role(settings: Settings) -> int:
         tune_process()
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
-        log.info("draining", replica=name)
+        log.info("draining", replica=name, answers_s=replica_limits.drain.drain_s, hint=AT_ONCE)
         await replica.drain()
     return 0
 
@@ -452,6 +453,7 @@ async def gateway_role(settings: Settings) -> int:
     security, tls = peer_security(settings), tls_of(settings)
     name = settings.name or f"gateway-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
+        measures = await stack.enter_async_context(open_metrics(settings, role="gateway", name=name))
         stores = make_stores(settings, folder=None, now_ms=now_ms)
         store = await stack.enter_async_context(stores.opened())
         directory = directory_of(settings)
@@ -470,9 +472,10 @@ async def gateway_role(settings: Settings) -> int:
         models = ModelCatalog(
             lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
-        measures = Metrics()
-        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway", name=name))
+        limited = await stack.enter_async_context(
+            open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
+        )
+        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
@@ -491,7 +494,9 @@ async def gateway_role(settings: Settings) -> int:
             encryption=stores.administration(stores.reencryption()),
         )
         await stack.enter_async_context(background_tasks(*stores.background(None)))
-        gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
+        gateway = Gateway(
+            router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
+        )
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(
             background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
@@ -564,8 +569,7 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
     else:
-        if not isinstance(command, keys.CreateKey):  # the first key makes the journal
-            check_journal_exists(settings)
+        check_journal_exists(settings, made=isinstance(command, keys.CreateKey))  # the first key makes it
         async with connect_store(settings, now_ms) as store:
             cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
             result = await keys.run_on_journal(cache, command, now_ms())
@@ -593,13 +597,13 @@ async def open_limits(
         return
     limits = limits_file(file, default)
     async with contextlib.AsyncExitStack() as stack:
-        limiter: Limiter = MemoryLimiter(monotonic_ms)
+        limiter: Limiter = MemoryLimiter(lambda: time.monotonic() * 1000)
         if directory:
             from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
 
             shared = ValkeyLimiter(directory)
             stack.push_async_callback(shared.close)
-            limiter = FallbackLimiter(shared, limits.now, monotonic_ms)
+            limiter = FallbackLimiter(shared, limits.now, lambda: time.monotonic() * 1000)
         settler = Settler(limiter, limits.now, time.monotonic)
         quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
         async with background_tasks(limits.run(), settler.run()):
@@ -630,10 +634,6 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
     return admission
 
 
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000
-
-
 @contextlib.asynccontextmanager
 async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
     """What the gateways of a cluster share in the directory's Valkey, so that it does not matter which one a client
@@ -648,11 +648,24 @@ async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, Hist
 
 
 @contextlib.asynccontextmanager
-async def open_telemetry(
-    settings: Settings, measures: Metrics, *, role: str, name: str
-) -> AsyncIterator[MetricsExposition]:
-    """The process's metrics, on a port of their own where one is set, its traces to a collector where one is set, and
-    the watchdog of its loop, for as long as the block runs. Raises BadInput, Unavailable."""
+async def open_metrics(settings: Settings, *, role: str, name: str) -> AsyncIterator[Metrics]:
+    """The process's metrics, and its traces to a collector where one is set. Raises BadInput."""
+    if not settings.otlp:
+        yield Metrics()
+        return
+    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
+
+    tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
+    try:
+        yield Metrics(tracer)
+    finally:
+        await asyncio.to_thread(tracer.close)
+
+
+@contextlib.asynccontextmanager
+async def open_telemetry(settings: Settings, measures: Metrics, *, role: str) -> AsyncIterator[MetricsExposition]:
+    """The metrics on a port of their own where one is set, and the watchdog of the process's loop, for as long as the
+    block runs. Raises BadInput, Unavailable."""
     exposition = MetricsExposition(measures, version=VERSION, role=role)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
@@ -661,12 +674,6 @@ async def open_telemetry(
             await server.start()
             stack.push_async_callback(server.stop)
             print(f"{READY_METRICS}{server.url}/metrics", flush=True)
-        if settings.otlp:
-            from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
-
-            measures.tracer = tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
-            stack.push_async_callback(asyncio.to_thread, tracer.close)
-            stack.callback(setattr, measures, "tracer", None)
         yield exposition
 
 

@@ -205,7 +205,7 @@ def encode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answe
 def decode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answer: bytes) -> tuple[bytes, bytes]:
     """(digest, answer) as they were given to `encode_command`."""
     if not answer or answer[0] != _SEALED_BYTE:
-        return digest, answer
+        return digest, codec.decode(key, row, "", answer)
     try:
         return _decode_command(codec.decode(key, row, *_decode_sealed(answer)))
     except msgspec.DecodeError as exc:

@@ -93,12 +93,14 @@ class OpenableStores:
     sql: SqlDatabase | None
     """The store's database; None in memory."""
     now_ms: Callable[[], UnixMs]
+    refuses_plain: bool = False
+    """Whether rows in the clear are refused once all are encrypted: no process on this journal writes them any more."""
 
     def reencryption(self, metrics: Metrics | None = None) -> Reencryption | None:
         """What encrypts older rows again; None where rows are plain."""
         if self.codec is None or self.sql is None:
             return None
-        return Reencryption(self.sql, self.codec, now_ms=self.now_ms, metrics=metrics)
+        return Reencryption(self.sql, self.codec, now_ms=self.now_ms, metrics=metrics, seals=self.refuses_plain)
 
     def administration(self, sweep: Reencryption | None) -> EncryptionAdministration | None:
         """What operators do about the keys."""
@@ -144,6 +146,8 @@ class OpenableStores:
                         " --key-service) as the processes that wrote it have it.",
                         param="master_key",
                     )
+                if self.codec is not None and not self.codec.writes:
+                    await self.codec.keys.accept_plain()
             yield self.store
 
 
@@ -197,7 +201,16 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
     store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec)
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
-    return OpenableStores(store=store, keys=keys, codec=codec, database=database, sql=sql, now_ms=now_ms)
+    return OpenableStores(
+        store=store,
+        keys=keys,
+        codec=codec,
+        database=database,
+        sql=sql,
+        now_ms=now_ms,
+        refuses_plain=mode == "on"
+        or url == "sqlite",  # a folder has one process; others may still write rows in the clear
+    )
 
 
 def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:

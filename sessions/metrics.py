@@ -136,9 +136,10 @@ Family = Counter | Histograms | Gauge
 class Metrics:
     """The families of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        """`tracer` None: nothing is traced."""
         self.families: dict[str, Family] = {}
-        self.tracer: Tracer | None = None  # set where traces are wanted
+        self.tracer = tracer
         self.num_decoding = 0  # answers that have begun and not ended
         # (TTFT, TPOT) in seconds that answers of a priority are to meet; replaced where a limits file names targets.
         self.targets_s: Callable[[int], tuple[float, float]] = lambda priority: (TTFT_TARGET_S, TPOT_TARGET_S)

@@ -27,7 +27,7 @@ from persistence.postgres.store import PostgresStore
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from tests.support.stores.journals import NOW, PostgresBed, SqliteBed, a_codec, postgres
-from tests.support.stores.planted import files_under, numbers_found, sentences
+from tests.support.stores.planted import files_under, planted_numbers, sentences
 from tests.support.stores.planted_logs import plant, read_back
 from tests.support.stores.rotation import RotationRun
 
@@ -84,7 +84,7 @@ async def words(arguments: argparse.Namespace) -> bool:
             store = await beds[1].open()
             bed = beds[1]
             content = await bed.tables() if isinstance(bed, PostgresBed) else files_under([bed.folder])
-            found[kind] = len(numbers_found(content)) + len(missing)
+            found[kind] = len(planted_numbers(content)) + len(missing)
             await store.close()
     report("journal at rest: words", {"sentences": len(texts), "found or unreadable": found})
     return not any(found.values())

@@ -27,9 +27,9 @@ from inference.moderation.worker_frames import (
     LoadRequest,
     Request,
     WorkerReply,
-    encode_frame,
     read_request,
 )
+from inference.worker_process import encode_frame
 
 VERSIONS_MAX = 64
 

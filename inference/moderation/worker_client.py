@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -24,13 +22,12 @@ from inference.moderation.worker_frames import (
     LoadRequest,
     Request,
     WorkerReply,
-    encode_frame,
     read_reply,
 )
+from inference.worker_process import encode_frame, end_worker, start_worker
 
 log = structlog.get_logger(__name__)
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 WAITING_MAX: Final = 4_096
 BATCH_TEXTS: Final = 64
 BATCH_CHARACTERS: Final = 262_144
@@ -182,15 +179,7 @@ class ModerationWorkerClient:
             return await read_reply(process.stdout)
 
     async def _spawn(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "inference.moderation.worker",
-            cwd=ROOT,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=1 << 20,
-        )
+        self._process = await start_worker("inference.moderation.worker")
 
     async def _restart(self) -> None:
         """Starts a new worker, with all that the old one had loaded."""
@@ -211,10 +200,7 @@ class ModerationWorkerClient:
 
     async def _end(self) -> None:
         process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        await end_worker(process)
 
     @staticmethod
     def _fail(items: Sequence[_PendingItem] | deque[_PendingItem], why: str) -> None:

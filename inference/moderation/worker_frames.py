@@ -1,4 +1,4 @@
-"""Frames between the server and its moderation worker: msgpack behind its length, over pipes.
+"""What the server and its moderation worker send each other, as frames of `worker_process`.
 
 A worker answers every request once, in order; `error` in place of a result says why there is none. Only these two
 ends ever use it, both of one version.
@@ -10,6 +10,8 @@ import asyncio
 from typing import Any, BinaryIO, Final
 
 import msgspec
+
+from inference.worker_process import read_frame, receive_frame
 
 FRAME_BYTES_MAX: Final = 64 << 20
 
@@ -49,29 +51,13 @@ class WorkerReply(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_requests = msgspec.msgpack.Decoder(Request)
+_requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(WorkerReply)
 
 
-def encode_frame(message: Request | WorkerReply) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(4, "little") + body
+def read_request(stream: BinaryIO) -> Request | None:
+    return read_frame(stream, _requests)
 
 
 async def read_reply(stream: asyncio.StreamReader) -> WorkerReply:
-    """Raises IncompleteReadError when the worker is gone."""
-    size = int.from_bytes(await stream.readexactly(4), "little")
-    if size > FRAME_BYTES_MAX:
-        raise ValueError(f"a frame of {size} bytes")
-    return _replies.decode(await stream.readexactly(size))
-
-
-def read_request(stream: BinaryIO) -> Request | None:
-    """None when the server is gone."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    body = stream.read(int.from_bytes(head, "little"))
-    request: Request = _requests.decode(body)
-    return request
+    return await receive_frame(stream, _replies, FRAME_BYTES_MAX)

@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 import structlog
 
-from inference.schemas.frames import SchemaReply, SchemaRequest, encode_frame, read_reply
+from inference.schemas.frames import SchemaReply, SchemaRequest, read_reply
+from inference.worker_process import encode_frame, end_worker, start_worker
 from sessions.metrics import Metrics
 from sessions.model.errors import Overloaded, Unavailable
 from sessions.model.json_schema import SchemaFault
@@ -31,7 +30,6 @@ from sessions.schemas import KnownSchemas, encode_schema, schema_digest
 
 log = structlog.get_logger(__name__)
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 WORKERS: Final = 2
 WAITING_MAX: Final = 256
 CPU_MS: Final = 200
@@ -189,24 +187,13 @@ class _Worker:
 
     async def end(self) -> None:
         process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            await process.wait()
+        await end_worker(process)
 
     async def _start(self) -> asyncio.subprocess.Process:
         try:
             async with asyncio.timeout(START_S):
-                self._process = process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "inference.schemas.worker",
-                    str(self._cpu_ms),
-                    str(MEMORY_MIB),
-                    cwd=ROOT,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
+                self._process = process = await start_worker(
+                    "inference.schemas.worker", str(self._cpu_ms), str(MEMORY_MIB)
                 )
                 assert process.stdout is not None
                 await read_reply(process.stdout)  # ready

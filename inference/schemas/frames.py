@@ -1,4 +1,4 @@
-"""Frames between the server and its schema workers: msgpack behind its length, over pipes."""
+"""What the server and its schema workers send each other, as frames of `worker_process`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from inference.worker_process import read_frame, receive_frame
 from sessions.model.json_schema import SchemaFault
 from sessions.model.schema_bounds import SchemaSize
 
@@ -28,29 +29,13 @@ class SchemaReply(msgspec.Struct, frozen=True, array_like=True):
     problem: str | None = None
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _requests = msgspec.msgpack.Decoder(SchemaRequest)
 _replies = msgspec.msgpack.Decoder(SchemaReply)
 
 
-def encode_frame(message: SchemaRequest | SchemaReply) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(4, "little") + body
-
-
 def read_request(stream: BinaryIO) -> SchemaRequest | None:
-    """The next request; None: the server has gone."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    body = stream.read(int.from_bytes(head, "little"))
-    return _requests.decode(body)
+    return read_frame(stream, _requests)
 
 
 async def read_reply(stream: asyncio.StreamReader) -> SchemaReply:
-    """Raises EOFError when the worker has ended, ValueError for what is no reply."""
-    head = await stream.readexactly(4)
-    size = int.from_bytes(head, "little")
-    if size > FRAME_BYTES_MAX:
-        raise ValueError(f"a frame of {size} bytes")
-    return _replies.decode(await stream.readexactly(size))
+    return await receive_frame(stream, _replies, FRAME_BYTES_MAX)

@@ -19,7 +19,8 @@ from typing import Final
 import jsonschema_rs
 import msgspec
 
-from inference.schemas.frames import SchemaReply, SchemaRequest, encode_frame, read_request
+from inference.schemas.frames import SchemaReply, SchemaRequest, read_request
+from inference.worker_process import encode_frame
 from sessions.model.json_schema import SchemaFault, judge_schema, value_problem
 from sessions.model.schema_bounds import SchemaSize
 

@@ -4,7 +4,8 @@
 
 The cipher's key is made from the tenant's key and the session (tenant and id), and the row goes with the body as
 associated data: bytes that are put into another row, session or tenant do not open. A body may be stored under any key
-of its tenant; the id beside it names it, and "" means that it is plain, from the time before.
+of its tenant; the id beside it names it, and "" means that it is plain, from the time before. Once all of a tenant's
+rows are encrypted, a plain one is none of ours and does not open either.
 
 A nonce is 7 random bytes of the cipher object and a count of 5: it never comes twice from one object, and a session
 has few objects. A session's cipher is kept in memory, so that an event costs one call into OpenSSL.
@@ -67,6 +68,7 @@ class SealingCodec:
 
     def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes:
         if not key_id:
+            self._check_plain(key.tenant)
             return stored
         cipher = self._ciphers.get((key, key_id)) or self._new_cipher(key, key_id)
         if stored[:1] != _VERSION_BYTE:
@@ -79,6 +81,14 @@ class SealingCodec:
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
         await self.keys.load(tenant, key_id)
+
+    def _check_plain(self, tenant: TenantId) -> None:
+        """Raises Internal where a plain row of the tenant is none that this server wrote."""
+        ring = self.keys.ring(tenant)
+        if self.writes and (ring is None or ring.writes is None):
+            raise KeyNotLoaded(tenant, "")
+        if self.writes and ring is not None and ring.refuses_plain:
+            raise unreadable("body, in the clear where all of its tenant are encrypted,")
 
     def _new_sealer(self, key: SessionKey) -> _Sealer:
         ring = self.keys.ring(key.tenant)

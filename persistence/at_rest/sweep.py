@@ -5,7 +5,9 @@ that it came to (`reencryptions`), so it may be stopped at any moment and goes o
 it is still what was read; one that a writer changed meanwhile is under the new key anyway. Old rows stay readable
 before, during and after. Several replicas may sweep at once: they lose work to each other, nothing else.
 
-A tenant is swept again when another key writes. A key is swept for after `SETTLE_S`, when every process uses it.
+A sweep that `seals` ends with the tenant's keys refusing plain rows: only for where no process writes those any more,
+since it might write them behind the sweep's place. A tenant is swept again when another key writes, or when its keys
+accept plain rows again. A key is swept for after `SETTLE_S`, when every process uses it.
 """
 
 from __future__ import annotations
@@ -180,12 +182,14 @@ class Reencryption:
         now_ms: Callable[[], UnixMs],
         metrics: Metrics | None = None,
         settle_s: float = SETTLE_S,
+        seals: bool = False,
     ) -> None:
         metrics = metrics or Metrics()
         self._database = database
         self._codec = codec
         self._now_ms = now_ms
         self._settle_ms = settle_s * 1000
+        self._seals = seals
         self._done: dict[TenantId, str] = {}  # the key that all of a tenant's rows are under
         self._pending = 0
         self._rows = metrics.counter("journal_reencrypted_rows", "Rows of the journal that were encrypted again.")
@@ -238,7 +242,7 @@ class Reencryption:
         if self._now_ms() - key.created_at < self._settle_ms:
             return None
         place = await self._place(tenant)
-        if place is None or place.key_id != key.id:
+        if place is None or place.key_id != key.id or (place.done_at is not None and not self._is_sealed(tenant)):
             place = SweepPlace(tenant, key.id, plain=0 if place is None else place.plain)
         if place.table == len(TABLES):
             self._done[tenant] = key.id
@@ -251,6 +255,8 @@ class Reencryption:
                 after = msgspec.structs.replace(after, done_at=self._now_ms())
                 log.info("reencryption_finished", tenant=tenant, key=key.id, rows=place.changed)
             await self._keep(after)
+            if self._seals and after.done_at is not None:
+                await self._codec.keys.refuse_plain(tenant)
             return False
         width = len(table.keys)
         updates: list[Query] = []
@@ -333,12 +339,19 @@ class Reencryption:
 
     async def _is_done(self, tenant: TenantId) -> bool:
         key = await self._codec.keys.writing(tenant)
+        if not self._is_sealed(tenant):
+            return False
         if self._done.get(tenant) == key.id:
             return True
         place = await self._place(tenant)
         if place is not None and place.key_id == key.id and place.done_at is not None:
             self._done[tenant] = key.id
         return self._done.get(tenant) == key.id
+
+    def _is_sealed(self, tenant: TenantId) -> bool:
+        """Whether the tenant's keys, which are in memory, refuse plain rows, if they are to."""
+        ring = self._codec.keys.ring(tenant)
+        return not self._seals or (ring is not None and ring.refuses_plain)
 
     async def _place(self, tenant: TenantId) -> SweepPlace | None:
         for row in await self._database.rows(_PLACE, (tenant,)):

@@ -7,6 +7,9 @@ encrypted under them cannot be read any more, wherever a copy of it lies.
 Several processes share the table. One that finds a key id it does not know reads the tenant's rows again; `refresh`
 does so for every tenant in memory, so that a key that another process made writes here within `REFRESH_S`, and one that
 it destroyed is forgotten.
+
+Once all rows of a tenant are encrypted, its keys are wrapped for a journal that `refuses_plain` rows, so that who
+writes into its database cannot put words there in the clear. Nobody without what wraps can take that back.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ class TenantKey(msgspec.Struct, frozen=True):
     id: str
     secret: bytes
     created_at: UnixMs
+    refuses_plain: bool = False
 
     def __repr__(self) -> str:
         return f"TenantKey({self.id!r})"
@@ -71,6 +75,11 @@ class KeyRing(msgspec.Struct, frozen=True):
     locked: int = 0
     """How many could not be unwrapped."""
 
+    @property
+    def refuses_plain(self) -> bool:
+        """Whether a row in the clear is none that this server wrote."""
+        return any(key.refuses_plain for key in self.by_id.values())
+
 
 class TenantKeys:
     """Good while its key database is open. Every coroutine raises Unavailable."""
@@ -80,6 +89,7 @@ class TenantKeys:
         self._wrapper = wrapper
         self._now_ms = now_ms
         self._rings: dict[TenantId, KeyRing] = {}
+        self._wrapped: dict[TenantId, dict[str, bytes]] = {}  # as the rings were read
         self._reading: dict[TenantId, asyncio.Lock] = {}
         self._changing = asyncio.Lock()  # a key that is made meanwhile is wrapped anew too
         self._listeners: list[Callable[[TenantId], None]] = []
@@ -114,10 +124,11 @@ class TenantKeys:
     async def rotate(self, tenant: TenantId) -> TenantKey:
         """Makes a new key that writes from now on. Where another process has just made one, that is it."""
         async with self._changing:
+            refuses_plain = (await self._read(tenant)).refuses_plain
             last = await self._database.rows(_OF_TENANT, tenant)
             seq = last[-1][0] + 1 if last else 1
             key_id, secret, now = os.urandom(ID_BYTES).hex(), os.urandom(KEY_BYTES), self._now_ms()
-            wrapped = await self._wrapper.wrap(secret, _about(tenant, key_id))
+            wrapped = await self._wrapper.wrap(secret, _about(tenant, key_id, refuses_plain))
             made = await self._database.rows(_INSERT, tenant, seq, key_id, wrapped.wrapper, wrapped.data, now)
         ring = await self._read(tenant)
         if ring.writes is None:
@@ -139,7 +150,9 @@ class TenantKeys:
             for seq, key_id, wrapper, wrapped, _, destroyed_at in await self._database.rows(_OF_TENANT, tenant):
                 if wrapper == current or destroyed_at is not None:
                     continue
-                again = await self._wrapper.rewrap(WrappedSecret(wrapper, bytes(wrapped)), _about(tenant, key_id))
+                last = WrappedSecret(wrapper, bytes(wrapped))
+                again = await self._wrapper.rewrap(last, _about(tenant, key_id, True))
+                again = again or await self._wrapper.rewrap(last, _about(tenant, key_id, False))
                 if again is None:
                     failed += 1
                     log.error("tenant_key_unwrap_failed", tenant=tenant, key=key_id, wrapper=wrapper)
@@ -147,6 +160,27 @@ class TenantKeys:
                     await self._database.rows(_REWRAPPED, tenant, seq, *again)
                     done += 1
         return done, failed
+
+    async def refuse_plain(self, tenant: TenantId) -> None:
+        """From now on a row of the tenant in the clear is refused: all that it has are encrypted."""
+        if await self._wrap_for(tenant, True):
+            log.info("plain_rows_refused", tenant=tenant)
+
+    async def accept_plain(self) -> None:
+        """Takes that back for every tenant: rows in the clear are to be written again."""
+        for tenant in await self.tenants():
+            if await self._wrap_for(tenant, False):
+                log.warning("plain_rows_accepted", tenant=tenant)
+
+    async def _wrap_for(self, tenant: TenantId, refuses_plain: bool) -> int:
+        """How many keys were wrapped for something else."""
+        async with self._changing:
+            keys = [key for key in (await self._read(tenant)).by_id.values() if key.refuses_plain != refuses_plain]
+            for key in keys:
+                wrapped = await self._wrapper.wrap(key.secret, _about(tenant, key.id, refuses_plain))
+                await self._database.rows(_REWRAPPED, tenant, key.seq, *wrapped)
+        await self._read(tenant)
+        return len(keys)
 
     async def destroy(self, tenant: TenantId) -> int:
         """Destroys every key of a tenant; how many. What they encrypted is lost, in every copy."""
@@ -172,8 +206,7 @@ class TenantKeys:
     async def readable(self) -> bool:
         """Whether a key of every wrapper that stands in the table can be unwrapped here."""
         for tenant, key_id, wrapper, wrapped in await self._database.rows(_ONE_OF_EACH):
-            about = _about(tenant, key_id)
-            if await self._wrapper.unwrap(WrappedSecret(wrapper, bytes(wrapped)), about) is None:
+            if await self._unwrap(tenant, key_id, WrappedSecret(wrapper, bytes(wrapped))) is None:
                 return False
         return True
 
@@ -193,7 +226,8 @@ class TenantKeys:
 
     async def _read(self, tenant: TenantId) -> KeyRing:
         async with self._reading.setdefault(tenant, asyncio.Lock()):
-            last = self._rings.get(tenant)
+            last, last_wrapped = self._rings.get(tenant), self._wrapped.get(tenant, {})
+            wrapped_by_id: dict[str, bytes] = {}
             by_id: dict[str, TenantKey] = {}
             writes: TenantKey | None = None
             locked = 0
@@ -203,15 +237,16 @@ class TenantKeys:
                 if destroyed_at is not None:
                     continue
                 key = last.by_id.get(key_id) if last is not None else None
-                if key is None:
-                    about = _about(tenant, key_id)
-                    secret = await self._wrapper.unwrap(WrappedSecret(wrapper, bytes(wrapped)), about)
-                    if secret is None:
+                if key is None or last_wrapped[key_id] != wrapped:
+                    unwrapped = await self._unwrap(tenant, key_id, WrappedSecret(wrapper, bytes(wrapped)))
+                    if unwrapped is None:
                         log.error("tenant_key_unwrap_failed", tenant=tenant, key=key_id, wrapper=wrapper)
                         locked += 1
                         continue
-                    key = TenantKey(seq, key_id, secret, created_at)
+                    key = TenantKey(seq, key_id, unwrapped[0], created_at, unwrapped[1])
                 by_id[key_id] = writes = key
+                wrapped_by_id[key_id] = bytes(wrapped)
+            self._wrapped[tenant] = wrapped_by_id
             ring = KeyRing(by_id, writes, locked)
             self._rings[tenant] = ring
             if ring != last:
@@ -219,11 +254,19 @@ class TenantKeys:
                     changed(tenant)
             return ring
 
+    async def _unwrap(self, tenant: TenantId, key_id: str, wrapped: WrappedSecret) -> tuple[bytes, bool] | None:
+        """The secret, and whether it refuses plain rows."""
+        for refuses_plain in (True, False):
+            secret = await self._wrapper.unwrap(wrapped, _about(tenant, key_id, refuses_plain))
+            if secret is not None:
+                return secret, refuses_plain
+        return None
+
 
 async def any_tenant_key(database: KeyDatabase) -> bool:
     """Whether anything was ever encrypted under a tenant's key."""
     return bool(await database.rows(_ANY))
 
 
-def _about(tenant: TenantId, key_id: str) -> bytes:
-    return msgspec.msgpack.encode(("journal", tenant, key_id))
+def _about(tenant: TenantId, key_id: str, refuses_plain: bool) -> bytes:
+    return msgspec.msgpack.encode(("sealed journal" if refuses_plain else "journal", tenant, key_id))

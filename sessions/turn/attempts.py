@@ -8,15 +8,17 @@ reported: whatever the engine raises is raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Literal
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from sessions.limits import Share
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
+from sessions.model.errors import Overloaded, Unavailable
 from sessions.model.generation import Finish, GenerationRequest, continuation_seed
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
@@ -28,6 +30,9 @@ from sessions.turn.run_timing import RunTiming
 from sessions.turn.tool_call_parser import ParsedCall, ToolCallParser, constrained_output, forced_tools, invalid_call
 
 ATTEMPTS_MAX = 16
+CHECK_WAIT_S: Final = 30.0
+CHECK_PAUSE_MS: Final = 1_000
+T = TypeVar("T")
 EndReason = Literal["stop", "max_output_tokens", "content_filter"]
 
 
@@ -105,7 +110,8 @@ class Attempts:
         parser: ToolCallParser | None = None
         sampling, tools = self._run.open_.sampling, self._ledger.tools
         if tools or sampling.text is not None:  # it may have been stored before there were bounds
-            await check_schemas(self._schemas, tools if sampling.tool_choice != "none" else (), sampling.text)
+            checked = tools if sampling.tool_choice != "none" else ()
+            await self._wait_for_check(lambda: check_schemas(self._schemas, checked, sampling.text))
         for attempt in range(ATTEMPTS_MAX):
             if left <= 0:
                 return await self._end(parser, "max_output_tokens")
@@ -231,10 +237,25 @@ class Attempts:
     async def _check(self, calls: Sequence[ParsedCall]) -> None:
         """Raises Internal `tool_call_invalid` where arguments do not fit their tool's schema."""
         for call in calls:
-            if call.tool.parameters is not None:
-                wrong = await self._schemas.value_problem(call.tool.parameters, call.arguments)
+            schema, arguments = call.tool.parameters, call.arguments
+            if schema is not None:
+                wrong = await self._wait_for_check(partial(self._schemas.value_problem, schema, arguments))
                 if wrong is not None:
                     raise invalid_call(call.tool.name, wrong)
+
+    async def _wait_for_check(self, check: Callable[[], Awaitable[T]]) -> T:
+        """Returns what `check` does. Where too many schemas wait, or their worker was killed, it is called again for
+        `CHECK_WAIT_S`: the turn is accepted, and an answer that is computed would be lost. Then raises what it raises.
+        """
+        until = self._now() + CHECK_WAIT_S
+        while True:
+            try:
+                return await check()
+            except (Overloaded, Unavailable) as error:
+                pause_s = (error.retry_after_ms or CHECK_PAUSE_MS) / 1000
+                if error.code == "draining" or self._now() + pause_s > until:
+                    raise
+            await asyncio.sleep(pause_s)
 
     async def _end(self, parser: ToolCallParser | None, reason: EndReason, refusal: str = "") -> AttemptsEnd:
         if parser is not None:

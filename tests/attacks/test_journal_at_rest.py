@@ -23,9 +23,9 @@ from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Internal
 from tests.support.doors.server_process import ServerProcess
 from tests.support.stores.journals import ACME, NOW, PostgresBed, SqliteBed, a_log, key, postgres
-from tests.support.stores.planted import files_under, numbers_found, sentences
+from tests.support.stores.planted import files_under, planted_numbers, sentences
 from tests.support.stores.planted_logs import plant, read_back
-from tests.support.stores.rotation import RotationRun, RotationSettings
+from tests.support.stores.rotation import RotationRun, rotation_settings
 
 
 async def test_a_server_leaves_no_words_on_its_disk(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ async def test_a_server_leaves_no_words_on_its_disk(tmp_path: Path) -> None:
                 assert answer.status_code == 200, answer.text
             assert (await http.delete(f"/v1/conversations/{created.json()['id']}")).status_code == 200
         folder = [tmp_path / "data"]
-        assert numbers_found(files_under(folder)) == set()
+        assert planted_numbers(files_under(folder)) == set()
         server.kill()
-        assert numbers_found(files_under(folder)) == set()
+        assert planted_numbers(files_under(folder)) == set()
         server.start()
         assert server.stop() == 0
-        assert numbers_found(files_under(folder)) == set()
+        assert planted_numbers(files_under(folder)) == set()
 
 
 async def test_the_search_finds_what_is_in_the_clear(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_the_search_finds_what_is_in_the_clear(tmp_path: Path) -> None:
     store = await SqliteBed(tmp_path).open()
     await plant(store, texts)
     await store.close()
-    assert numbers_found(files_under([tmp_path])) == set(range(12))
+    assert planted_numbers(files_under([tmp_path])) == set(range(12))
 
 
 async def test_everything_that_is_written_is_sealed_and_a_plain_journal_becomes_so(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ async def test_everything_that_is_written_is_sealed_and_a_plain_journal_becomes_
     assert await read_back(store) == set(texts)
     await store.close()
     store = await SqliteBed(tmp_path, sealed=True).open()
-    assert numbers_found(files_under([tmp_path])) == set()
+    assert planted_numbers(files_under([tmp_path])) == set()
     assert await read_back(store) == set(texts)
     await store.close()
-    assert numbers_found(files_under([tmp_path])) == set()
+    assert planted_numbers(files_under([tmp_path])) == set()
 
 
 @pytest.mark.cluster
@@ -97,7 +97,7 @@ async def test_postgres_tables_hold_no_words(tmp_path: Path) -> None:
     store = await bed.open()
     await plant(store, texts[:12])
     await store.close()
-    assert numbers_found(await bed.tables()) == set(range(12))
+    assert planted_numbers(await bed.tables()) == set(range(12))
     bed = PostgresBed(postgres(), tmp_path, sealed=True, schema=bed.schema)
     store = await bed.open()
     await plant(store, texts[12:], first=12)
@@ -105,7 +105,7 @@ async def test_postgres_tables_hold_no_words(tmp_path: Path) -> None:
     assert await Reencryption(store.database, store.database.codec, now_ms=lambda: NOW, settle_s=0).sweep()
     assert await read_back(store) == set(texts)
     await store.close()
-    assert numbers_found(await bed.tables()) == set()
+    assert planted_numbers(await bed.tables()) == set()
 
 
 async def test_rows_that_were_exchanged_open_nowhere(tmp_path: Path) -> None:
@@ -127,6 +127,37 @@ async def test_rows_that_were_exchanged_open_nowhere(tmp_path: Path) -> None:
         await store.close()
 
 
+@pytest.mark.parametrize("table", ["events", "heads", "snapshots", "commands", "reviews"])
+async def test_rows_in_the_clear_open_nowhere_once_all_are_encrypted(tmp_path: Path, table: str) -> None:
+    """Who writes into the database has no key, and so no word that anybody gets to read."""
+    texts = sentences(6)
+    store = await SqliteBed(tmp_path).open()
+    await plant(store, texts)
+    await store.close()
+    columns = "key_id, body" if table in ("events", "snapshots") else "key_id, about"
+    columns = {"commands": "digest, answer", "reviews": "kept, note, remark"}.get(table, columns)
+    with closing(sqlite3.connect(tmp_path / "data" / "journal.db")) as database:
+        (plain,) = database.execute(f"SELECT {columns} FROM {table} WHERE tenant = 'acme'").fetchall()
+
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    assert isinstance(store, SqliteStore) and isinstance(store.database.codec, SealingCodec)
+    assert await read_back(store) == set(texts)  # from the time before: read until the sweep has ended
+    sweep = Reencryption(store.database, store.database.codec, now_ms=lambda: NOW, settle_s=0, seals=True)
+    assert await sweep.sweep()
+    assert await read_back(store) == set(texts)
+    await store.close()
+
+    with closing(sqlite3.connect(tmp_path / "data" / "journal.db")) as database:
+        assigned = ", ".join(f"{name} = ?" for name in columns.split(", "))
+        database.execute(f"UPDATE {table} SET {assigned} WHERE tenant = 'acme'", plain)
+        database.commit()
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    with pytest.raises(Internal) as refused:
+        await read_back(store)
+    assert refused.value.code == "body_unreadable"
+    await store.close()
+
+
 async def test_a_destroyed_key_makes_backups_unreadable_too(tmp_path: Path) -> None:
     bed = SqliteBed(tmp_path, sealed=True)
     store = await bed.open()
@@ -145,7 +176,7 @@ async def test_a_destroyed_key_makes_backups_unreadable_too(tmp_path: Path) -> N
 
 
 async def test_a_server_without_the_key_does_not_start_on_an_encrypted_journal(tmp_path: Path) -> None:
-    run = RotationSettings(str(tmp_path))
+    run = rotation_settings(str(tmp_path))
     async with make_stores(run, folder=tmp_path, now_ms=lambda: NOW).opened() as store:
         await a_log(store.journal, "s", 2)
     (tmp_path / "master.key").unlink()

@@ -19,10 +19,21 @@ from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.audit import Audited
 from sessions.model.commands import SessionCreate
 from sessions.model.errors import Unavailable
-from sessions.model.types import ALL_SCOPES, SCOPES, CommandId, Principal, SessionId, TenantId, derived_session_id
+from sessions.model.journal_types import Due
+from sessions.model.types import (
+    ALL_SCOPES,
+    SCOPES,
+    CommandId,
+    Principal,
+    SessionId,
+    TenantId,
+    UnixMs,
+    derived_session_id,
+)
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world
 from tests.support.doors.assembly import assembled, wall_ms
+from tests.support.stores.journals import NOW, a_log, key, patch
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.cli.settings import BadSetting, read_keys
@@ -143,6 +154,31 @@ async def test_an_operator_opens_a_new_tenant_with_its_first_key_and_no_second()
     assert (first.status_code, second.status_code) == (201, 403)
 
 
+@pytest.mark.parametrize("state", ["unlisted", "deleted", "purged"])
+async def test_a_tenant_whose_conversations_are_not_listed_is_none_without_any(state: str) -> None:
+    """A first key opened such a tenant to every operator."""
+    made: list[ApiKeyCache] = []
+
+    def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
+        clock = asyncio.get_running_loop().time
+        made.append(ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock))
+        return Authenticator({}, clock=clock, now_ms=wall_ms, ring=made[0]), made[0]
+
+    async with assembled(admit=admit) as assembly, httpx.AsyncClient(base_url=assembly.server.url) as http:
+        journal, tenant = assembly.gateway.store.journal, "lives"
+        changed = patch(listed=False) if state == "unlisted" else patch(deleted_at=NOW)
+        await a_log(journal, "s", 2, tenant=tenant, head=changed)
+        assert await journal.list_heads(TenantId(tenant), user=None, limit=1, after=None) == []
+        if state == "purged":
+            due = Due(deleted_before=UnixMs(NOW + 1))
+            purged = await journal.purge([key("s", tenant)], due, commands_before=UnixMs(0), at=NOW)
+            assert purged == [key("s", tenant)]
+        await made[0].refresh()
+        _, operator = await made[0].create(ApiKeyRequest(tenant="host", role="operator"))
+        answer = await http.post("/v1/keys", headers=bearer(operator), json={"tenant": tenant, "role": "service"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+
+
 async def test_break_glass_is_given_by_who_has_it(world: World) -> None:
     body = {"role": "operator", "scopes": list(ALL_SCOPES)}
     refused = await world.http.post(
@@ -178,7 +214,7 @@ def idempotent_session(principal: Principal, route: str, key: str) -> str:
     return derived_session_id(principal, CommandId(f"idem_{digest[:40]}"))
 
 
-async def test_nobody_waits_in_the_place_of_anothers_request(world: World) -> None:
+async def test_a_request_never_waits_in_the_place_of_one_of_another_caller(world: World) -> None:
     backend = await world.key(tenant="acme", role="service", scopes=SCOPES[:2])
     principal = world.assembly.gateway.access.authenticate(backend)
     ben = bearer(world.credentials["other user"])

@@ -15,6 +15,7 @@ from transport.auth.origins import is_loopback
 from transport.cli.settings import BadSetting
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+HOW_TO_GIVE_ONE: Final = "put one in SESSILE_API_KEY, or in a file that --api-key-file names"
 
 JsonObject = dict[str, Any]
 
@@ -53,6 +54,8 @@ def open_response(
     try:
         return open_direct(request, timeout_s)
     except urllib.error.HTTPError as error:
+        if error.code == 401 and not credential:
+            raise BadSetting("api_key: this server takes no request without a key; " + HOW_TO_GIVE_ONE) from error
         raise _refused(error) from error
     except OSError as error:
         raise Unavailable("keys_unavailable", f"{url} does not answer: {error}") from error

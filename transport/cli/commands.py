@@ -19,6 +19,7 @@ from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, 
 from transport.cli.shared_flags import Json, Tenant
 
 PROGRAM: Final = "./sessile"
+VERSION: Final = "0.2.0"
 
 
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +131,8 @@ FAMILIES: Final = {
 class Parsed(NamedTuple):
     options: msgspec.Struct
     settings: Settings
+    config: str | None = None
+    """The file that settings are from."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> Parsed | None:
@@ -144,6 +147,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
         chain = " ".join([PROGRAM, *(error.command_chain or ())])
         raise BadSetting(f"{error} `{chain} --help` shows what there is.") from error
     return parsed if isinstance(parsed, Parsed) else None
+
+
+def print_help(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether that was what these arguments are for. Prints nothing for those that are wrong."""
+    try:
+        return parse(arguments, environment, VERSION) is None
+    except BadSetting:
+        return False
 
 
 def command_line(environment: Mapping[str, str], version: str) -> App:
@@ -192,7 +203,7 @@ def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
         options, settings = command.options(**named), read_settings(given, environment, config)
         if {"directory", "Directory"} & set(command.settings):
             _check_cluster(options, settings)
-        return Parsed(options, settings)
+        return Parsed(options, settings, config)
 
     config = Annotated[str | None, Parameter(metavar="FILE", help="TOML file of settings", show_default=False)]
     parameters = [

@@ -105,8 +105,8 @@ def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[L
 
 
 def default_limits(settings: Settings) -> Limits | None:
-    """What a server that demands keys lets each take where no file says so: it is open to strangers. A cluster names a
-    file, since its gateways and replicas must have the same."""
+    """What a server or gateway that demands keys lets each take where no file says so: it is open to strangers. All
+    gateways of a cluster have the same, counted together; replicas always settle by them."""
     if settings.auth != "keys" and not (settings.keys or settings.issuers or settings.oidc_issuer):
         return None
     if not settings.limits:

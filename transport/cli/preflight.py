@@ -1,20 +1,25 @@
-"""Checks before a start what would else fail only once the model is loaded: ports and the data folder.
+"""Checks before a start what would else fail late: ports, files that are named, the data folder.
 
 Nothing is held: between a check and the start another process may still take the port; then the start fails as before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from transport.cli.settings import BadSetting, Settings
+from sessions.governance.retention import Retention
+from transport.cli.config_files import ConfigFile, limits_file, parse_retention
+from transport.cli.settings import BadSetting, Settings, read_keys
 
 JOURNAL: Final = "journal.db"
+KEYS: Final = "keys.db"
+MASTER_KEY: Final = "master.key"
 HOSTS: Final = {"port": "host", "grpc_port": "host", "metrics_port": "metrics_host", "peer_port": "peer_host"}
 WHY: Final = {
     errno.EADDRINUSE: "port {port} of {host} is taken; stop what listens there, or choose another port with --{flag}",
@@ -44,13 +49,78 @@ def _check_port(name: str, host: str, port: int) -> None:
         raise BadSetting(f"{name} = {port}: {why.format(host=host, port=port, flag=flag, error=error)}") from error
 
 
-def check_journal_exists(settings: Settings) -> None:
+def check_model(settings: Settings) -> None:
+    """Raises BadSetting for a model's file that is not there."""
+    if settings.engine == "llama" and settings.model.endswith(".gguf") and not Path(settings.model).exists():
+        raise BadSetting(
+            f"model = {settings.model!r}: this file does not exist. Run `make model`, or name a GGUF file with --model"
+        )
+
+
+def check_files(settings: Settings) -> None:
+    """Raises BadSetting, BadInput for a file of limits, retention, keys or issuers that is wrong."""
+    if settings.limits:
+        limits_file(settings.limits)
+    if settings.retention:
+        ConfigFile("retention", settings.retention, parse_retention, Retention())
+    if settings.keys:
+        read_keys(settings.keys)
+    if settings.issuers:
+        from transport.auth.jwt_issuers import read_issuers  # PyJWT takes a tenth of a second to load
+
+        read_issuers(settings.issuers)
+
+
+def check_journal_exists(settings: Settings, *, made: bool = False) -> None:
     """For commands that work on what is there. Raises BadSetting where the data folder has no journal: a misspelt
-    folder would be answered for with a new, empty one."""
+    folder would be answered for with a new, empty one. `made`: the command makes one where there was none."""
+    check_journal_complete(settings)
+    if made:
+        return
     if settings.journal == "sqlite" and not (Path(settings.data) / JOURNAL).is_file():
         raise BadSetting(
             f"data = {settings.data!r}: there is no journal in this folder; name the data folder of the server with"
             " --data, or its database with --journal"
+        )
+
+
+@contextlib.contextmanager
+def checked_start(settings: Settings, ports: Iterable[str]) -> Iterator[None]:
+    """Checks all that there is to check of a server with a data folder, around its run. Raises BadSetting, BadInput."""
+    check_ports(settings, ports)
+    with new_data_folder(settings):
+        check_model(settings)
+        check_files(settings)
+        yield
+
+
+@contextlib.contextmanager
+def new_data_folder(settings: Settings) -> Iterator[None]:
+    """Makes the data folder for a start, if need be. A start that fails before there is anything to keep takes it away
+    again. Raises BadSetting."""
+    folder = Path(settings.data)
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        check_journal_complete(settings)
+        check_data_folder(settings)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if made and {each.name for each in folder.iterdir()} <= {MASTER_KEY}:
+                (folder / MASTER_KEY).unlink(missing_ok=True)  # made by this start, and nothing was encrypted under it
+                for each in made:
+                    each.rmdir()
+        raise
+
+
+def check_journal_complete(settings: Settings) -> None:
+    """Raises BadSetting where a data folder has keys of a journal that is not there: it was moved or deleted, and the
+    server would begin with a new, empty one as if nothing had been."""
+    folder = Path(settings.data)
+    if settings.journal == "sqlite" and (folder / KEYS).is_file() and not (folder / JOURNAL).is_file():
+        raise BadSetting(
+            f"data = {settings.data!r}: {KEYS} is there and {JOURNAL} is not; put the journal back, from a backup if"
+            f" need be, or move {KEYS} away to begin without what was in it"
         )
 
 

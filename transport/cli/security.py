@@ -13,7 +13,7 @@ from sessions.file_watcher import FileWatcher
 from sessions.model.errors import BadInput
 from transport.cli.settings import BadSetting, Settings
 from transport.http.tls import ServerTls, read_server_tls
-from transport.peer import PeerSecurity
+from transport.peer import PeerCertificates, PeerSecurity
 
 T = TypeVar("T")
 
@@ -31,11 +31,18 @@ def peer_security(settings: Settings) -> PeerSecurity:
     """What processes of a cluster show each other. Raises BadSetting, BadInput."""
     return PeerSecurity(
         token=settings.peer_token,
+        certificates=peer_certificates(settings),
+        server_name=settings.peer_server_name,
+        insecure=settings.peer_insecure,
+    )
+
+
+def peer_certificates(settings: Settings) -> PeerCertificates:
+    """Raises BadSetting, BadInput."""
+    return PeerCertificates(
         authority=pem(settings, "peer_authority"),
         certificate=pem(settings, "peer_certificate"),
         key=pem(settings, "peer_key"),
-        server_name=settings.peer_server_name,
-        insecure=settings.peer_insecure,
     )
 
 
@@ -58,8 +65,8 @@ def certificate_watchers(
         watchers.append(_watcher(settings, "tls", read_tls, tls.replace))
     if security is not None and security.tls:
 
-        def read_peer(_: Path) -> PeerSecurity:
-            new = peer_security(settings)
+        def read_peer(_: Path) -> PeerCertificates:
+            new = peer_certificates(settings)
             read_server_tls(new.certificate, new.key)  # gRPC itself would fail at the handshake only
             return new
 

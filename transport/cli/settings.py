@@ -212,6 +212,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
                 f" file ({flag}-file FILE), in {PREFIX}{name.upper()} or in the file of --config, and change it now"
             )
     values: dict[str, Any] = {}
+    shown: dict[str, str] = {}  # of each value: how it stands where it was written
     if config is not None:
         try:
             values = tomllib.loads(Path(config).read_text())
@@ -220,6 +221,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         for name in values:
             if name not in FIELDS:
                 raise BadSetting(f"{name} (in {config}) is not a setting{_nearest(name)}")
+            shown[name] = f"{name} = {values[name]!r} (in {config})"
     for variable, value in environment.items():
         if variable.startswith(PREFIX) and not variable.startswith(NOT_SETTINGS):
             name = variable.removeprefix(PREFIX).lower()
@@ -227,14 +229,29 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
                 raise BadSetting(
                     f"{variable} is not a setting{_nearest(name, PREFIX)}; unset it if it is not for Sessile"
                 )
-            values[name] = value
+            values[name], shown[name] = value, f"{variable} = {value!r}"
     values.update(flags)
+    shown.update({name: f"{name} = {value!r}" for name, value in flags.items()})
     for name in (*SECRETS, *ADDRESSES):
         if path := values.get(f"{name}_file"):
             if values.get(name):
                 raise BadSetting(f"{name} and {name}_file: give one of the two")
-            values[name] = _secret_in(f"{name}_file", path)
-    return Settings(**{name: _converted(name, value) for name, value in values.items()})
+            values[name], shown[name] = _secret_in(f"{name}_file", path), f"{name}_file = {path!r}"
+    return Settings(**{name: _converted(name, value, shown[name]) for name, value in values.items()})
+
+
+def exposed_files(settings: Settings, config: str | None) -> list[str]:
+    """Files with secrets in them that other users of this machine may read."""
+    named = [getattr(settings, f"{name}_file") for name in (*SECRETS, *RENEWED, *ADDRESSES)]
+    paths = [Path(path) for path in (*named, config) if path]
+    secrets = [secret.encode() for secret in secrets_in(settings)]
+    return [
+        str(path)
+        for path in paths
+        if path.is_file()
+        and path.stat().st_mode & 0o077
+        and (str(path) == settings.key_service_token_file or any(each in path.read_bytes() for each in secrets))
+    ]
 
 
 def _secret_in(name: str, path: str) -> str:
@@ -258,14 +275,14 @@ def _nearest(name: str, prefix: str = "") -> str:
     return f"; the nearest is {prefix}{near[0].upper() if prefix else near[0]}" if near else ""
 
 
-def _converted(name: str, value: Any) -> Any:
+def _converted(name: str, value: Any, shown: str) -> Any:
     kind, given = TYPES[name], value
     if isinstance(value, str) and get_origin(kind) is tuple:
         given = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(given, Annotated[kind, FIELDS[name].metadata["bounds"]], strict=False)
     except msgspec.ValidationError as error:
-        raise BadSetting(f"{name} = {value!r}: expected {allowed(name)}") from error
+        raise BadSetting(f"{shown}: expected {allowed(name)}") from error
 
 
 def allowed(name: str) -> str:

@@ -22,7 +22,7 @@ from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, Sessi
 from transport import errors
 from transport.gateway import Gateway
 from transport.http.context import gateway_of
-from transport.http.credential_gate import CredentialGate
+from transport.http.credential_gate import CredentialGate, refusal_headers
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.routes import (
     audit,
@@ -83,16 +83,8 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
-    app.add_middleware(CredentialGate, access=gateway.access, refuse=_refuse)
-    if gateway.access.origins.allowed:  # around the gate: a listed page may read that it was refused
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=gateway.access.origins.allowed,
-            allow_methods=("GET", "POST", "PATCH", "DELETE"),
-            allow_headers=CORS_REQUEST_HEADERS,
-            expose_headers=CORS_RESPONSE_HEADERS,
-            max_age=CORS_S,
-        )
+    if gateway.access.origins.allowed:
+        app.add_middleware(CORSMiddleware, **_cors_options(gateway))
     app.include_router(health.router(readiness))
     app.include_router(metrics.router(exposition))
     for each in (
@@ -125,14 +117,29 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     )
 
 
+def make_gate(gateway: Gateway) -> CredentialGate:
+    """What connections consult before the application sees a request. A listed page may read that it was refused."""
+    cors = CORSMiddleware(_no_app, **_cors_options(gateway)) if gateway.access.origins.allowed else None
+    return CredentialGate(gateway.access, gateway.new_id, cors)
+
+
+def _cors_options(gateway: Gateway) -> dict[str, Any]:
+    return {
+        "allow_origins": gateway.access.origins.allowed,
+        "allow_methods": ("GET", "POST", "PATCH", "DELETE"),
+        "allow_headers": CORS_REQUEST_HEADERS,
+        "expose_headers": CORS_RESPONSE_HEADERS,
+        "max_age": CORS_S,
+    }
+
+
+async def _no_app(*_: Any) -> None:
+    raise AssertionError("a gate has no application behind it")
+
+
 def error_response(error: SessileError) -> JSONResponse:
     """An error as OpenAI's clients expect it."""
-    headers, status = {}, errors.row(error.code).http
-    if error.retry_after_ms is not None:
-        headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
-    if status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return JSONResponse({"error": errors.public(error)}, status, headers)
+    return JSONResponse({"error": errors.public(error)}, errors.row(error.code).http, refusal_headers(error))
 
 
 async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:

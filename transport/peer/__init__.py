@@ -5,7 +5,7 @@ which accepts; `security` says who may open a link.
 """
 
 from transport.peer.client import GrpcDialer
-from transport.peer.security import PeerSecurity
+from transport.peer.security import PeerCertificates, PeerSecurity
 from transport.peer.server import PeerServer
 
-__all__ = ["GrpcDialer", "PeerSecurity", "PeerServer"]
+__all__ = ["GrpcDialer", "PeerCertificates", "PeerSecurity", "PeerServer"]

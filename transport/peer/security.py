@@ -22,32 +22,46 @@ TOKEN_BYTES_MIN: Final = 16
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
-class PeerSecurity(msgspec.Struct, kw_only=True):
-    """`token` is shared by the whole cluster. The three PEM texts belong together: mutual TLS under `authority`.
-    `server_name`, if set, is the name that servers' certificates are checked against instead of the address."""
+class PeerCertificates(msgspec.Struct, frozen=True, kw_only=True):
+    """Three PEM texts that belong together: mutual TLS under `authority`. All empty: none."""
 
-    # Certificates change while the process runs (`renew`): links that begin from then on show the new ones.
-
-    token: str = ""
     authority: bytes = b""
     certificate: bytes = b""
     key: bytes = b""
-    server_name: str = ""
-    insecure: bool = False
 
     def __post_init__(self) -> None:
         parts = (self.authority, self.certificate, self.key)
         if any(parts) and not all(parts):
             raise BadInput("invalid_setting", "Peer TLS needs an authority, a certificate and its key.")
-        token = self.token
+
+
+class PeerSecurity:
+    """What a process shows at peer links, and demands there."""
+
+    def __init__(
+        self,
+        *,
+        token: str = "",
+        certificates: PeerCertificates | None = None,
+        server_name: str = "",
+        insecure: bool = False,
+    ) -> None:
+        """`token` is shared by the whole cluster. `server_name`, if set, is the name that servers' certificates are
+        checked against instead of the address. Raises BadInput."""
         if token and (len(token) < TOKEN_BYTES_MIN or not token.isascii() or not token.isprintable()):
             raise BadInput(
                 "invalid_setting", f"The peer token must have {TOKEN_BYTES_MIN} printable ASCII characters or more."
             )
+        self.token = token
+        self.certificates = certificates or PeerCertificates()
+        """In force now. They change while the process runs (`renew`), all three at once, since handshakes are made in
+        threads of gRPC: links that begin from then on show the new ones."""
+        self.server_name = server_name
+        self.insecure = insecure
 
     @property
     def tls(self) -> bool:
-        return bool(self.authority)
+        return bool(self.certificates.authority)
 
     def check_address(self, host: str) -> None:
         """Raises BadInput when a server with this security must not listen there."""
@@ -64,9 +78,8 @@ class PeerSecurity(msgspec.Struct, kw_only=True):
         """Whether a link may lead to or from that host."""
         return self.tls or is_loopback(host) or (self.insecure and bool(self.token))
 
-    def renew(self, new: PeerSecurity) -> None:
-        """Takes over another one's certificates."""
-        self.authority, self.certificate, self.key = new.authority, new.certificate, new.key
+    def renew(self, certificates: PeerCertificates) -> None:
+        self.certificates = certificates
 
     def metadata(self) -> Metadata:
         return ((TOKEN_HEADER, f"Bearer {self.token}"),) if self.token else ()
@@ -86,9 +99,9 @@ class PeerSecurity(msgspec.Struct, kw_only=True):
         )
 
     def _server_pair(self) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration(
-            [(self.key, self.certificate)], root_certificates=self.authority
-        )
+        now = self.certificates
+        return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], root_certificates=now.authority)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
+        now = self.certificates
+        return grpc.ssl_channel_credentials(now.authority, now.key, now.certificate)

@@ -84,9 +84,9 @@ def shake_hands(
             error.__traceback__ = error.__cause__ = error.__context__ = None
         return response, None
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
-    offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))
+    offered = tokens_of(headers.get_all("Sec-WebSocket-Protocol"))
     user = _only(headers.get_all(USER_HEADER))
-    key, ticket = _credential(headers.get_all("Authorization"), url.query, offered)
+    key, ticket = credential_of(headers.get_all("Authorization"), url.query, offered)
     if ticket is not None:
         return response, AgreedHandshake(encoding, None, ticket, user)
     if key is not None:
@@ -139,7 +139,7 @@ def bearer(authorization: list[str]) -> str | None:
     return key.strip() if scheme.lower() == "bearer" and len(authorization) == 1 else ""
 
 
-def _credential(authorization: list[str], query: str, offered: list[str]) -> tuple[str | None, str | None]:
+def credential_of(authorization: list[str], query: str, offered: list[str]) -> tuple[str | None, str | None]:
     """The key or the ticket that the handshake brought: the header comes first, then the ticket, then the
     subprotocol."""
     key = bearer(authorization)
@@ -164,5 +164,5 @@ def _only(values: list[str]) -> str | None:
     return (values[0] if len(values) == 1 else "") if values else None
 
 
-def _tokens(headers: Iterable[str]) -> list[str]:
+def tokens_of(headers: Iterable[str]) -> list[str]:
     return [token.strip() for header in headers for token in header.split(",")]

@@ -30,6 +30,7 @@ from .response import Response
 from .session import Session
 
 _EXAMPLE = "Example: ./sessile chat --url ws://127.0.0.1:8080 --session ID\n\n"
+_SCHEMES = {"http": "ws", "https": "wss"}
 _HELP = """\
 /new [TITLE]     begin a new session          /regenerate   answer the last message again
 /list            list the sessions            /edit TEXT    say the last message differently
@@ -301,6 +302,15 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def socket_url(address: str) -> str:
+    """The WebSocket's URL of what people write as a server's address: ``HOST:PORT``, or the page's ``http://...``."""
+    scheme, given, rest = address.partition("://")
+    if not given:
+        scheme, rest = "ws", address
+    rest = rest if scheme not in ("http", "https") else rest.rstrip("/")
+    return f"{_SCHEMES.get(scheme, scheme)}://{rest if '/' in rest else f'{rest}/v1/ws'}"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the chat on the process' own streams; the exit status."""
     given = parser().parse_args(argv)
@@ -311,12 +321,7 @@ def main(argv: list[str] | None = None) -> int:
         except OSError as exc:
             print(f"chat: --key-file {given.key_file}: {exc.strerror}", file=sys.stderr)
             return 2
-    url = given.url
-    if "://" not in url:
-        url = f"ws://{url}"
-    if url.count("/") == 2:
-        url += "/v1/ws"
-    options = Options(url, given.session, given.model, given.instructions, settings)
+    options = Options(socket_url(given.url), given.session, given.model, given.instructions, settings)
     screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty())
     return asyncio.run(chat(options, read_lines(sys.stdin), screen))
 

@@ -16,7 +16,7 @@ from fake_server import FakeServer
 from sessile_client import Limits
 from sessile_client._bell import Bell
 from sessile_client._screen import Screen
-from sessile_client.terminal import Options, chat, main, parser
+from sessile_client.terminal import Options, chat, main, parser, socket_url
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -261,3 +261,19 @@ def test_help_lists_the_commands() -> None:
     text = parser().format_help()
     for command in ("/new", "/list", "/open", "/cancel", "/regenerate", "/edit", "/quit", "/help"):
         assert command in text
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("127.0.0.1:8080", "ws://127.0.0.1:8080/v1/ws"),
+        ("ws://127.0.0.1:8080", "ws://127.0.0.1:8080/v1/ws"),
+        ("http://127.0.0.1:8080", "ws://127.0.0.1:8080/v1/ws"),
+        ("http://127.0.0.1:8080/", "ws://127.0.0.1:8080/v1/ws"),
+        ("https://chat.example/", "wss://chat.example/v1/ws"),
+        ("wss://chat.example/behind/a/path", "wss://chat.example/behind/a/path"),
+        ("https://chat.example/v1/ws", "wss://chat.example/v1/ws"),
+    ],
+)
+def test_an_address_is_taken_as_people_write_it(address: str, url: str) -> None:
+    assert socket_url(address) == url

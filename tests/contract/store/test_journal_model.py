@@ -179,7 +179,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[async
     phases=PHASES, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(history=st.lists(ops, min_size=5, max_size=40))
-def test_every_journal_tells_the_same_history(both: tuple[asyncio.Runner, Store, Store], history: list[Op]) -> None:
+def test_every_journal_has_the_same_history(both: tuple[asyncio.Runner, Store, Store], history: list[Op]) -> None:
     runner, model, other = both
     example = next(_examples)
 

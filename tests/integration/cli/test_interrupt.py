@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.doors.server_process import ROOT
 
 
 def interrupted(folder: Path, loaded: str, *, ignore: bool = False) -> tuple[int, str]:
-    """The status and stderr of a `--version` that gets SIGINT as soon as a library of this name is loaded."""
+    """The status and stderr of a command that gets SIGINT as soon as a library of this name is loaded; without one it
+    ends with status 2, for there is no journal."""
     prepare: Callable[[], object] | None = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignore else None
-    command = [sys.executable, str(ROOT / "app.py"), "--version"]
+    command = [sys.executable, str(ROOT / "app.py"), "audit", "verify"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, preexec_fn=prepare) as process:
         maps = Path(f"/proc/{process.pid}/maps")
         while process.poll() is None and loaded not in maps.read_text():
@@ -34,4 +37,24 @@ def test_an_interrupt_while_modules_are_loaded_ends_the_start_quietly(tmp_path: 
 
 
 def test_an_interrupt_that_is_ignored_stays_so(tmp_path: Path) -> None:
-    assert interrupted(tmp_path, "msgspec", ignore=True) == (0, "")
+    status, errors = interrupted(tmp_path, "msgspec", ignore=True)
+    assert status == 2 and "there is no journal in this folder" in errors
+
+
+def test_a_second_interrupt_ends_a_server_that_waits_for_its_answers(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "app.py"), "serve", "--port", "0", "--drain-s", "500", "--engine", "sim"]
+    command += ["--sim-tokens-per-s", "1", "--sim-answer-tokens", "100000", "--log-format", "json"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stderr is not None
+        address = server.stdout.readline().removeprefix("Sessile is ready: ").strip()
+        with httpx.Client(base_url=address, timeout=60) as http:
+            model = http.get("/v1/models").json()["data"][0]["id"]
+            turn = {"model": model, "input": "a long story", "stream": True}
+            with http.stream("POST", "/v1/responses", json=turn) as answer:
+                next(answer.iter_lines())
+                server.send_signal(signal.SIGINT)
+                stopping = next(line for line in map(json.loads, server.stderr) if line["event"] == "stopping")
+                server.send_signal(signal.SIGINT)
+                server.wait(timeout=60)
+    assert stopping["answers_s"] == 500 and "Ctrl-C" in stopping["hint"]
+    assert server.returncode == -signal.SIGINT

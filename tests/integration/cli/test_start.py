@@ -59,6 +59,7 @@ def test_a_data_folder_that_cannot_be_written_to_is_called_that(tmp_path: Path) 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     done = run("serve", "--port", "0", *NO_MODEL, "--data", str(tmp_path / "data"), "--log-level", "error")
     refused(done, "no-such-model.gguf.* does not exist.*--model")
+    assert list(tmp_path.iterdir()) == []  # a start that was none leaves none of its folders
 
 
 def test_an_unknown_variable_is_refused_as_an_unknown_key_is(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from tests.support.cluster.real import (
 )
 from transport.cli.security import certificate_watchers, peer_security
 from transport.cli.settings import Settings
-from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+from transport.peer import GrpcDialer, PeerCertificates, PeerSecurity, PeerServer
 
 HASTY = RouterLimits(patience_s=1.0)
 
@@ -222,7 +222,8 @@ def pem(made: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> tuple[byte
 
 def mutual(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> PeerSecurity:
     own, key = pem(certificate("peer.sessile", authority))
-    return PeerSecurity(authority=pem(authority)[0], certificate=own, key=key, server_name="peer.sessile")
+    certificates = PeerCertificates(authority=pem(authority)[0], certificate=own, key=key)
+    return PeerSecurity(certificates=certificates, server_name="peer.sessile")
 
 
 async def test_mutual_tls_carries_a_turn_and_keeps_strangers_out() -> None:
@@ -246,7 +247,8 @@ async def test_peers_take_new_certificates_without_a_restart(tmp_path: Path) -> 
     settings = Settings(**files, peer_server_name="peer.sessile")
 
     def write(security: PeerSecurity) -> None:
-        for name, text in zip(names, (security.authority, security.certificate, security.key), strict=True):
+        shown = security.certificates
+        for name, text in zip(names, (shown.authority, shown.certificate, shown.key), strict=True):
             (tmp_path / name).write_bytes(text)
 
     async def dial(security: PeerSecurity) -> None:
@@ -302,4 +304,4 @@ def test_a_bad_token_is_refused_at_the_start(token: str) -> None:
 
 def test_half_a_set_of_certificates_is_refused_at_the_start() -> None:
     with pytest.raises(BadInput, match="authority, a certificate and its key"):
-        PeerSecurity(authority=b"x")
+        PeerCertificates(authority=b"x")

@@ -17,7 +17,7 @@ def sentences(count: int) -> list[str]:
     ]
 
 
-def numbers_found(texts: Iterable[bytes]) -> set[int]:
+def planted_numbers(texts: Iterable[bytes]) -> set[int]:
     """Which of `sentences` stand in these bytes, whole or in part, as they are or in UTF-16."""
     found: set[int] = set()
     for data in texts:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import multiprocessing
 import time
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +22,7 @@ from sessions.model.errors import SessileError
 from sessions.model.types import TenantId, UnixMs
 from sessions.store import Store
 from tests.support.stores.journals import a_usage, an_append, delta, grant, key, patch
+from transport.cli.settings import Settings
 
 SESSIONS: Final = 6
 TENANTS: Final = ("acme", "globex")
@@ -30,17 +30,8 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
 
 
-@dataclass(frozen=True)
-class RotationSettings:
-    data: str
-    journal: str = "sqlite"
-    audit_key: str = ""
-    master_key: str = ""
-    journal_encryption: str = "on"
-    key_service: str = ""
-    key_service_token: str = ""
-    key_service_token_file: str = ""
-    key_service_authority: str = ""
+def rotation_settings(folder: str) -> Settings:
+    return Settings(data=folder, journal_encryption="on")
 
 
 class RotationRun:
@@ -97,7 +88,7 @@ def _load(folder: str, out: Connection) -> None:
 
 
 async def _loaded(folder: str, out: Connection) -> None:
-    stores = make_stores(RotationSettings(folder), folder=Path(folder), now_ms=wall_ms)
+    stores = make_stores(rotation_settings(folder), folder=Path(folder), now_ms=wall_ms)
     async with stores.opened() as store, asyncio.TaskGroup() as tasks:
         for tenant in TENANTS:
             for number in range(SESSIONS):
@@ -129,7 +120,7 @@ async def _appending(store: Store, tenant: str, session: str, out: Connection) -
 
 async def _rotating(stores: OpenableStores) -> None:
     assert stores.codec is not None and stores.sql is not None
-    sweep = Reencryption(stores.sql, stores.codec, now_ms=wall_ms, settle_s=0)
+    sweep = Reencryption(stores.sql, stores.codec, now_ms=wall_ms, settle_s=0, seals=True)
     while True:
         for tenant in TENANTS:
             await stores.codec.keys.rotate(TenantId(tenant))
@@ -155,7 +146,7 @@ def _check(folder: str, acknowledged: dict[tuple[str, str], int], out: Connectio
 
 async def _checked(folder: str, acknowledged: dict[tuple[str, str], int]) -> list[str]:
     faults: list[str] = []
-    async with make_stores(RotationSettings(folder), folder=Path(folder), now_ms=wall_ms).opened() as store:
+    async with make_stores(rotation_settings(folder), folder=Path(folder), now_ms=wall_ms).opened() as store:
         for (tenant, session), top in acknowledged.items():
             name = f"{tenant}/{session}"
             try:

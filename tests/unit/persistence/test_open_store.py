@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -14,7 +14,8 @@ from persistence.memory.store import MemoryStore
 from persistence.postgres.store import PostgresStore
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable
-from tests.support.stores.journals import NOW, a_log
+from tests.support.stores.journals import ACME, NOW, a_log
+from transport.cli.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -48,21 +49,8 @@ def test_an_audit_key_that_is_none_is_refused(tmp_path: Path) -> None:
     assert caught.value.param == "audit_key"
 
 
-@dataclass
-class Settings:
-    journal: str
-    data: str
-    audit_key: str = ""
-    master_key: str = ""
-    journal_encryption: str = "auto"
-    key_service: str = ""
-    key_service_token: str = ""
-    key_service_token_file: str = ""
-    key_service_authority: str = ""
-
-
 async def test_a_command_has_the_store_to_itself_and_closes_it(tmp_path: Path) -> None:
-    settings = Settings("sqlite", str(tmp_path))
+    settings = Settings(journal="sqlite", data=str(tmp_path))
     async with connect_store(settings, lambda: NOW) as store:
         head = await a_log(store.journal, "s", 2)
         with pytest.raises(Unavailable):
@@ -94,20 +82,49 @@ def key_file(folder: Path, name: str) -> str:
 def test_what_is_encrypted_follows_from_the_settings(tmp_path: Path) -> None:
     url = "postgresql://x/y"
     for settings, sealed in (
-        (Settings("sqlite", str(tmp_path)), True),
-        (Settings("memory", str(tmp_path)), False),
-        (Settings(url, str(tmp_path)), False),
-        (Settings(url, str(tmp_path), master_key=key_file(tmp_path, "m")), True),
-        (Settings(url, str(tmp_path), key_service="http://127.0.0.1/transit/k", key_service_token="t"), True),
+        (Settings(journal="sqlite", data=str(tmp_path)), True),
+        (Settings(journal="memory", data=str(tmp_path)), False),
+        (Settings(journal=url, data=str(tmp_path)), False),
+        (Settings(journal=url, data=str(tmp_path), master_key=key_file(tmp_path, "m")), True),
+        (
+            Settings(journal=url, data=str(tmp_path), key_service="http://127.0.0.1/transit/k", key_service_token="t"),
+            True,
+        ),
     ):
         codec = make_stores(settings, folder=tmp_path, now_ms=lambda: NOW).codec
         assert (codec is not None and codec.writes) == sealed
     plain = make_stores(
-        Settings("sqlite", str(tmp_path), journal_encryption="off"), folder=tmp_path, now_ms=lambda: NOW
+        Settings(journal="sqlite", data=str(tmp_path), journal_encryption="off"), folder=tmp_path, now_ms=lambda: NOW
     ).codec
     assert plain is not None and not plain.writes
-    gateway = make_stores(Settings(url, "none", master_key=str(tmp_path / "m")), folder=None, now_ms=lambda: NOW)
+    gateway = make_stores(
+        Settings(journal=url, data="none", master_key=str(tmp_path / "m")), folder=None, now_ms=lambda: NOW
+    )
     assert gateway.keys is not None and gateway.codec is not None
     with pytest.raises(BadInput) as refused:
-        make_stores(Settings(url, str(tmp_path), journal_encryption="on"), folder=tmp_path, now_ms=lambda: NOW)
+        make_stores(
+            Settings(journal=url, data=str(tmp_path), journal_encryption="on"), folder=tmp_path, now_ms=lambda: NOW
+        )
     assert refused.value.code == "journal_key_missing"
+
+
+async def test_plain_rows_are_refused_where_no_process_writes_them_any_more(tmp_path: Path) -> None:
+    url, master = "postgresql://x/y", key_file(tmp_path, "m")
+    for settings, refuses in (
+        (Settings(data=str(tmp_path)), True),
+        (Settings(journal=url, data=str(tmp_path), master_key=master), False),  # others may not have the key yet
+        (Settings(journal=url, data=str(tmp_path), master_key=master, journal_encryption="on"), True),
+    ):
+        assert make_stores(settings, folder=tmp_path, now_ms=lambda: NOW).refuses_plain == refuses
+
+    async def refused(mode: Literal["auto", "off"]) -> bool:
+        stores = make_stores(Settings(data=str(tmp_path), journal_encryption=mode), folder=tmp_path, now_ms=lambda: NOW)
+        async with stores.opened():
+            assert stores.codec is not None
+            await stores.codec.keys.writing(ACME)
+            ring = stores.codec.keys.ring(ACME)
+            was = ring is not None and ring.refuses_plain
+            await stores.codec.keys.refuse_plain(ACME)
+            return was
+
+    assert [await refused(mode) for mode in ("auto", "auto", "off")] == [False, True, False]

@@ -1,8 +1,7 @@
 """`/v1/keys`: API keys, for those who administer a tenant. A service's key administers its own, an operator's all.
 
 A key is shown whole once, in the answer that makes it. Another tenant's key is like none at all, but to operators, who
-see and revoke them. Nobody makes a key of
-an authority above their own.
+see and revoke them. Nobody makes a key of an authority above their own.
 """
 
 from __future__ import annotations
@@ -94,12 +93,18 @@ async def find_key(request: Request, principal: Principal, key_id: str) -> ApiKe
 
 
 async def _untouched(request: Request, tenant: TenantId) -> bool:
-    """Whether a tenant has neither keys nor conversations yet: then nobody is entered by its first key."""
+    """Whether a tenant has no keys, and nothing stored: no conversation, one that is unlisted or deleted and not purged
+    included, and no row in its audit log, which is what purged ones leave. Then nobody is entered by its first key."""
     gateway, ring = gateway_of(request), ring_of(request)
     await ring.refresh()
     if any(key.tenant == tenant for key in ring.all()) or gateway.access.names(tenant):
         return False
-    return not await gateway.store.journal.list_heads(tenant, user=None, limit=1, after=None)
+    store = gateway.store
+    if await store.audit.head(tenant) is not None:
+        return False
+    if await store.journal.list_heads(tenant, user=None, limit=1, after=None):
+        return False
+    return (await store.tallies.tally(tenant, user=None, stored=True)).stored_bytes == 0
 
 
 @routes.post("/v1/keys", status_code=201, responses=ERRORS)

@@ -71,7 +71,7 @@ async def test_calls_end_when_callers_leave_and_when_the_pool_closes() -> None:
         await workers.judge({"const": "later"})
 
 
-async def test_who_waits_when_the_pool_closes_is_told_and_starts_no_process() -> None:
+async def test_calls_that_wait_when_the_pool_closes_fail_and_start_no_process() -> None:
     workers = SchemaWorkers(workers=1)
     await workers.judge({})
     calls = [asyncio.create_task(workers.judge({"const": number})) for number in range(4)]

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from inference.schemas import worker as worker_module
-from inference.schemas.frames import SchemaRequest, encode_frame, read_request
+from inference.schemas.frames import SchemaRequest, read_request
 from inference.schemas.worker import VALIDATORS_MAX, SchemaWorker
+from inference.worker_process import encode_frame
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_the_latest_schemas_stay_compiled() -> None:
     assert len(worker._judged) == VALIDATORS_MAX
 
 
-def test_requests_are_read_until_the_server_has_gone() -> None:
+def test_requests_are_read_until_the_server_has_ended() -> None:
     request = SchemaRequest(b"{}", "1")
     stream = io.BytesIO(encode_frame(request) + b"\1\0")
     assert read_request(stream) == request

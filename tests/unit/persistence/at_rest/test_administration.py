@@ -20,10 +20,10 @@ async def test_actions_change_keys_and_the_status_shows_it(tmp_path: Path) -> No
     codec = store.database.codec
     sweep = Reencryption(store.database, codec, now_ms=lambda: NOW, settle_s=0)
 
-    async def others() -> int:
+    async def rewrap_kv() -> int:
         return 5
 
-    administration = EncryptionAdministration(codec, sweep, others)
+    administration = EncryptionAdministration(codec, sweep, rewrap_kv)
     assert (await administration.status()).tenants == []
     await a_log(store.journal, "s", 2)
     await a_log(store.journal, "s", 2, tenant="globex")

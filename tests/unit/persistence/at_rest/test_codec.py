@@ -91,3 +91,21 @@ async def test_a_command_hides_its_digest_too(tmp_path: Path) -> None:
     assert decode_command(codec, key("s"), "command k c", digest, answer) == (b"digest", b"\x01answer")
     with pytest.raises(Internal):
         decode_command(codec, key("s"), "command k d", digest, answer)
+
+
+async def test_plain_rows_open_until_the_keys_refuse_them(tmp_path: Path) -> None:
+    codec = await a_codec(SqliteKeyDatabase(tmp_path / "keys.db"))
+    with pytest.raises(KeyNotLoaded):  # what the keys say is not known
+        codec.decode(key("s"), 1, "", PLAIN)
+    await codec.load(ACME, "")
+    assert codec.decode(key("s"), 1, "", PLAIN) == PLAIN
+    assert decode_command(codec, key("s"), "command", b"digest", b"\x01ok") == (b"digest", b"\x01ok")
+    await codec.keys.refuse_plain(ACME)
+    for decode in (
+        lambda: codec.decode(key("s"), 1, "", PLAIN),
+        lambda: decode_command(codec, key("s"), "command", b"digest", b"\x01ok"),
+    ):
+        with pytest.raises(Internal, match="in the clear"):
+            decode()
+    off = await loaded(tmp_path, writes=False)  # a server that writes rows in the clear reads its own
+    assert off.decode(key("s"), 1, "", PLAIN) == PLAIN

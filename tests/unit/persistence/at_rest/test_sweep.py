@@ -37,7 +37,7 @@ async def key_ids(database: SqliteDatabase) -> set[str]:
     return {each for (each,) in await database.rows(f"{union} UNION SELECT key_id FROM heads WHERE tenant <> ''")}
 
 
-async def test_plain_rows_are_encrypted_and_say_what_they_said(tmp_path: Path) -> None:
+async def test_plain_rows_are_encrypted_and_read_as_before(tmp_path: Path) -> None:
     await a_plain_journal(tmp_path)
     store = await SqliteBed(tmp_path, sealed=True).open()
     database, codec = parts(store)
@@ -106,4 +106,23 @@ async def test_who_stops_it_stops_it_everywhere_and_rows_that_open_no_more_are_l
         await reader.execute_fetchall(damaged)
     assert await sweep.sweep()
     assert "gone" in await key_ids(database)
+    await store.close()
+
+
+async def test_a_sweep_that_seals_ends_with_keys_that_refuse_plain_rows(tmp_path: Path) -> None:
+    await a_plain_journal(tmp_path)
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    database, codec = parts(store)
+
+    def refused() -> bool:
+        ring = codec.keys.ring(ACME)
+        return ring is not None and ring.refuses_plain
+
+    assert await Reencryption(database, codec, now_ms=lambda: NOW, settle_s=0).sweep() and not refused()
+    sweep = Reencryption(database, codec, now_ms=lambda: NOW, settle_s=0, seals=True)
+    await sweep.step(ACME)
+    assert not refused()  # only when it has seen all, once more
+    assert await sweep.sweep() and refused() and await sweep.step(ACME) is True
+    await codec.keys.accept_plain()
+    assert await sweep.step(ACME) is False and await sweep.sweep() and refused()
     await store.close()

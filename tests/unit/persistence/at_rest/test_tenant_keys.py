@@ -113,3 +113,34 @@ async def test_two_that_rotate_at_once_agree_on_a_key(tmp_path: Path) -> None:
     await database.rows("UPDATE {tenant_keys} SET seq = 2")  # as if another process had been quicker
     assert await two.rotate(ACME) != first
     await database.close()
+
+
+async def test_keys_that_refuse_plain_rows_do_so_everywhere_until_that_is_taken_back(tmp_path: Path) -> None:
+    database, file = await a_database(tmp_path), tmp_path / "master.key"
+    one, two = (
+        TenantKeys(database, MasterKeyWrapper(read_master_keys(file, make=True)), now_ms=lambda: NOW) for _ in range(2)
+    )
+
+    async def refuses(keys: TenantKeys, tenant: TenantId = ACME) -> bool:
+        await keys.refresh()
+        await keys.writing(tenant)
+        ring = keys.ring(tenant)
+        assert ring is not None
+        return ring.refuses_plain
+
+    first = await one.writing(ACME)
+    assert not await refuses(two)
+    await one.refuse_plain(ACME)
+    assert await refuses(one) and await refuses(two) and not await refuses(one, OTHER)
+    assert (await two.writing(ACME)).secret == first.secret
+    await two.rotate(ACME)
+    add_master_key(file)
+    assert await one.rewrap() == (3, 0)
+    drop_older_master_keys(file)
+    again = TenantKeys(database, MasterKeyWrapper(read_master_keys(file)), now_ms=lambda: NOW)
+    assert await again.readable() and await refuses(again)
+    await database.rows("DELETE FROM {tenant_keys} WHERE tenant = $1 AND seq = 1", ACME)
+    assert await refuses(again)  # each key says so
+    await again.accept_plain()
+    assert not await refuses(again) and not await refuses(one)
+    await database.close()

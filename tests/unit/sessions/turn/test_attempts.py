@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sessions.metrics import Metrics
+from sessions.model.errors import Overloaded, Unavailable
 from sessions.model.generation import continuation_seed
-from sessions.model.types import SessionKey, Tool
+from sessions.model.schema_bounds import SchemaSize
+from sessions.model.types import Json, SessionKey, Tool
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.attempts import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
@@ -23,14 +27,37 @@ from tests.support.machine.machine_fixture import KEY
 from tests.support.virtual_time import virtual
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {}})
+LOOK_CALL = ['<tool_call>{"name": "look", "arguments": {}}</tool_call>']
 assert isinstance(KEY, SessionKey)
+
+
+class FailingSchemaChecker(InlineSchemaChecker):
+    """Raises these, one a call, before it judges."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    async def judge(self, schema: dict[str, Json]) -> SchemaSize:
+        return SchemaSize(1, 1, 0)
+
+    async def value_problem(self, schema: dict[str, Json], value: str) -> str | None:
+        if self.errors:
+            raise self.errors.pop(0)
+        return await super().value_problem(schema, value)
 
 
 class Attempted:
     """One generation up to the end of its attempts."""
 
     def __init__(
-        self, engine: GivenEngine, *, filters: Any = None, ledger: GivenLedger | None = None, **sampling: Any
+        self,
+        engine: GivenEngine,
+        *,
+        filters: Any = None,
+        ledger: GivenLedger | None = None,
+        schemas: InlineSchemaChecker | None = None,
+        **sampling: Any,
     ) -> None:
         self.inbox = KeptInbox()
         self.engine = engine
@@ -45,7 +72,7 @@ class Attempted:
             planner,
             self.output,
             engine=given,
-            schemas=InlineSchemaChecker(),
+            schemas=schemas or InlineSchemaChecker(),
             filters=filters or GivenFilters(),
             inbox=self.inbox,
             metrics=Metrics(),
@@ -113,11 +140,10 @@ async def test_a_filter_that_blocks_ends_the_answer_with_its_message() -> None:
 
 @virtual
 async def test_tools_are_parsed_only_where_the_engine_does_not_do_so_itself() -> None:
-    call = ['<tool_call>{"name": "look", "arguments": {}}</tool_call>']
     for tool_format, calls in (("hermes", True), ("none", False), ("engine", False)):
-        made = Attempted(GivenEngine(call, tool_format=tool_format), ledger=GivenLedger(tools=(LOOK,)))
+        made = Attempted(GivenEngine(LOOK_CALL, tool_format=tool_format), ledger=GivenLedger(tools=(LOOK,)))
         await made.end()
-        assert made.inbox.text == ("{}" if calls else call[0])
+        assert made.inbox.text == ("{}" if calls else LOOK_CALL[0])
 
 
 @virtual
@@ -129,3 +155,22 @@ async def test_a_required_call_constrains_the_engine() -> None:
     text = engine.requests[0].sampling.text
     assert text is not None and text.format is not None and text.format["type"] == "json_schema"
     assert made.inbox.text == "{}"
+
+
+@virtual
+async def test_an_answer_that_is_computed_waits_until_its_arguments_can_be_checked() -> None:
+    full = Overloaded("overloaded", "Too many schemas wait to be checked.", retry_after_ms=1_000)
+    away = Unavailable("schemas_unavailable", "Schemas cannot be checked at the moment.", retry_after_ms=1_000)
+    schemas = FailingSchemaChecker(full, away, full)
+    made = Attempted(GivenEngine(LOOK_CALL, tool_format="hermes"), ledger=GivenLedger(tools=(LOOK,)), schemas=schemas)
+    assert await made.end() == AttemptsEnd("stop")
+    assert made.inbox.text == "{}" and not schemas.errors
+
+
+@virtual
+async def test_arguments_that_can_never_be_checked_fail_the_answer_in_the_end() -> None:
+    schemas = FailingSchemaChecker(*[Unavailable("schemas_unavailable", "away", retry_after_ms=1_000)] * 1_000)
+    made = Attempted(GivenEngine(LOOK_CALL, tool_format="hermes"), ledger=GivenLedger(tools=(LOOK,)), schemas=schemas)
+    with pytest.raises(Unavailable):
+        await made.end()
+    assert 10 < 1_000 - len(schemas.errors) < 100

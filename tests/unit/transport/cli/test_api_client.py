@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from sessions.model.errors import Unavailable
+from sessions.model.errors import SessileError, Unavailable
 from transport.cli.api_client import base_of, call
 from transport.cli.settings import BadSetting
 
@@ -27,3 +29,20 @@ def test_a_server_that_is_not_there_does_not_answer() -> None:
         port = closed.getsockname()[1]
     with pytest.raises(Unavailable, match=f"http://127.0.0.1:{port}/v1/keys does not answer"):
         call("GET", f"http://127.0.0.1:{port}/v1/keys", "")
+
+
+def test_without_a_key_a_server_that_takes_none_says_where_one_goes() -> None:
+    class Closed(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+            self.wfile.write(b'{"error": {"code": "unauthorized", "message": "No such key."}}')
+
+    with HTTPServer(("127.0.0.1", 0), Closed) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/v1/keys"
+        with pytest.raises(BadSetting, match=r"put one in SESSILE_API_KEY, .*--api-key-file"):
+            call("GET", url, "")
+        with pytest.raises(SessileError, match="No such key"):
+            call("GET", url, "sk-sessile-a-b")
+        server.shutdown()

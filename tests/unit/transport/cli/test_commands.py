@@ -127,7 +127,7 @@ def test_the_list_of_commands_and_the_version(capsys: pytest.CaptureFixture[str]
 
 
 def test_options_and_settings_are_parsed() -> None:
-    options, settings = parsed("sessions", *CLUSTER, "--state", "idle", "--limit", "7", "--after", "a/b", "--json")
+    options, settings, _ = parsed("sessions", *CLUSTER, "--state", "idle", "--limit", "7", "--after", "a/b", "--json")
     assert options == ListSessions(state="idle", limit=7, after="a/b", as_json=True)
     assert settings == Settings(directory="redis://x", journal="postgresql://x/y")
     assert parsed("drain", "r1", *CLUSTER).options == DrainReplica("r1")
@@ -236,9 +236,7 @@ def test_every_flag_that_a_text_names_exists() -> None:
 
 
 def test_a_program_has_one_version() -> None:
-    app = (ROOT / "app.py").read_text()
-    (version,) = re.findall(r'^VERSION = "(.*)"$', app, re.MULTILINE)
-    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert f'\nversion = "{commands.VERSION}"\n' in (ROOT / "pyproject.toml").read_text()
     assert commands.PROGRAM == "./sessile"
 
 

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from transport.cli.preflight import check_data_folder, check_journal_exists, check_ports
+from sessions.model.errors import BadInput
+from transport.cli.preflight import (
+    check_data_folder,
+    check_files,
+    check_journal_complete,
+    check_journal_exists,
+    check_model,
+    check_ports,
+    new_data_folder,
+)
 from transport.cli.settings import BadSetting, Settings
 
 PORTS = ("port", "grpc_port", "metrics_port")
@@ -27,6 +36,26 @@ def test_a_port_that_is_picked_or_absent_is_fine() -> None:
     check_ports(Settings(port=0, grpc_port=-1, metrics_port=0), PORTS)
 
 
+def test_a_model_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with pytest.raises(BadSetting, match=r"model\.gguf': this file does not exist\. .* --model"):
+        check_model(Settings(model=str(path)))
+    check_model(Settings(model=str(path), engine="sim"))
+    path.touch()
+    check_model(Settings(model=str(path)))
+
+
+@pytest.mark.parametrize("name", ["limits", "retention", "keys", "issuers"])
+def test_a_file_that_is_wrong_is_refused_before_anything_is_made(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("nonsense = [")
+    settings = Settings(**{name: str(path)})  # type: ignore[arg-type]
+    with pytest.raises((BadSetting, BadInput), match=name), new_data_folder(Settings(data=str(tmp_path / "data"))):
+        check_files(settings)
+    assert list(tmp_path.iterdir()) == [path]
+    check_files(Settings())
+
+
 def test_a_folder_without_a_journal_is_not_answered_for(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path))
     with pytest.raises(BadSetting, match="there is no journal in this folder"):
@@ -35,6 +64,38 @@ def test_a_folder_without_a_journal_is_not_answered_for(tmp_path: Path) -> None:
     (tmp_path / "journal.db").touch()
     check_journal_exists(settings)
     check_journal_exists(Settings(data=str(tmp_path / "none"), journal="memory"))
+
+
+def test_a_start_that_fails_leaves_no_folder_but_what_there_was(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+
+    def fail(*files: str) -> None:
+        with pytest.raises(BadSetting, match="wrong"), new_data_folder(Settings(data=str(folder))):
+            for name in files:
+                (folder / name).touch()
+            raise BadSetting("wrong")
+
+    fail("master.key")
+    assert list(tmp_path.iterdir()) == []
+    fail("master.key", "journal.db")  # there may be something in it
+    assert (folder / "master.key").exists() and (folder / "journal.db").exists()
+    (folder / "journal.db").unlink()
+    fail()
+    assert (folder / "master.key").exists()  # of an earlier start
+    with new_data_folder(Settings(data=str(tmp_path / "kept"))):
+        pass
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_keys_without_their_journal_are_no_new_beginning(tmp_path: Path) -> None:
+    (tmp_path / "keys.db").touch()
+    with pytest.raises(BadSetting, match=r"keys\.db is there and journal\.db is not; put the journal back"):
+        check_journal_complete(Settings(data=str(tmp_path)))
+    with pytest.raises(BadSetting, match="put the journal back"), new_data_folder(Settings(data=str(tmp_path))):
+        raise AssertionError("it was started")
+    check_journal_complete(Settings(data=str(tmp_path), journal="memory"))
+    (tmp_path / "journal.db").touch()
+    check_journal_complete(Settings(data=str(tmp_path)))
 
 
 def test_a_data_folder_is_made(tmp_path: Path) -> None:

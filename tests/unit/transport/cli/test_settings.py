@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transport.cli.settings import BadSetting, Settings, allowed, read_settings, secrets_in
+from transport.cli.settings import BadSetting, Settings, allowed, exposed_files, read_settings, secrets_in
 
 
 def test_flags_go_before_variables_and_variables_before_the_file(tmp_path: Path) -> None:
@@ -31,6 +31,34 @@ def test_flags_go_before_variables_and_variables_before_the_file(tmp_path: Path)
 def test_a_bad_value_is_refused_with_what_is_allowed(flags: dict[str, str], sentence: str) -> None:
     with pytest.raises(BadSetting, match=sentence):
         read_settings(flags, {}, None)
+
+
+def test_a_bad_value_is_called_what_its_writer_calls_it(tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text('port = "abc"\n')
+    with pytest.raises(BadSetting, match=r"^SESSILE_PORT = 'abc': expected a whole number"):
+        read_settings({}, {"SESSILE_PORT": "abc"}, None)
+    with pytest.raises(BadSetting, match=rf"^port = 'abc' \(in {config}\): expected a whole number"):
+        read_settings({}, {}, str(config))
+    with pytest.raises(BadSetting, match=r"^port = 'x': expected"):
+        read_settings({"port": "x"}, {"SESSILE_PORT": "abc"}, str(config))
+
+
+def test_files_of_secrets_that_other_users_may_read_are_listed(tmp_path: Path) -> None:
+    config, token, plain, service = (tmp_path / name for name in ("settings.toml", "token", "address", "service"))
+    config.write_text('api_key = "sk-sessile-a-b"\n')
+    token.write_text("a-token-of-the-cluster\n")
+    plain.write_text("redis://127.0.0.1:6379\n")
+    service.write_text("a token that is read again for each use\n")
+    flags = {"peer_token_file": str(token), "directory_file": str(plain), "key_service_token_file": str(service)}
+    settings = read_settings(flags, {}, str(config))
+    for mode, exposed in ((0o600, []), (0o640, [token, service, config]), (0o644, [token, service, config])):
+        for each in (config, token, plain, service):
+            each.chmod(mode)
+        assert sorted(exposed_files(settings, str(config))) == sorted(map(str, exposed))
+    config.write_text("port = 0\n")
+    assert exposed_files(read_settings({}, {}, str(config)), str(config)) == []
+    assert exposed_files(Settings(), None) == []
 
 
 @pytest.mark.parametrize("text", ["nonsense = 1", "port = ", "host = 5", "origins = [5]", ""])
@@ -125,5 +153,5 @@ def test_a_file_without_a_secret_is_refused(
 def test_a_switch_is_a_flag_without_a_value_and_a_word_elsewhere(value: bool | str) -> None:
     assert read_settings({"peer_insecure": value}, {}, None).peer_insecure
     assert not Settings().peer_insecure
-    with pytest.raises(BadSetting, match=r"peer_insecure = 'perhaps': expected true \| false"):
+    with pytest.raises(BadSetting, match=r"SESSILE_PEER_INSECURE = 'perhaps': expected true \| false"):
         read_settings({}, {"SESSILE_PEER_INSECURE": "perhaps"}, None)

@@ -7,18 +7,31 @@ from typing import Any
 import pytest
 
 from sessions.model.errors import BadInput
-from transport.peer.security import PeerSecurity
+from transport.peer.security import PeerCertificates, PeerSecurity
 
 TOKEN = "0123456789abcdef"
+WHOLE = PeerCertificates(authority=b"a", certificate=b"c", key=b"k")
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"token": "short"}, {"token": "0123456789abcdé-"}, {"token": "0123456789abc\ndef"}, {"authority": b"x"}],
+    [{"token": "short"}, {"token": "0123456789abcdé-"}, {"token": "0123456789abc\ndef"}],
 )
-def test_a_weak_token_or_half_a_certificate_is_refused(fields: dict[str, Any]) -> None:
+def test_a_weak_token_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         PeerSecurity(**fields)
+
+
+def test_certificates_are_whole_and_renewed_at_once() -> None:
+    for half in ({"authority": b"a"}, {"authority": b"a", "certificate": b"c"}, {"key": b"k"}):
+        with pytest.raises(BadInput):
+            PeerCertificates(**half)
+    security, new = PeerSecurity(certificates=WHOLE), PeerCertificates(authority=b"A", certificate=b"C", key=b"K")
+    before = security.certificates
+    security.renew(new)
+    assert security.certificates is new and before == WHOLE
+    with pytest.raises(AttributeError):
+        before.key = b"K"  # type: ignore[misc]
 
 
 def test_only_who_shows_the_token_is_admitted() -> None:
@@ -36,4 +49,4 @@ def test_without_either_it_listens_on_loopback_only() -> None:
         with pytest.raises(BadInput, match=r"--peer-authority.*--peer-insecure"):
             plain.check_address("0.0.0.0")
     PeerSecurity(token=TOKEN, insecure=True).check_address("0.0.0.0")
-    PeerSecurity(authority=b"a", certificate=b"c", key=b"k").check_address("0.0.0.0")
+    PeerSecurity(certificates=WHOLE).check_address("0.0.0.0")

@@ -1,0 +1,23 @@
+"""The signals that end a server: the first begins an orderly end, a second Ctrl-C ends the process at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Final
+
+AT_ONCE: Final = "Ctrl-C ends it at once"
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by SIGTERM and Ctrl-C. From then on Ctrl-C kills the process, which the journal outlives."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def begin() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sign, begin)
+    return stop
