@@ -38,6 +38,7 @@ from transport.http.routes import (
     page,
     responses,
     reviews,
+    revocations,
     sessions,
     tickets,
     usage,
@@ -101,10 +102,16 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
         users,
         operator,
         encryption,
+        revocations,
     ):
         app.include_router(each.routes)
+    signs_in = gateway.access.sign_in is not None
+    if signs_in:
+        from transport.http.routes import sign_in  # PyJWT takes a tenth of a second to load
+
+        app.include_router(sign_in.router(gateway.access))
     if web is not None:
-        app.include_router(page.router(web))  # last: it takes every path that nobody else has
+        app.include_router(page.router(web, signs_in=signs_in))  # last: it takes every path that nobody else has
     return RequestContextMiddleware(
         app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
     )
