@@ -178,7 +178,7 @@ class OpenIdProvider:
             reason = _error_of(answer.body)
             log.warning("sign_in_refused", status=answer.status, error=reason)
             if reason in ("invalid_client", "unauthorized_client"):
-                raise Unavailable("sign_in_misconfigured", "The provider does not know this server.", retryable=False)
+                raise Unavailable("sign_in_unavailable", "The provider does not know this server.", retryable=False)
             raise _refused("the provider does not accept it any more")
         try:
             if len(answer.body) > ANSWER_BYTES_MAX:
