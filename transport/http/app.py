@@ -32,7 +32,6 @@ from transport.http.path_methods import HeadRequests, PathMethods, allow
 from transport.http.routes import (
     audit,
     chat,
-    completions,
     conversations,
     encryption,
     health,
@@ -44,6 +43,7 @@ from transport.http.routes import (
     page,
     responses,
     reviews,
+    revocations,
     sessions,
     texts,
     tickets,
@@ -113,7 +113,7 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
-    methods = app.state.methods = _add_routes(app, readiness=readiness, web=web, exposition=exposition)
+    methods = app.state.methods = _add_routes(app, gateway, readiness=readiness, web=web, exposition=exposition)
     app.add_middleware(HeadRequests, methods=methods)
     if gateway.access.origins.allowed:
         app.add_middleware(CORSMiddleware, **_cors_options(gateway))
@@ -123,7 +123,9 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     )
 
 
-def _add_routes(app: FastAPI, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> PathMethods:
+def _add_routes(
+    app: FastAPI, gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition
+) -> PathMethods:
     app.include_router(health.router(readiness))
     app.include_router(metrics.router(exposition))
     for each in (
@@ -131,7 +133,6 @@ def _add_routes(app: FastAPI, *, readiness: Readiness, web: Path | None, exposit
         keys,
         models,
         chat,
-        completions,
         texts,
         responses,
         conversations,
@@ -143,12 +144,18 @@ def _add_routes(app: FastAPI, *, readiness: Readiness, web: Path | None, exposit
         users,
         operator,
         encryption,
+        revocations,
     ):
         app.include_router(each.routes)
+    signs_in = gateway.access.sign_in is not None
+    if signs_in:
+        from transport.http.routes import sign_in  # PyJWT takes a tenth of a second to load
+
+        app.include_router(sign_in.router(gateway.access))
     methods = PathMethods(app.routes)
-    app.state.page_files = files = None if web is None else PageFiles(web)
-    if files is not None:
-        app.include_router(page.router(files, methods))  # last: it takes every path that nobody else has
+    app.state.page_files = files = None if web is None else PageFiles(web, signs_in=signs_in)
+    if files is not None:  # last: it takes every path that nobody else has
+        app.include_router(page.router(files, methods))
     return methods
 
 

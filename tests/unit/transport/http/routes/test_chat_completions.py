@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessions.model.errors import BadInput
-from transport.http.routes.completions import _check, _merged
+from transport.http.routes.chat import check_completion, merged
 from transport.openai.completion_models import CompletionRequest
 
 
@@ -20,15 +20,15 @@ def whole(index: int, cost: str | None) -> dict[str, Any]:
 
 
 def test_choices_stand_one_behind_the_other_and_usage_is_summed() -> None:
-    merged = _merged([whole(0, "0.5"), whole(1, "0.25")])
-    assert merged["id"] == "cmpl-0" and [each["index"] for each in merged["choices"]] == [0, 1]
-    assert merged["usage"]["total_tokens"] == 6 and merged["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
-    assert merged["usage"]["cost"]["amount"] == "0.75"
-    assert "cost" not in _merged([whole(0, None), whole(1, None)])["usage"]
+    one = merged([whole(0, "0.5"), whole(1, "0.25")])
+    assert one["id"] == "cmpl-0" and [each["index"] for each in one["choices"]] == [0, 1]
+    assert one["usage"]["total_tokens"] == 6 and one["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert one["usage"]["cost"]["amount"] == "0.75"
+    assert "cost" not in merged([whole(0, None), whole(1, None)])["usage"]
 
 
 @pytest.mark.parametrize("more", [{"best_of": 2}, {"echo": True, "logprobs": 1}, {"stream_options": {}}])
 def test_what_is_not_served_is_refused(more: dict[str, Any]) -> None:
-    _check(CompletionRequest(model="m", prompt="x"))
+    check_completion(CompletionRequest(model="m", prompt="x"))
     with pytest.raises(BadInput):
-        _check(CompletionRequest(model="m", prompt="x", **more))
+        check_completion(CompletionRequest(model="m", prompt="x", **more))
