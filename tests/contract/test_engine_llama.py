@@ -309,6 +309,21 @@ PERSON = {
 }
 
 
+async def test_json_does_not_run_in_white_space_to_the_limit(start: Start) -> None:
+    """With all weight on blanks, which a small model's own weights come close to."""
+    engine = await start()
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    blanks = {(await engine.tokenizer.text(blank))[0] for blank in (" ", "\n", "\t", "  ", "\n\n", " \n")}
+    numbers = {"enum": [1, 2]}
+    schema = {"type": "object", "properties": {"a": numbers, "b": {"type": "array", "items": numbers, "maxItems": 2}}}
+    schema |= {"required": ["a", "b"], "additionalProperties": False}
+    format = {"type": "json_schema", "name": "x", "schema": schema}
+    sampling = Sampling(temperature=0, logit_bias=dict.fromkeys(map(str, blanks), 100), text=TextOptions(format=format))
+    answer = await ask(engine, key("a"), prompt, max_tokens=60, sampling=sampling)
+    assert msgspec.json.decode(answer.text)["a"] in (1, 2) and answer.finish.reason == "stop"
+    assert "  " not in answer.text and "\n" not in answer.text
+
+
 async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(start: Start) -> None:
     engine = await start()
     prompt = await prompt_of(engine, "Describe a person as JSON.")
