@@ -5,9 +5,10 @@
 
 A pair is one run of either checkout, the second pair in the other order than the first, so that a slope of the
 machine's speed favours neither. Where the machine has room for both sides, they run at once: what other machines on
-the same hardware take away, both lack. Journals are plain on both sides, as they were before there was encryption (`--encrypted`: this checkout's is
-encrypted, what that costs included). A ratio above 1 says that this checkout does better; the figures are the mean over
-pairs and its one-sided 95% lower bound (bar: 0.98). Both run on the interpreter that runs this.
+the same hardware take away, both lack. Journals are plain on both sides, as they were before there was encryption
+(`--encrypted`: this checkout's is encrypted, what that costs included). A ratio above 1 says that this checkout does
+better; the figures are the mean over pairs and its one-sided 95% lower bound (bar: 0.98). Both run on the interpreter
+that runs this.
 """
 
 from __future__ import annotations
