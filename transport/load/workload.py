@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 KINDS: Final = ("short", "long", "tools", "turns")
-DEFAULT_MIX: Final = "short=6,long=2,tools=1,turns=1"
+DEFAULT_MIX: Final = "short=6,long=2,turns=2"
 WORDS: Final = (
     *("river", "stone", "amber", "cloud", "train", "paper", "winter", "garden", "signal", "copper", "lemon", "harbour"),
     *("meadow", "engine", "letter", "island", "morning", "window", "silver", "mountain", "bridge", "candle", "forest"),
