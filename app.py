@@ -72,17 +72,15 @@ from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.authenticator import Authenticator
-from transport.auth.client_addresses import TrustedProxies
-from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
-from transport.cli import audit, cluster, commands, encryption, keys, logs, users
+from transport.cli import audit, cluster, commands, encryption, keys, logs, tokens, users
 from transport.cli.commands import VERSION, parse
 from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
+from transport.cli.credentials import open_credentials
 from transport.cli.preflight import check_journal_exists, check_ports, checked_start
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
-from transport.cli.settings import MODEL_PATH, BadSetting, Settings, exposed_files, read_keys, secrets_in
+from transport.cli.settings import MODEL_PATH, BadSetting, Settings, exposed_files, secrets_in
 from transport.cli.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
@@ -192,6 +190,8 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             return await run_encryption_command(settings, options)
         case audit.ListRows() | audit.VerifyChain():
             return await run_audit_command(settings, options)
+        case tokens.RevokeTokens() | tokens.ListRevocations():
+            return await run_tokens_command(settings, options)
         case keys.CreateKey() | keys.ListKeys() | keys.ShowKey() | keys.RevokeKey():
             return await run_keys_command(settings, options)
     return 0
@@ -303,7 +303,7 @@ async def serve(settings: Settings) -> int:
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
         open_telemetry(settings, measures, role="serve") as exposition,
-        open_credentials(settings, store) as (access, api_keys),
+        open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
     ):
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
@@ -319,6 +319,9 @@ async def serve(settings: Settings) -> int:
             schemas=schemas,
             erase=sweeper.eraser.sweep,
             encryption=stores.administration(reencryption),
+            prices=prices.book,
+            ignores_unknown=settings.unknown_parameters == "ignore",
+            inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
         )
         gateway = Gateway(
             runtime, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
@@ -448,9 +451,8 @@ async def replica_role(settings: Settings) -> int:
 
 async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
-    stop = stop_signal()
-    security, tls = peer_security(settings), tls_of(settings)
-    name = settings.name or f"gateway-{new_id()[:8]}"
+    stop, name = stop_signal(), settings.name or f"gateway-{new_id()[:8]}"
+    security, tls, prices = peer_security(settings), tls_of(settings), PriceFile(settings.prices)
     async with contextlib.AsyncExitStack() as stack:
         measures = await stack.enter_async_context(open_metrics(settings, role="gateway", name=name))
         stores = make_stores(settings, folder=None, now_ms=now_ms)
@@ -468,35 +470,35 @@ async def gateway_role(settings: Settings) -> int:
                 rng=random.Random(),
             )
         )
-        models = ModelCatalog(
-            lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
-        )
+        models = ModelCatalog(lambda: router.routes.view, clock=time.monotonic, created=now_ms() // 1000)
         counted = open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
         limited = await stack.enter_async_context(counted)
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
-        access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
+        access, api_keys = await stack.enter_async_context(
+            open_credentials(settings, store, stores.server_keys, now_ms, tickets)
+        )
         drains = Tasks()
         stack.push_async_callback(drains.close)
-        operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
         services = GatewayServices(
             models=models,
             keys=api_keys,
             history=history,
-            operator_api=operator_api,
+            operator_api=ClusterOperatorApi(lambda: router.routes.view, security, drains),
             schemas=schemas,
             encryption=stores.administration(stores.reencryption()),
+            prices=prices.book,
+            ignores_unknown=settings.unknown_parameters == "ignore",
+            inspect=router.inspect,
         )
-        await stack.enter_async_context(background_tasks(*stores.background(None)))
+        works = [prices.run(), *(each.run() for each in certificate_watchers(settings, tls, security))]
+        await stack.enter_async_context(background_tasks(*works, *stores.background(None)))
         gateway = Gateway(
             router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
         server, grpc = doors_of(settings, gateway, exposition, tls)
-        await stack.enter_async_context(
-            background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
-        )
         await start_doors(server, grpc)
         tune_process()
         print(f"Sessile is ready: {server.url}/", flush=True)
@@ -550,6 +552,17 @@ async def run_encryption_command(settings: Settings, command: encryption.Encrypt
     return 0
 
 
+async def run_tokens_command(settings: Settings, command: tokens.TokenCommand) -> int:
+    if command.url:
+        result = await tokens.run_on_server(command, settings.api_key, now_ms())
+    else:
+        check_journal_exists(settings)
+        async with connect_store(settings, now_ms) as store:
+            result = await tokens.run_on_journal(store, command, now_ms())
+    print(tokens.format_revocations(result, as_json=command.as_json))
+    return 0
+
+
 async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
@@ -563,37 +576,6 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
 
 
 # -- parts that are opened ---------------------------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def open_credentials(
-    settings: Settings, store: Store, tickets: Tickets | None = None
-) -> AsyncIterator[tuple[Authenticator, ApiKeyCache]]:
-    """Who may come in: the keys file, the API keys, the issuers; the last two are kept up to date. API keys are there
-    on every server, so that they can be made on one that is still open on loopback; they are demanded, and followed,
-    only with `auth = keys`. Raises BadInput for a wrong file, Unavailable where keys cannot be read."""
-    clock, demanded = asyncio.get_running_loop().time, settings.auth == "keys"
-    api_keys = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=clock, incarnation=lambda: store.journal.incarnation)
-    tokens = None
-    if settings.issuers:
-        from transport.auth.jwt_issuers import JwtIssuers, read_issuers  # PyJWT takes a tenth of a second to load
-
-        tokens = JwtIssuers(read_issuers(settings.issuers), now_ms=now_ms, clock=clock)
-        await tokens.load()
-    if demanded:
-        await api_keys.refresh()
-    access = Authenticator(
-        read_keys(settings.keys) if settings.keys else {},
-        clock=clock,
-        now_ms=now_ms,
-        ring=api_keys if demanded else None,
-        tokens=tokens,
-        tickets=tickets,
-        origins=OriginPolicy(settings.origins, proxies=TrustedProxies(settings.trusted_proxies)),
-    )
-    kept_up_to_date = ([api_keys.run()] if demanded else []) + ([tokens.run()] if tokens is not None else [])
-    async with background_tasks(*kept_up_to_date):
-        yield access, api_keys
 
 
 class LimitServices(NamedTuple):

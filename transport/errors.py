@@ -33,7 +33,7 @@ class ErrorRow(NamedTuple):
 
 
 _ROWS: Final[dict[ErrorRow, str]] = {
-    ErrorRow(400, "FAILED_PRECONDITION"): "content_filter",
+    ErrorRow(400, "FAILED_PRECONDITION"): "content_filter moderation_unavailable",
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
@@ -65,7 +65,9 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(500, "INTERNAL"): "tool_call_invalid",
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full",
-    ErrorRow(503, "UNAVAILABLE"): "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced",
+    ErrorRow(503, "UNAVAILABLE"): (
+        "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable"
+    ),
     ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable",
 }

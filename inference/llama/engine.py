@@ -190,7 +190,7 @@ class LlamaEngine:
                 context_window=window,
                 slots=options.slots,
                 sampling=HONOURED,
-                tool_format="hermes" if tokenizer.renders_tools else "none",
+                tool_format="hermes",
             ),
             tokenizer=tokenizer,
             vocabulary_size=len(model.metadata.get("tokenizer.ggml.tokens", ())),

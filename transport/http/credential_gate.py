@@ -24,11 +24,12 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 
-from sessions.model.errors import BadInput, SessileError
+from sessions.model.errors import BadInput, Forbidden, SessileError
 from sessions.model.types import Principal
 from transport import errors
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import PLACE, Place
+from transport.auth.origins import CSRF_HEADER
 from transport.http.middleware import NOTHING_RUNS, Scope, request_id_of
 from transport.websocket.handshake import bearer, credential_of, tokens_of
 
@@ -36,6 +37,7 @@ ENDLESS: Final = 1 << 40  # a body that says no length
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS")
+_SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out")  # by cookies of their own, for who has no session any more
 _STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
 _JSON: Final = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"), *NOTHING_RUNS)
 _FIXED: Final = b"".join(name + b": " + value + b"\r\n" for name, value in _JSON)
@@ -73,16 +75,16 @@ class CredentialGate:
             if self._access.open:
                 if place is not None:
                     place.authenticated(None)
-            elif _needs_credential(scope):
+            elif _needs_credential(scope, signs_in=self._access.sign_in is not None):
                 principal = scope["state"]["principal"] = authenticate(self._access, headers, scope)
                 if place is not None:
                     place.authenticated(principal)
             encoding = headers.get("content-encoding", "identity").strip().lower()
-            if encoding not in ("", "identity"):
+            if encoding not in ("", "identity", "gzip", "x-gzip"):
                 raise BadInput(
                     "unsupported_content_encoding",
                     f"Bodies encoded as {encoding[:32]!r} are not read here: send this one as it is, without"
-                    " Content-Encoding.",
+                    " Content-Encoding, or as gzip.",
                 )
         except SessileError as error:
             return error
@@ -174,15 +176,16 @@ def _cors_lines(cors: CORSMiddleware, origin: bytes | None) -> list[str]:
     return [*lines, "vary: Origin\r\n"]
 
 
-def _needs_credential(scope: Scope) -> bool:
-    if scope["method"] == "OPTIONS":
-        return False  # a preflight brings no credential, and no route reads its body
+def _needs_credential(scope: Scope, *, signs_in: bool) -> bool:
     path: str = scope["path"]
+    if scope["method"] == "OPTIONS" or (signs_in and path in _SIGN_IN):
+        return False  # a preflight brings no credential, and no route reads its body
     return scope["method"] not in _BODILESS or path.startswith("/v1/") or path == "/v1"
 
 
 def _check_upgrade(access: Authenticator, headers: Headers, scope: Scope) -> None:
-    """Raises what `authenticate` raises, for a handshake that brings a key. Tickets are the handshake's business."""
+    """Raises what `authenticate` raises, for a handshake that brings a key. Tickets and cookies are the handshake's
+    business."""
     if access.open:
         return
     offered = tokens_of(headers.getlist("sec-websocket-protocol"))
@@ -192,11 +195,30 @@ def _check_upgrade(access: Authenticator, headers: Headers, scope: Scope) -> Non
 
 
 def authenticate(access: Authenticator, headers: Headers, scope: Scope, *, credential: str | None = None) -> Principal:
-    """The principal of a request by `credential`, else by its Authorization header. Raises Unauthorized, Limited,
-    Unavailable, and Forbidden for a foreign page."""
-    access.origins.check_origin(headers.get("origin"), headers.get("host"))
-    client = scope.get("client")
-    address = access.origins.proxies.client(None if client is None else client[0], headers.getlist("x-forwarded-for"))
+    """The principal of a request by `credential`, else by its Authorization header, or where it has none by the cookie
+    of a sign-in. Raises Unauthorized, Limited, Unavailable, and Forbidden for a foreign page."""
+    origin, address = headers.get("origin"), address_of(access, scope)
+    access.origins.check_origin(origin, headers.get("host"))
+    given = headers.getlist("authorization")
+    if access.sign_in is not None and credential is None and not given:
+        cookie = access.sign_in.session_cookie(headers.getlist("cookie"))
+        if cookie is not None:
+            site = headers.get("sec-fetch-site")
+            if scope["method"] not in _BODILESS:
+                access.sign_in.check_page(origin=origin, site=site, header=headers.get(CSRF_HEADER))
+            elif site not in (None, "same-origin", "none") or not (
+                origin is None or access.sign_in.is_own_page(origin)
+            ):
+                raise Forbidden("forbidden", "With a cookie only this server's own pages may read that.")
+            return access.authenticate_cookie(cookie, address)
     with_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    key = bearer(headers.getlist("authorization")) if credential is None else credential
+    key = bearer(given) if credential is None else credential
     return access.authenticate(key, address, with_body=with_body)
+
+
+def address_of(access: Authenticator, scope: Scope) -> str | None:
+    """Where a request is from, as a trusted proxy says it."""
+    client = scope.get("client")
+    return access.origins.proxies.client(
+        None if client is None else client[0], Headers(scope=scope).getlist("x-forwarded-for")
+    )

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
+from websockets.datastructures import Headers
 from websockets.exceptions import NegotiationError
 from websockets.http11 import Request, Response
 from websockets.protocol import Protocol
@@ -21,7 +22,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from sessions.model.authorization import acting_for
-from sessions.model.errors import BadInput, NotFound, SessileError
+from sessions.model.errors import BadInput, NotFound, SessileError, Unauthorized
 from sessions.model.types import Principal
 from transport import errors
 from transport.auth.authenticator import Authenticator
@@ -92,7 +93,23 @@ def shake_hands(
         return response, AgreedHandshake(encoding, acting_for(access.authenticate(key, address), user))
     if user is not None:  # a key in hello would speak for itself, which is more than was meant
         raise BadInput("invalid_request", "X-Sessile-User goes with a key in the handshake.", param="user")
-    return response, AgreedHandshake(encoding, None)
+    return response, AgreedHandshake(encoding, _signed_in(headers, access, address))
+
+
+def _signed_in(headers: Headers, access: Authenticator, address: str | None) -> Principal | None:
+    """Who signed in, where a page of our own connects: the cookie goes with handshakes that other pages of the site,
+    or no page, make, too. One that has ended is as none: hello may have a key."""
+    if access.sign_in is None or not access.sign_in.is_own_page(
+        _only(headers.get_all("Origin")), _only(headers.get_all("Sec-Fetch-Site"))
+    ):
+        return None
+    cookie = access.sign_in.session_cookie(headers.get_all("Cookie"))
+    if cookie is None:
+        return None
+    try:
+        return access.authenticate_cookie(cookie, address)
+    except Unauthorized:
+        return None
 
 
 async def redeem_ticket(agreed: AgreedHandshake, access: Authenticator, address: str | None = None) -> AgreedHandshake:

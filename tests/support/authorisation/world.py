@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from inference.simulated import SimulatedOptions
 from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.journal import MemoryJournal
+from persistence.memory.revocations import MemoryRevocations
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import (
@@ -39,11 +40,13 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Finding
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
-from transport.auth.authenticator import Authenticator, key_digest
+from transport.auth.authenticator import Authenticator, Issuance, key_digest
 from transport.auth.jwt_issuers import JwtIssuer, JwtIssuers
+from transport.auth.revocation_cache import RevocationCache
 from transport.cli.settings import read_keys
 from transport.grpc_api.server import GrpcServer
 
@@ -214,7 +217,7 @@ async def a_world() -> AsyncIterator[World]:
 @asynccontextmanager
 async def _a_world(keys_file: Path) -> AsyncIterator[World]:
     signer = ec.generate_private_key(ec.SECP256R1())
-    made: list[ApiKeyCache] = []
+    made: list[tuple[ApiKeyCache, RevocationCache]] = []
 
     async def keys_of_the_issuer(_: str) -> bytes:
         public = jwt.algorithms.ECAlgorithm.to_jwk(signer.public_key())
@@ -226,22 +229,29 @@ async def _a_world(keys_file: Path) -> AsyncIterator[World]:
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
         ring = ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock)
-        made.append(ring)
+        revocations = RevocationCache(MemoryRevocations(journal.database), wall_ms, clock)
+        made.append((ring, revocations))
         filed = Principal(tenant=TenantId("beta"), key_id="filed", user="eve", scopes=SCOPES)
         # How often an address may be wrong is another test's: here everybody is on one, and is wrong all the time.
         throttle = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=10**9))
         keys = {key_digest("sk-filed-of-beta"): filed, **read_keys(str(keys_file))}
-        access = Authenticator(keys, clock=clock, now_ms=wall_ms, ring=ring, tokens=issuers, throttle=throttle)
+        issued = Issuance(issuers, None, revocations, (ISSUER.issuer,))
+        access = Authenticator(keys, clock=clock, now_ms=wall_ms, ring=ring, issued=issued, throttle=throttle)
         return access, ring
 
-    async with assembled(admit=admit, engine=SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8)) as assembly:
-        (ring,) = made
+    engine, filters = (
+        SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8),
+        KeywordFilterSet(input_phrases=["nightjar"]),
+    )
+    async with assembled(admit=admit, engine=engine, filters=filters) as assembly:
+        ((ring, revocations),) = made
         server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0)
         assert await server.start()
-        running = asyncio.create_task(ring.run())
+        running = [asyncio.create_task(each.run()) for each in (ring, revocations)]
         try:
             world = World(assembly, server.address, ring, signer)
             await ring.refresh()
+            await revocations.refresh()
             await world.populate()
             try:
                 yield world
@@ -249,6 +259,7 @@ async def _a_world(keys_file: Path) -> AsyncIterator[World]:
                 await world.http.aclose()
                 await world.channel.close()
         finally:
-            running.cancel()
-            await asyncio.wait([running])
+            for each in running:
+                each.cancel()
+            await asyncio.wait(running)
             await server.stop()

@@ -37,6 +37,8 @@ OWN = {
     "keys list": {"--tenant", "--url", "--json"},
     "keys show": {"--url", "--json"},
     "keys revoke": {"--url", "--json"},
+    "tokens revoke": {"--subject", "--token-id", "--issuer", "--expires-in", "--url", "--json"},
+    "tokens list": {"--url", "--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},
     "audit verify": {"--tenant", "--all", "--anchor", "--url", "--json"},
     "encryption status": {"--url", "--json"},
