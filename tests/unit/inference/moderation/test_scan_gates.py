@@ -10,7 +10,7 @@ from inference.moderation.input_filter import scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
 from inference.moderation.scan import Scanner
 from tests.support import disguises_second
-from tests.support.disguises import METHODS, MORE, OVER, PHRASES, disguised, ordinary
+from tests.support.disguises import LOOKS, METHODS, MORE, OVER, PHRASES, disguised, ordinary
 from tests.support.ungated_scan import scan_ungated
 
 SIDE = PolicySide(
@@ -25,8 +25,9 @@ SECRETS = (
     "eyJhbGciOiJI.eyJzdWIiOiIx.SflKxwRJ", "https://ana:s3cr3tPW@db.example", "password='Tr0ub4dor&3x'",
     "api_key: Zx81kLm29QwEr", "-----BEGIN RSA PRIVATE KEY-----", "prjoect nighjtar", "pr*ject nightjar",
 )  # fmt: skip
+ORDINARY = [*ordinary(300)]
 METHOD_TEXTS = st.builds(disguised, st.sampled_from([*METHODS, *MORE]), st.sampled_from(PHRASES[:6]))
-TWICE_HIDDEN = st.builds(disguised, st.sampled_from([*METHODS]), st.sampled_from(PHRASES[:6]), st.sampled_from([*OVER]))
+TWICE_HIDDEN = st.builds(disguised, st.sampled_from([*LOOKS]), st.sampled_from(PHRASES[:6]), st.sampled_from([*OVER]))
 SECOND_TEXTS = st.builds(
     disguises_second.disguised, st.sampled_from([*disguises_second.METHODS]), st.sampled_from(PHRASES[:6])
 )
@@ -35,7 +36,7 @@ PIECES = st.one_of(
     TWICE_HIDDEN,
     SECOND_TEXTS,
     st.sampled_from(SECRETS),
-    st.sampled_from([*ordinary(300)]),
+    st.integers(0, len(ORDINARY) - 1).map(ORDINARY.__getitem__),
     st.text("<>&\\%*~`_[]()+={}$\"'.:;-/@#!|0123456789abnrtuxAFJU \n\t\u0130\u0660é漢\u202f", max_size=24),
     st.text(max_size=8),
     st.builds(lambda text, at: text[at:], st.sampled_from(SECRETS), st.integers(1, 12)),
