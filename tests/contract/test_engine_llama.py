@@ -315,12 +315,10 @@ async def test_json_does_not_run_in_white_space_to_the_limit(start: Start) -> No
     prompt = await prompt_of(engine, "Describe a person as JSON.")
     blanks = {(await engine.tokenizer.text(blank))[0] for blank in (" ", "\n", "\t", "  ", "\n\n", " \n")}
     numbers = {"enum": [1, 2]}
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {"a": numbers, "b": {"type": "array", "items": numbers, "maxItems": 2}},
-    }
-    schema |= {"required": ["a", "b"], "additionalProperties": False}
-    format: dict[str, Any] = {"type": "json_schema", "name": "x", "schema": schema}
+    properties = {"a": numbers, "b": {"type": "array", "items": numbers, "maxItems": 2}}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": ["a", "b"]}
+    schema["additionalProperties"] = False
+    format = {"type": "json_schema", "name": "x", "schema": schema}
     sampling = Sampling(temperature=0, logit_bias=dict.fromkeys(map(str, blanks), 100), text=TextOptions(format=format))
     answer = await ask(engine, key("a"), prompt, max_tokens=60, sampling=sampling)
     assert msgspec.json.decode(answer.text)["a"] in (1, 2) and answer.finish.reason == "stop"
