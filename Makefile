@@ -45,8 +45,8 @@ cluster: model ## run a whole cluster here: make cluster PORT=9000 ARGS="--engin
 setup-safety: setup ## the models that moderation policies may ask: toxicity, injection, names
 	@$(PYTHON) deploy/setup_env.py base safety
 
-chat: setup ## talk to a running server in the terminal
-	@exec ./sessile chat $(ARGS)
+chat: setup ## talk to a running server in the terminal: make chat PORT=9000
+	@exec ./sessile chat --url 127.0.0.1:$(PORT) $(ARGS)
 
 # -- testing ------------------------------------------------------------------------------------
 

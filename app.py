@@ -73,7 +73,7 @@ from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.tickets import Tickets
-from transport.cli import audit, cluster, commands, encryption, keys, logs, tokens, users
+from transport.cli import audit, chat, cluster, commands, encryption, keys, load, load_command, logs, tokens, users
 from transport.cli.commands import VERSION, parse
 from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
 from transport.cli.credentials import open_credentials
@@ -120,10 +120,7 @@ READY_METRICS = "Metrics are ready: "
 
 def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["chat"]:
-        sys.path.insert(0, str(Path(__file__).parent / "clients" / "python"))
-        from sessile_client import terminal
-
-        return terminal.main(list(arguments[1:]))
+        return chat.run_chat(arguments[1:])
     try:
         parsed = parse(arguments, os.environ, VERSION)
         if parsed is None:
@@ -194,6 +191,9 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             return await run_tokens_command(settings, options)
         case keys.CreateKey() | keys.ListKeys() | keys.ShowKey() | keys.RevokeKey():
             return await run_keys_command(settings, options)
+        case load.GenerateLoad():
+            clocks = load_command.LoadClocks(time.perf_counter, time.process_time)
+            return await load_command.run_load(options, settings, clocks)
     return 0
 
 

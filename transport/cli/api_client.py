@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 from typing import Any, Final
@@ -15,19 +16,30 @@ from transport.auth.origins import is_loopback
 from transport.cli.settings import BadSetting
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@]+):\d+/?")
+WEB_SCHEMES: Final = {"ws": "http", "wss": "https"}
 HOW_TO_GIVE_ONE: Final = "put one in SESSILE_API_KEY, or in a file that --api-key-file names"
 
 JsonObject = dict[str, Any]
 
 
 def base_of(server: str, credential: str) -> str:
-    """The address of a server without its last slash. Raises BadSetting."""
-    url = urlsplit(server)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise BadSetting(f"url = {server!r}: http://HOST:PORT or https://HOST:PORT is expected")
-    if url.scheme == "http" and not is_loopback(url.hostname) and credential:
+    """The address of a server without its last slash, as people write it: `http(s)://`, the chat's `ws(s)://`, or
+    HOST:PORT. Raises BadSetting."""
+    scheme, given, rest = server.partition("://")
+    if not given and HOST_AND_PORT.fullmatch(server):
+        scheme, rest = "http", server
+    base = f"{WEB_SCHEMES.get(scheme, scheme)}://{rest.removesuffix('/v1/ws').rstrip('/')}"
+    try:
+        url = urlsplit(base)
+        host = url.hostname if url.port != 0 else None
+    except ValueError:  # a port that is none
+        host = None
+    if not host or url.scheme not in ("http", "https"):
+        raise BadSetting(f"url = {server!r}: http://HOST:PORT or https://HOST:PORT is expected, or HOST:PORT")
+    if url.scheme == "http" and not is_loopback(host) and credential:
         raise BadSetting(f"url = {server!r}: a key goes over https only, or to this machine")
-    return server.rstrip("/")
+    return base
 
 
 def call(

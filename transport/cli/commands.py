@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, encryption, keys, tokens, users
+from transport.cli import audit, encryption, keys, load, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
@@ -117,6 +117,11 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     ),
     "users export": CommandSpec(users.ExportUser, EITHER, "users export mary --tenant acme --out mary.jsonl"),
     "users erase": CommandSpec(users.EraseUser, EITHER, "users erase mary --tenant acme"),
+    "load": CommandSpec(
+        load.GenerateLoad,
+        ("Running server", "metrics_host", "metrics_port", "Logging"),
+        "load --url http://127.0.0.1:8080 --rate 2 --ttft-ms 500 --report load.html",
+    ),
 }
 FAMILIES: Final = {
     "usage": "Compares what was billed with the logs.",
@@ -209,7 +214,7 @@ def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
     parameters = [
         *own,
         inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, annotation=config, default=None),
-        *(_setting(name, shown=command.settings) for name in FIELDS),
+        *(_setting(name, shown=command.settings) for name in FIELDS if name not in hints),
     ]
     entry.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return entry

@@ -7,6 +7,7 @@ keeps strangers away from it by the network, as one does with every exporter. No
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,13 +16,17 @@ from starlette.routing import Route
 from uvicorn.server import ServerState
 
 from transport.http.http_connection import listen
-from transport.ops.prometheus import MetricsExposition
+
+
+class Exposition(Protocol):
+    async def text(self) -> tuple[bytes, str]:
+        """(body, media type)."""
 
 
 class MetricsServer:
     """Listens between `start` and `stop`."""
 
-    def __init__(self, exposition: MetricsExposition, *, host: str, port: int) -> None:
+    def __init__(self, exposition: Exposition, *, host: str, port: int) -> None:
         self._exposition = exposition
         self._host = host
         self._port = port

@@ -7,6 +7,7 @@ It does NOT know commands or input (``terminal``).
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import Callable
 from typing import TextIO
 
@@ -19,24 +20,33 @@ from .session import Session
 class Screen:
     """Two streams and where the cursor is. Control characters never reach a terminal from a model."""
 
-    def __init__(self, out: TextIO, notes: TextIO, *, prompts: bool) -> None:
+    def __init__(self, out: TextIO, notes: TextIO, *, prompts: bool, width: Callable[[], int] | None = None) -> None:
+        """``width``: how wide the terminal is now, to break answers between words; without it they stay as they are."""
         self._out = out
         self._notes = notes
         self._prompts = prompts
         self._fresh = True
+        self._wrap = None if width is None else _Wrap(width)
 
     def say(self, text: str) -> None:
         """Go on with an answer."""
         shown = "".join(c for c in text if c in "\n\t" or (c.isprintable() or ord(c) > 0x9F))
-        if shown:
-            print(shown, end="", file=self._out, flush=True)
-            self._fresh = shown.endswith("\n")
+        self._write(shown if self._wrap is None else self._wrap.feed(shown))
 
     def end(self) -> None:
         """End the line that an answer left."""
+        if self._wrap is not None:
+            self._write(self._wrap.flush())
         if not self._fresh:
             print(file=self._out, flush=True)
             self._fresh = True
+        if self._wrap is not None:
+            self._wrap.column = 0
+
+    def _write(self, shown: str) -> None:
+        if shown:
+            print(shown, end="", file=self._out, flush=True)
+            self._fresh = shown.endswith("\n")
 
     def note(self, text: str) -> None:
         """Say something that belongs to no answer, on lines of its own."""
@@ -48,6 +58,57 @@ class Screen:
     def prompt(self) -> None:
         if self._prompts:
             print("> ", end="", file=self._notes, flush=True)
+
+
+class _Wrap:
+    """Breaks text between words as it comes. A word is held back until its end is known; one that is wider than the
+    terminal is left to the terminal."""
+
+    def __init__(self, width: Callable[[], int]) -> None:
+        self.column = 0
+        self._width = width
+        self._blanks = ""
+        self._word = ""
+
+    def feed(self, text: str) -> str:
+        """What of it can be written."""
+        written = []
+        for char in text:
+            if char not in " \t\n":
+                self._word += char
+                continue
+            written.append(self._placed())
+            if char == "\n":
+                written.append("\n")
+                self.column, self._blanks = 0, ""
+            else:
+                self._blanks += char
+        return "".join(written)
+
+    def flush(self) -> str:
+        """The last word."""
+        written, self._blanks = self._placed(), ""
+        return written
+
+    def _placed(self) -> str:
+        """The word with the blanks before it, or on a line of its own where it no longer fits."""
+        if not self._word:
+            return ""
+        blanks, word = self._blanks, self._word
+        self._blanks = self._word = ""
+        columns = sum(map(_columns, word))
+        if self.column and self.column + len(blanks) + columns > self._width():
+            self.column = columns
+            return f"\n{word}"
+        self.column += len(blanks.expandtabs(8)) + columns
+        return blanks + word
+
+
+def _columns(char: str) -> int:
+    """How many columns of a terminal a character takes."""
+    if unicodedata.combining(char) or unicodedata.category(char) == "Cf":
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 class Follower:

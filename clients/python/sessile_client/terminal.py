@@ -14,6 +14,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ipaddress
+import os
+import shutil
 import signal
 import sys
 import threading
@@ -21,6 +24,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import urlsplit
 
 from ._notices import Disconnected, GoingAway, LinkNotice, Ready, Stopped, Warned
 from ._screen import Follower, Screen
@@ -31,12 +35,16 @@ from .session import Session
 
 _EXAMPLE = "Example: ./sessile chat --url ws://127.0.0.1:8080 --session ID\n\n"
 _SCHEMES = {"http": "ws", "https": "wss"}
+_KEY_VARIABLE = "SESSILE_API_KEY"
 _HELP = """\
 /new [TITLE]     begin a new session          /regenerate   answer the last message again
 /list            list the sessions            /edit TEXT    say the last message differently
 /open ID | N     open a session, by id or     /cancel       stop the answer (or Ctrl-C)
                  by its number in the list    /history      show the conversation again
-/help            this                         /quit         leave (or end of file)"""
+/title [TEXT]    show or change its title     /delete ID|N  delete a session, for every device
+/model [NAME]    show or change the model;    /delete this  delete the open one
+                 another begins a session     /quit         leave (or end of file)
+/help            this"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class Chat:
         self._client = client
         self._screen = screen
         self._options = options
+        self._model = options.model
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._listed: list[SessionInfo] = []
@@ -145,6 +154,12 @@ class Chat:
                 await self._expect(self._opened().session.regenerate(queue=True), None)
             case "/edit":
                 await self._edit(rest)
+            case "/title":
+                await self._title(rest)
+            case "/model":
+                await self._switch_model(rest)
+            case "/delete":
+                await self._delete(rest)
             case "/history":
                 self._opened().show_history()
             case "/help":
@@ -192,7 +207,7 @@ class Chat:
             self._screen.note("no answer is being written")
 
     async def _new(self, title: str | None) -> None:
-        fields = {"title": title, "model": self._options.model, "instructions": self._options.instructions}
+        fields = {"title": title, "model": self._model, "instructions": self._options.instructions}
         given: Any = {name: value for name, value in fields.items() if value is not None}
         session = await self._client.create_session(**given)
         self._screen.note(f"session {session.id}")
@@ -201,11 +216,46 @@ class Chat:
     async def _open(self, which: str) -> None:
         if not which:
             raise ValueError("/open ID, or its number in the last /list")
-        if which.isdigit() and 1 <= int(which) <= len(self._listed):
-            which = self._listed[int(which) - 1].id
-        session = await self._client.session(which)
+        session = await self._client.session(self._id_of(which))
         self._screen.note(f"session {session.id}" + (f": {session.title}" if session.title else ""))
         await self._follow(session, history=True)
+
+    def _id_of(self, which: str) -> str:
+        """A session by its id, or by its number in the last list."""
+        numbered = which.isdigit() and 1 <= int(which) <= len(self._listed)
+        return self._listed[int(which) - 1].id if numbered else which
+
+    async def _title(self, title: str) -> None:
+        session = self._opened().session
+        if title:
+            await session.update(title=title)
+        self._screen.note(f"title: {title or session.title or 'none yet; /title TEXT gives one'}")
+
+    async def _switch_model(self, name: str) -> None:
+        """A session keeps its model for life, so that another one begins a session."""
+        if not name:
+            self._screen.note(f"model: {self._model or 'the server chooses'}, for new sessions")
+            return
+        before, self._model = self._model, name
+        try:
+            await self._new(None)
+        except SessileError:
+            self._model = before
+            raise
+        self._screen.note(f"model: {name}")
+
+    async def _delete(self, which: str) -> None:
+        if not which:
+            raise ValueError("/delete ID, its number in the last /list, or `this`: it is deleted for every device")
+        name = self._opened().session.id if which == "this" else self._id_of(which)
+        if self._follower is not None and self._follower.session.id == name:
+            await self._follower.session.delete()
+            await self._leave()
+        else:
+            session = await self._client.session(name)
+            await session.delete()
+            await session.close()
+        self._screen.note(f"deleted {name}")
 
     async def _list(self) -> None:
         self._listed = [info async for info in self._client.sessions(page=100)]
@@ -295,7 +345,13 @@ def parser() -> argparse.ArgumentParser:
     top.formatter_class = argparse.RawDescriptionHelpFormatter
     top.add_argument("--url", default=Options.url, help="address of the server (default: %(default)s)")
     top.add_argument("--session", metavar="ID", help="open this session")
-    top.add_argument("--key-file", metavar="FILE", type=Path, help="file with the API key, if the server wants one")
+    top.add_argument(
+        "--key-file",
+        "--api-key-file",
+        metavar="FILE",
+        type=Path,
+        help=f"file with the API key, where it is not in {_KEY_VARIABLE}",
+    )
     top.add_argument("--model", help="model of new sessions (default: the server's)")
     top.add_argument("--instructions", metavar="TEXT", help="instructions of new sessions")
     top.add_argument("--encoding", choices=["json", "msgpack"], default="msgpack", help="default: %(default)s")
@@ -307,22 +363,45 @@ def socket_url(address: str) -> str:
     scheme, given, rest = address.partition("://")
     if not given:
         scheme, rest = "ws", address
+    if not rest.strip("/") or scheme not in (*_SCHEMES, *_SCHEMES.values()):
+        raise ValueError(f"--url {address}: http(s)://HOST:PORT, ws(s)://HOST:PORT or HOST:PORT is expected")
     rest = rest if scheme not in ("http", "https") else rest.rstrip("/")
     return f"{_SCHEMES.get(scheme, scheme)}://{rest if '/' in rest else f'{rest}/v1/ws'}"
+
+
+def check_key_is_safe(url: str, key: str | None) -> None:
+    """Raises ValueError where a key would go over an open line to another machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if key and parts.scheme == "ws" and not loopback:
+        raise ValueError(f"--url {url}: a key goes over https or wss only, or to this machine")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the chat on the process' own streams; the exit status."""
     given = parser().parse_args(argv)
     settings: dict[str, Any] = {"encoding": given.encoding}
+    if key := os.environ.get(_KEY_VARIABLE, ""):
+        settings["api_key"] = key
     if given.key_file is not None:
         try:
             settings["api_key"] = given.key_file.read_text(encoding="utf-8").strip()
         except OSError as exc:
             print(f"chat: --key-file {given.key_file}: {exc.strerror}", file=sys.stderr)
             return 2
-    options = Options(socket_url(given.url), given.session, given.model, given.instructions, settings)
-    screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty())
+    try:
+        url = socket_url(given.url)
+        check_key_is_safe(url, settings.get("api_key"))
+    except ValueError as exc:
+        print(f"chat: {exc}", file=sys.stderr)
+        return 2
+    options = Options(url, given.session, given.model, given.instructions, settings)
+    width = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty(), width=width)
     return asyncio.run(chat(options, read_lines(sys.stdin), screen))
 
 

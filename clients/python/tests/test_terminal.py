@@ -126,6 +126,85 @@ async def test_a_conversation_with_every_command(server: FakeServer) -> None:
     assert person.out.getvalue().count("> two\nyou said two \n") == 2
 
 
+async def test_title_model_and_delete(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = []
+    execute = server.execute
+
+    def noting(frame: dict[str, object]) -> dict[str, object]:
+        if frame["type"] == "session.create":
+            created.append(frame)
+        return execute(frame)
+
+    monkeypatch.setattr(server, "execute", noting)
+    person = Person(server)
+    person.types("/model")
+    await person.notes.shows("model: the server chooses")
+    person.types("/model grande")
+    await person.notes.shows("model: grande")
+    person.types("/title")
+    await person.notes.shows("title: none yet")
+    person.types("/title Rome")
+    await person.notes.shows("title: Rome")
+    person.types("/model")
+    person.types("/new Second")
+    person.types("/list")
+    await person.notes.shows("  2  ses_")
+    assert person.notes.getvalue().count("model: grande") == 2
+    assert [frame.get("model") for frame in created] == ["grande", "grande"]
+    first, second = server.logs
+    assert server.logs[first].state()["title"] == "Rome"
+    person.types("/delete")
+    await person.notes.shows("deleted for every device")
+    person.types(f"/delete {first}")
+    await person.notes.shows(f"deleted {first}")
+    person.types("/delete this")
+    await person.notes.shows(f"deleted {second}")
+    person.types("/title")
+    await person.notes.shows("no session is open")
+    assert all(log.deleted for log in server.logs.values())
+    assert await person.leaves() == 0
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+def test_answers_are_broken_between_words(pieces: int) -> None:
+    out = io.StringIO()
+    screen = Screen(out, io.StringIO(), prompts=False, width=lambda: 12)
+    text = "one two three four\n  code  stays\nincomprehensibilities are long 日本語日本語 x"
+    for at in range(0, len(text), pieces):
+        screen.say(text[at : at + pieces])
+    screen.end()
+    screen.say("again")
+    screen.end()
+    assert out.getvalue() == (
+        "one two\nthree four\n  code\nstays\nincomprehensibilities\nare long\n日本語日本語\nx\nagain\n"
+    )
+
+
+def test_the_key_is_in_the_variable_or_a_file_and_never_goes_over_an_open_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    used: list[Options] = []
+
+    async def no_chat(options: Options, *_: object) -> int:
+        used.append(options)
+        return 0
+
+    monkeypatch.setattr("sessile_client.terminal.chat", no_chat)
+    monkeypatch.setenv("SESSILE_API_KEY", "sk-x")
+    assert main(["--url", "127.0.0.1:9"]) == 0
+    assert main(["--url", "https://chat.example"]) == 0
+    (tmp_path / "key").write_text("sk-y\n")
+    assert main(["--api-key-file", str(tmp_path / "key")]) == 0
+    assert [each.client["api_key"] for each in used] == ["sk-x", "sk-x", "sk-y"]
+    assert main(["--url", "http://chat.example"]) == 2
+    assert "a key goes over https or wss only" in capsys.readouterr().err
+    monkeypatch.delenv("SESSILE_API_KEY")
+    assert main(["--url", "http://chat.example"]) == 0
+    for wrong in ("ftp://chat.example", "http://", ""):
+        assert main(["--url", wrong]) == 2
+        assert "HOST:PORT is expected" in capsys.readouterr().err
+
+
 async def test_an_answer_goes_on_when_the_server_comes_back(server: FakeServer) -> None:
     server.hold_after = 2
     person = Person(server)
@@ -259,7 +338,19 @@ def test_a_key_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.Capt
 
 def test_help_lists_the_commands() -> None:
     text = parser().format_help()
-    for command in ("/new", "/list", "/open", "/cancel", "/regenerate", "/edit", "/quit", "/help"):
+    for command in (
+        "/new",
+        "/list",
+        "/open",
+        "/cancel",
+        "/regenerate",
+        "/edit",
+        "/quit",
+        "/help",
+        "/title",
+        "/model",
+        "/delete",
+    ):
         assert command in text
 
 

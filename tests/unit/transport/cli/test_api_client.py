@@ -24,6 +24,16 @@ def test_a_key_goes_over_https_or_to_this_machine() -> None:
             base_of(wrong, "")
 
 
+def test_an_address_is_taken_as_people_write_it() -> None:
+    for written in ("127.0.0.1:9000", "ws://127.0.0.1:9000", "http://127.0.0.1:9000/", "ws://127.0.0.1:9000/v1/ws"):
+        assert base_of(written, "sk-x") == "http://127.0.0.1:9000"
+    assert base_of("wss://chat.example/behind/v1/ws", "sk-x") == "https://chat.example/behind"
+    assert base_of("localhost:9000/", "") == "http://localhost:9000" and base_of("[::1]:9", "") == "http://[::1]:9"
+    for wrong in ("127.0.0.1:x", "http://127.0.0.1:99999", "http://127.0.0.1:0", "mailto:a@b", "user:8080/path"):
+        with pytest.raises(BadSetting, match="HOST:PORT"):
+            base_of(wrong, "")
+
+
 def test_a_server_that_is_not_there_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
