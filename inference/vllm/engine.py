@@ -186,6 +186,7 @@ class VllmEngine:
             slots=self.options.slots,
             sampling=HONOURED,
             tool_format="hermes" if tokenizer.renders_tools else "none",
+            aliases=self.options.model_aliases,
         )
         self._supervisor.started()
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from ._model_notice import model_notice
 from ._notices import Disconnected, GoingAway, LinkNotice, Ready, Stopped, Warned
 from ._screen import Follower, Screen
 from .client import Client, SessionInfo
@@ -323,6 +324,8 @@ def main(argv: list[str] | None = None) -> int:
             return 2
     options = Options(socket_url(given.url), given.session, given.model, given.instructions, settings)
     screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty())
+    if sys.stdin.isatty() and (notice := model_notice(options.url, settings.get("api_key"))):
+        screen.note(notice)
     return asyncio.run(chat(options, read_lines(sys.stdin), screen))
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from transport.http.context import gateway_of, principal_of
-from transport.openai.model_catalog import card
+from transport.openai.model_catalog import card, listed
 from transport.openai.response_models import ERRORS
 
 
@@ -26,6 +26,7 @@ class ModelObject(BaseModel):
     context_window: int | None
     capabilities: Capabilities
     price: dict[str, float] | None
+    notice: str | None
 
 
 class ModelList(BaseModel):
@@ -40,13 +41,12 @@ routes = APIRouter(tags=["models"])
 async def models(request: Request) -> ModelList:
     """The models that are served here."""
     principal_of(request, "read")
-    return ModelList(
-        object="list", data=[ModelObject.model_validate(each.public()) for each in gateway_of(request).models()]
-    )
+    rows = listed(gateway_of(request).models)
+    return ModelList(object="list", data=[ModelObject.model_validate(each) for each in rows])
 
 
 @routes.get("/v1/models/{model:path}", responses=ERRORS)
 async def model(model: str, request: Request) -> ModelObject:
     """One of them."""
     principal_of(request, "read")
-    return ModelObject.model_validate(card(gateway_of(request).models, model).public())
+    return ModelObject.model_validate(card(gateway_of(request).models, model).public(model))

@@ -37,6 +37,7 @@ OWN = {
     "keys list": {"--tenant", "--url", "--json"},
     "keys show": {"--url", "--json"},
     "keys revoke": {"--url", "--json"},
+    "models list": {"--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},
     "audit verify": {"--tenant", "--all", "--anchor", "--url", "--json"},
     "encryption status": {"--url", "--json"},
