@@ -64,7 +64,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -72,17 +72,15 @@ from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.authenticator import Authenticator
-from transport.auth.client_addresses import TrustedProxies
-from transport.auth.origins import OriginPolicy
 from transport.auth.tickets import Tickets
-from transport.cli import audit, cluster, commands, encryption, keys, logs, models, users
+from transport.cli import audit, cluster, commands, encryption, keys, logs, models, tokens, users
 from transport.cli.commands import VERSION, parse
 from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
+from transport.cli.credentials import open_credentials
 from transport.cli.preflight import check_journal_exists, check_ports, checked_start
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.security import certificate_watchers, peer_security, tls_of
-from transport.cli.settings import BadSetting, Settings, exposed_files, read_keys, secrets_in
+from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
 from transport.cli.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
@@ -192,6 +190,8 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             return await run_encryption_command(settings, options)
         case audit.ListRows() | audit.VerifyChain():
             return await run_audit_command(settings, options)
+        case tokens.RevokeTokens() | tokens.ListRevocations():
+            return await run_tokens_command(settings, options)
         case keys.CreateKey() | keys.ListKeys() | keys.ShowKey() | keys.RevokeKey():
             return await run_keys_command(settings, options)
     return 0
@@ -227,10 +227,6 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
-def quotas_of(limited: LimitServices | None) -> Quotas | None:
-    return None if limited is None else limited.quotas
-
-
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
@@ -250,9 +246,10 @@ def doors_of(
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
-    from transport.grpc_api.server import GrpcServer
+    from transport.grpc_api.server import GrpcLimits, GrpcServer
 
-    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, tls=tls)
+    calls = GrpcLimits(shares=limits.shares)
+    return server, GrpcServer(gateway, host=host, port=settings.grpc_port, limits=calls, tls=tls)
 
 
 async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
@@ -306,7 +303,7 @@ async def serve(settings: Settings) -> int:
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
         open_telemetry(settings, measures, role="serve") as exposition,
-        open_credentials(settings, store) as (access, api_keys),
+        open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
     ):
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
@@ -324,7 +321,7 @@ async def serve(settings: Settings) -> int:
             encryption=stores.administration(reencryption),
         )
         gateway = Gateway(
-            runtime, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services
+            runtime, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
         server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
         await directory.open()
@@ -395,7 +392,9 @@ async def replica_role(settings: Settings) -> int:
         await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
         await stack.enter_async_context(running(stores, engine))
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        # A gateway that demands keys has these where no file is named: what it reserved is settled here.
+        settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
+        limited = await stack.enter_async_context(settled)
         await audit_policies(filters, store.audit, now_ms)
 
         async def listen(host: PeerEndpoint) -> str:
@@ -472,12 +471,15 @@ async def gateway_role(settings: Settings) -> int:
         models = ModelCatalog(
             lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
         )
-        limited = await stack.enter_async_context(open_limits(settings.limits, settings.directory, store.tallies))
+        counted = open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
+        limited = await stack.enter_async_context(counted)
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
-        access, api_keys = await stack.enter_async_context(open_credentials(settings, store, tickets))
+        access, api_keys = await stack.enter_async_context(
+            open_credentials(settings, store, stores.server_keys, now_ms, tickets)
+        )
         drains = Tasks()
         stack.push_async_callback(drains.close)
         operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
@@ -490,7 +492,9 @@ async def gateway_role(settings: Settings) -> int:
             encryption=stores.administration(stores.reencryption()),
         )
         await stack.enter_async_context(background_tasks(*stores.background(None)))
-        gateway = Gateway(router, store, access, CLOCK, quotas=quotas_of(limited), measures=measures, services=services)
+        gateway = Gateway(
+            router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
+        )
         server, grpc = doors_of(settings, gateway, exposition, tls)
         await stack.enter_async_context(
             background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
@@ -548,6 +552,17 @@ async def run_encryption_command(settings: Settings, command: encryption.Encrypt
     return 0
 
 
+async def run_tokens_command(settings: Settings, command: tokens.TokenCommand) -> int:
+    if command.url:
+        result = await tokens.run_on_server(command, settings.api_key, now_ms())
+    else:
+        check_journal_exists(settings)
+        async with connect_store(settings, now_ms) as store:
+            result = await tokens.run_on_journal(store, command, now_ms())
+    print(tokens.format_revocations(result, as_json=command.as_json))
+    return 0
+
+
 async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
     if command.url:
         result = await keys.run_on_server(command, settings.api_key, now_ms())
@@ -563,37 +578,6 @@ async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
 # -- parts that are opened ---------------------------------------------------------------------------------------------
 
 
-@contextlib.asynccontextmanager
-async def open_credentials(
-    settings: Settings, store: Store, tickets: Tickets | None = None
-) -> AsyncIterator[tuple[Authenticator, ApiKeyCache]]:
-    """Who may come in: the keys file, the API keys, the issuers; the last two are kept up to date. API keys are there
-    on every server, so that they can be made on one that is still open on loopback; they are demanded, and followed,
-    only with `auth = keys`. Raises BadInput for a wrong file, Unavailable where keys cannot be read."""
-    clock, demanded = asyncio.get_running_loop().time, settings.auth == "keys"
-    api_keys = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=clock, incarnation=lambda: store.journal.incarnation)
-    tokens = None
-    if settings.issuers:
-        from transport.auth.jwt_issuers import JwtIssuers, read_issuers  # PyJWT takes a tenth of a second to load
-
-        tokens = JwtIssuers(read_issuers(settings.issuers), now_ms=now_ms, clock=clock)
-        await tokens.load()
-    if demanded:
-        await api_keys.refresh()
-    access = Authenticator(
-        read_keys(settings.keys) if settings.keys else {},
-        clock=clock,
-        now_ms=now_ms,
-        ring=api_keys if demanded else None,
-        tokens=tokens,
-        tickets=tickets,
-        origins=OriginPolicy(settings.origins, proxies=TrustedProxies(settings.trusted_proxies)),
-    )
-    kept_up_to_date = ([api_keys.run()] if demanded else []) + ([tokens.run()] if tokens is not None else [])
-    async with background_tasks(*kept_up_to_date):
-        yield access, api_keys
-
-
 class LimitServices(NamedTuple):
     now: LimitsNow
     quotas: Quotas  # for a gateway
@@ -602,7 +586,7 @@ class LimitServices(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def open_limits(
-    file: str, directory: str, journal: Tallies, *, default: Limits | None = None
+    file: str, directory: str, tallies: Tallies, *, default: Limits | None = None
 ) -> AsyncIterator[LimitServices | None]:
     """The limits file, watched, and who counts: this process's memory, or with a directory the cluster's Valkey. None
     without a file and a `default` for that. Raises BadSetting, BadInput for a file or an address that is wrong."""
@@ -611,15 +595,15 @@ async def open_limits(
         return
     limits = limits_file(file, default)
     async with contextlib.AsyncExitStack() as stack:
-        limiter: Limiter = MemoryLimiter(monotonic_ms)
+        limiter: Limiter = MemoryLimiter(lambda: time.monotonic() * 1000)
         if directory:
             from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
 
             shared = ValkeyLimiter(directory)
             stack.push_async_callback(shared.close)
-            limiter = FallbackLimiter(shared, limits.now, monotonic_ms)
+            limiter = FallbackLimiter(shared, limits.now, lambda: time.monotonic() * 1000)
         settler = Settler(limiter, limits.now, time.monotonic)
-        quotas = Quotas(limiter, limits.now, journal, clock=time.monotonic)
+        quotas = Quotas(limiter, limits.now, tallies, clock=time.monotonic)
         async with background_tasks(limits.run(), settler.run()):
             yield LimitServices(limits.now, quotas, settler)
 
@@ -646,10 +630,6 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
     admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     register_limit_metrics(measures, limited.settler, admission)
     return admission
-
-
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000
 
 
 @contextlib.asynccontextmanager

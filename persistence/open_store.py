@@ -12,6 +12,7 @@ import structlog
 
 from persistence.at_rest.administration import EncryptionAdministration
 from persistence.at_rest.codec import SealingCodec
+from persistence.at_rest.server_keys import MemoryServerKeys, StoredServerKeys
 from persistence.at_rest.sweep import Reencryption
 from persistence.at_rest.tenant_keys import TenantKeys, any_tenant_key
 from persistence.at_rest.transit import TransitWrapper
@@ -106,6 +107,19 @@ class OpenableStores:
         if self.codec is None or sweep is None:
             return None
         return EncryptionAdministration(self.codec, sweep, self._rewrap_kv_keys)
+
+    def server_keys(self) -> StoredServerKeys | MemoryServerKeys:
+        """What cookies are sealed with: the same for all processes on this store. Raises BadInput."""
+        if self.codec is not None:
+            return StoredServerKeys(self.codec.keys)
+        if self.sql is None:
+            return MemoryServerKeys()
+        raise BadInput(
+            "journal_key_missing",
+            "Signing in needs a key that all gateways share: with PostgreSQL name one with --master-key FILE or"
+            " --key-service URL.",
+            param="master_key",
+        )
 
     def background(self, sweep: Reencryption | None) -> list[Coroutine[Any, Any, None]]:
         """What runs beside a server: keys that other processes make, and the sweep where there is one."""

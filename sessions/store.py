@@ -14,6 +14,7 @@ from sessions.limits import Tallies
 from sessions.model.api_keys import ApiKeyStore
 from sessions.model.audit import AuditLog
 from sessions.model.reviews import ReviewStore
+from sessions.model.revocations import RevocationStore
 from sessions.ports import Journal
 
 __all__ = ["Store"]
@@ -39,6 +40,9 @@ class Store(Protocol):
 
     @property
     def api_keys(self) -> ApiKeyStore: ...
+
+    @property
+    def revocations(self) -> RevocationStore: ...
 
     @property
     def end_users(self) -> EndUserStore: ...

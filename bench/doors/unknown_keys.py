@@ -1,12 +1,24 @@
 """Requests without a valid key over all doors: what each costs the server, and whether anybody else notices.
 
-    python -m bench.doors.unknown_keys --requests 100000
+    python -m bench.doors.unknown_keys --requests 100000 --flood-s 20
 
 HTTP (routes that exist and that do not), WebSockets (a wrong key in the handshake and in hello) and gRPC, with no key,
-a wrong one and a token, and bodies that are no JSON, of up to the door's limit, some of which never end. They come one
-behind the other, so that the CPU time of the server's process between two of them is one's (all its threads, in
-nanoseconds, of /proc). A body that was parsed shows by its answer: 400 instead of 401 or 429. With `--others` somebody
-with a key lists the models meanwhile, over a connection of their own; then the CPU time is theirs too.
+a wrong one and a token, and bodies that are no JSON, of up to the door's limit, some of which never end. A body that
+was parsed shows by its answer: 400 instead of 401 or 429.
+
+**CPU.** The requests come one behind the other, each (but for gRPC's) on a connection of its own. A request's figure is
+what the scheduler has accounted to all threads of the server's process between two of them (`schedstat`, nanoseconds;
+exact for threads that sleep, as these do then; /proc/*/stat counts in hundredths of a second and would show nothing).
+So it holds user and kernel time: accepting and closing the TCP connection, which nobody can leave out (a server that
+does nothing else takes 0.07 ms of it), reading, writing; the work of the loopback device that the kernel does in the
+name of who sends, acknowledgements too; what the request before it left behind; and whatever the process does beside
+them, timers and collections. It is the dearest way to be asked: the caches are cold each time, and in a flood several
+are taken in with one wake-up. How much of it other threads than the event loop's took is shown: it is gRPC's C core,
+there. A client that gives up resets its connection: what it had not sent yet would be freed by the kernel in the
+server's name, on loopback only.
+
+**A flood.** Then `FLOOD` strangers at once send as fast as they get answers, from one address, for `--flood-s`, while
+somebody with a key lists the models from another: each must be answered, and none late.
 """
 
 from __future__ import annotations
@@ -16,11 +28,12 @@ import asyncio
 import collections
 import random
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
@@ -51,9 +64,23 @@ FRAME_KEY: Final = b"\0\0\0\0"  # a mask of zeros
 Door = Callable[[], Awaitable[str]]
 
 
-def cpu_ns(pid: int) -> int:
-    """CPU time of all threads of a process."""
-    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+FLOOD: Final = 64
+LATE_MS: Final = 1_000.0
+
+
+class Cpu(NamedTuple):
+    """CPU time of a process, in ns."""
+
+    every: int
+    loop: int  # of the first thread
+
+    @classmethod
+    def of(cls, pid: int) -> Cpu:
+        spent = {
+            int(path.parent.name): int(path.read_text().split()[0])
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
+        }
+        return cls(sum(spent.values()), spent[pid])
 
 
 class Strangers:
@@ -75,6 +102,8 @@ class Strangers:
     async def _answer(self, data: bytes, *, frame: bytes = b"") -> str:
         """The status of what is written; with `frame` what becomes of that, behind a handshake."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        connected: socket.socket = writer.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         try:
             writer.write(data)
             head = await reader.readuntil(b"\r\n\r\n")
@@ -133,33 +162,75 @@ class Strangers:
         await self._channel.close()
 
 
-REFUSED: Final = {"401", "429", "refused", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"}
+REFUSED: Final = {"401", "429", "503", "refused", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
 
 
 async def list_models(url: str, waits_ms: list[float], stop: asyncio.Event) -> None:
-    """Has a key; how long each question took."""
-    async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {GOOD}"}) as http:
+    """Has a key and an address of its own, and a new connection each time; how long each answer took."""
+    while not stop.is_set():
+        began = time.monotonic()
+        transport = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(base_url=url, transport=transport, timeout=60) as http:
+            (await http.get("/v1/models", headers={"authorization": f"Bearer {GOOD}"})).raise_for_status()
+        waits_ms.append((time.monotonic() - began) * 1000)
+        await asyncio.sleep(0.1)
+
+
+async def flood(strangers: Strangers, server: ServerProcess, seconds: float) -> dict[str, Any]:
+    outcomes: collections.Counter[str] = collections.Counter()
+    waits_ms: list[float] = []
+    stop = asyncio.Event()
+
+    async def one() -> None:
         while not stop.is_set():
-            began = time.monotonic()
-            (await http.get("/v1/models")).raise_for_status()
-            waits_ms.append((time.monotonic() - began) * 1000)
-            await asyncio.sleep(0.1)
+            for door in strangers.doors:
+                try:
+                    outcome = await strangers.refused_by(door)
+                except OSError:  # the connection itself is refused or cut: an answer too
+                    outcome = "cut"
+                outcomes[outcome if outcome in REFUSED or outcome == "cut" else "not refused"] += 1
+
+    before = Cpu.of(server.pid)
+    working = [asyncio.create_task(one()) for _ in range(FLOOD)]
+    working.append(asyncio.create_task(list_models(f"http://127.0.0.1:{server.port}", waits_ms, stop)))
+    await asyncio.sleep(seconds)
+    stop.set()
+    await asyncio.gather(*working)
+    spent = Cpu.of(server.pid)
+    return {
+        "requests": outcomes.total(),
+        "outcomes": dict(outcomes),
+        "cpu_ms each": (spent.every - before.every) / 1e6 / outcomes.total(),
+        "with a key, ms": {"p50": percentile(waits_ms, 0.5), "p99": percentile(waits_ms, 0.99), "worst": max(waits_ms)},
+        "with a key, answered": len(waits_ms),
+    }
 
 
 async def attack(strangers: Strangers, pid: int, requests: int, seed: int) -> dict[str, Any]:
     chance, costs = random.Random(seed), collections.defaultdict[str, list[float]](list)
+    beside: collections.Counter[str] = collections.Counter()
     outcomes: collections.Counter[str] = collections.Counter()
     for _ in range(requests):
         door = chance.choice(list(strangers.doors))
-        before = cpu_ns(pid)
+        before = Cpu.of(pid)
         outcome = await strangers.refused_by(door)
         outcomes[f"{door} {outcome}"] += 1
-        costs[door].append((cpu_ns(pid) - before) / 1e6)
+        spent = Cpu.of(pid)
+        costs[door].append((spent.every - before.every) / 1e6)
+        beside[door] += spent.every - before.every - (spent.loop - before.loop)
         outcomes["not refused"] += outcome not in REFUSED
     every = [cost for each in costs.values() for cost in each]
     return {
         "cpu_ms": {"p50": percentile(every, 0.5), "p99": percentile(every, 0.99)},
-        "cpu_ms_p99_by_door": {door: percentile(each, 0.99) for door, each in sorted(costs.items())},
+        "cpu_ms_by_door": {
+            door: {
+                "p50": percentile(each, 0.5),
+                "p99": percentile(each, 0.99),
+                "mean": sum(each) / len(each),
+                "mean beside the loop's thread": beside[door] / 1e6 / len(each),
+            }
+            for door, each in sorted(costs.items())
+        },
         "outcomes": dict(outcomes),
     }
 
@@ -175,25 +246,14 @@ async def main(options: argparse.Namespace) -> bool:
         with ServerProcess(*flags) as server:
             strangers = Strangers(server.port, grpc_port, options.seed)
             await attack(strangers, server.pid, min(200, options.requests), options.seed)
-            waits_ms: list[float] = []
-            stop = asyncio.Event()
-            asking = None
-            if options.others:
-                asking = asyncio.create_task(list_models(f"http://127.0.0.1:{server.port}", waits_ms, stop))
             result = await attack(strangers, server.pid, options.requests, options.seed + 1)
-            stop.set()
-            if asking is not None:
-                await asking
-                result["others_ms"] = {
-                    "p99": percentile(waits_ms, 0.99),
-                    "worst": max(waits_ms),
-                    "asked": len(waits_ms),
-                }
+            flooded = result["flood"] = await flood(strangers, server, options.flood_s)
             await strangers.close()
-    met = result["cpu_ms"]["p99"] <= CPU_MS_MAX and not result["outcomes"]["not refused"]
+    parsed = result["outcomes"]["not refused"] + flooded["outcomes"].get("not refused", 0)
+    met = result["cpu_ms"]["p99"] <= CPU_MS_MAX and not parsed and flooded["with a key, ms"]["worst"] <= LATE_MS
     report("unknown_keys", {"requests": options.requests, "bar_ms": CPU_MS_MAX, "met": met, **result})
     return bool(met)
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, positional=(), requests=100_000, seed=1, others=False)
+    run_bench(main, __doc__, positional=(), requests=100_000, seed=1, flood_s=20.0)

@@ -1,11 +1,15 @@
-"""Ten thousand attempts to be let in where one may not: none may be allowed.
+"""A hundred thousand attempts to be let in where one may not: none may be allowed.
 
-    python -m bench.governance.authorisation [--attempts 10000] [--seed 1]
+    python -m bench.governance.authorisation [--attempts 100000] [--seed 1]
 
 One server in this process with every door (HTTP, WebSocket, gRPC) on real sockets, keys of two tenants and three users,
 and an issuer of tokens. First every cell of the matrix: each route, command and method by nobody, by wrong, expired and
-revoked keys and tokens, by another tenant, another user, and a key that lacks the scope. Then attempts made up from the
-seed until there are as many as wanted, in disguises (`tests/support/authorisation/generated.py`).
+revoked keys and tokens, by another tenant, another user, and a key that lacks the scope; an operator of another tenant
+who has `break_glass` and gives no reason, and a filed key without a user, among them. Then strangers take the sessions
+that Idempotency-Keys of the tenant's service lead to (`tests/support/authorisation/chosen.py`). Then attempts made up
+from the seed until there are as many as wanted, in disguises (`tests/support/authorisation/generated.py`): one in six
+brings ids, names and metadata of the caller's choice that are the victim's. At the end the service sends the requests
+whose place was tried, and the store is searched for anything of hers in a session of somebody else.
 
 Bar: 0 attempts allowed that should not be, 0 answers with anything of the victim's in them, 0 that tell somebody else's
 thing from one that does not exist, and afterwards the victim's log and keys stand as they stood.
@@ -22,6 +26,7 @@ from typing import Any
 import structlog
 
 from bench.support import report, run_bench
+from tests.support.authorisation.chosen import beforehand, leaks
 from tests.support.authorisation.entries import Names
 from tests.support.authorisation.generated import doors, one
 from tests.support.authorisation.matrix import ENTRIES, askers, judged, missing
@@ -38,16 +43,19 @@ async def measure(attempts: int, seed: int) -> dict[str, Any]:
     async with a_world() as world:
         victim = world.victim
         names = Names(victim.session, victim.response, victim.item, victim.key_id, victim.review)
-        before = await world.log_of(victim), world.keys_of_acme()
+        before = await world.log_of(victim), await world.log_of(world.named), world.keys_of_acme()
         without_entry = missing(world)
         for entry in ENTRIES:
             for asker in askers(world, entry):
                 kinds[asker.kind] += 1
                 wrong += await judged(world, entry, asker, names)
+        kinds["sessions taken beforehand"], found = await beforehand(world)
+        wrong += found
         cells = sum(kinds.values())
         for _ in range(max(0, attempts - cells)):
             wrong += await one(world, rng, names)
-        stands = (await world.log_of(victim), world.keys_of_acme()) == before
+        wrong += await leaks(world)
+        stands = (await world.log_of(victim), await world.log_of(world.named), world.keys_of_acme()) == before
     for each in wrong[:SHOWN]:
         print(f"  WRONG {each}")
     return {
@@ -72,4 +80,4 @@ async def main(given: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, attempts=10000, seed=1)
+    run_bench(main, __doc__, attempts=100_000, seed=1)

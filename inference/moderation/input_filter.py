@@ -42,13 +42,15 @@ def scan_message(scanner: Scanner, text: str) -> list[Place]:
     for number, reading in enumerate(readings_of(text)):
         plain = normalize_text(reading.text)
         hits = scanner.find(plain, fold_case(plain), whole=True)
-        if not hits:
+        drawn = [*scanner.raw_hits(reading.text)]
+        if not hits and not drawn:
             continue
         placed = placed or list(readings_of(text, placed=True))
         normal, known = Normalizer(), tuple(places)
         normal.feed(reading.text)
-        for hit in hits:
-            start, end = placed[number].start(normal.place(hit.start)), placed[number].end(normal.end(hit.end))
+        spans = [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
+        for hit, first, last in (*spans, *((each, each.start, each.end) for each in drawn)):
+            start, end = placed[number].start(first), placed[number].end(last)
             if not any(_covers(each, (hit, start, end)) for each in known):
                 places.append((hit, start, end))
     return sorted(places, key=lambda place: place[1:])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -203,6 +204,19 @@ class Normalizer:
     @property
     def _ends_in_space(self) -> bool:
         return self.plain[-1] == " " if self.plain else self._spaced
+
+
+def plain_form(character: str) -> str:
+    """Returns what a character is in plain text."""
+    return _PLAIN[character]
+
+
+def lookalikes_of() -> Iterator[tuple[str, str]]:
+    """Yields each character with a single one that it looks like: by UTS #39, and by our own choice."""
+    for line in _TABLE.read_text("utf-8").split("\n")[1:-1]:
+        target, _, sources = line.partition("\t")
+        yield from ((source, target) for source in sources if len(target) == 1)
+    yield from _SAME.items()
 
 
 def normalize_text(text: str) -> str:

@@ -8,8 +8,11 @@ what is looked for, nor the characters' forms (`normalize`).
 
 from __future__ import annotations
 
+import binascii
 import html
 import re
+import unicodedata
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -17,26 +20,47 @@ DEPTH: Final = 3
 _TAGS: Final = re.compile("[\U000e0020-\U000e007e]")
 _SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4,}")  # as bytes of a hidden text
 # Whatever has none of these is as plain as it looks.
-_SIGNS: Final = ("<", "&", "\\", "%", "*", "~", "`", "\x1b", "__", "](", "] (", "][", "] [", "U+", "u+")
+_SIGNS: Final = (
+    *("<", "&", "\\", "%", "*", "~", "`", "\x1b", "__", "](", "] (", "][", "] [", "U+", "u+", "==", "[/", "=\n", "=\r"),
+)
+_BESIDE: Final = re.compile(  # the same, of several letters
+    r"[{}+=](?:(?<=\w\{)|(?<=\})(?=\w)|(?<=\+)[A-Z][A-Za-z0-9+/]{2}|(?<==)[0-9A-F]{2})"
+)
 _EDGE: Final = re.compile(r"_(?!\w)|(?<!\w)_")
 _AROUND: Final = 300  # code points on either side of what may hide something: more than a phrase has
 _HEX4: Final = "[0-9a-fA-F]{4}"
 _UNITS: Final = re.compile(
     rf"""
-    (?=[<&%\\\x1b!\[\]*~`_uU])(?:
-    (?P<hidden><!--.{{0,2000}}?--> | <[!?/]?[A-Za-z][^<>]{{0,500}}> | \x1b\[[0-9;]{{0,32}}m)
-  | (?P<reference>&(?:\#\d{{1,7}} | \#[xX][0-9a-fA-F]{{1,6}} | [A-Za-z][A-Za-z0-9]{{1,31}});?)
+    (?=[<&%\\\x1b!\[\]*~`_uU=+{{}}$"'])(?:
+    (?P<hidden><!--.{{0,2000}}?--> | <[!?/]?[A-Za-z](?:[^<>"']|"[^"]{{0,300}}"|'[^']{{0,300}}'){{0,500}}+>
+      | <[!?/]?[A-Za-z][^<>]{{0,500}}> | <!\[CDATA\[ | \]\]> | \x1b\[[0-9;]{{0,32}}m
+      | \[/?(?:[biusq]|size|color|colour|font|url|quote|code|center|spoiler)(?:=[^\[\]\n]{{0,100}})?\](?![(\[]))
+  | (?P<reference>&(?:\#0{{0,16}}\d{{1,7}} | \#[xX]0{{0,16}}[0-9a-fA-F]{{1,6}} | [A-Za-z][A-Za-z0-9]{{1,31}});?)
   | (?P<percent>(?:%[0-9a-fA-F]{{2}})+)
+  | (?P<quoted>(?:=[0-9A-F]{{2}})+ | =[ \t]{{0,9}}\r?\n)
+  | \+(?P<utf7>[A-Za-z][A-Za-z0-9+/]{{2,2000}})-?
+  | \\N\{{(?P<called>[A-Z][A-Z0-9 -]{{1,80}})\}}
+  | \\(?P<css>0[0-9a-fA-F]{{5}} | 0{{1,3}}[0-9a-fA-F]{{2}}(?![0-9a-fA-F]))[ ]?
+  | (?P<setting>\\(?:text|math|operatorname|emph|mbox|hbox|underline)[a-z]{{0,10}}\s?(?=\{{)
+      | \\[,;:!](?=\s?\S) | [{{}}])
   | (?P<bytes>(?:\\x[0-9a-fA-F]{{2}})+ | (?:\\[0-3][0-7]{{2}})+)
   | (?P<units>(?:\\u{_HEX4})+)
   | \\u\{{(?P<braced>[0-9a-fA-F]{{1,6}})\}} | \\U(?P<long>[0-9a-fA-F]{{8}}) | [uU]\+(?P<named>[0-9a-fA-F]{{4,6}})[ ]?
   | (?P<backslash>\\+)(?=\S)
   | (?P<link>!?\[(?=[^\[\]]{{0,300}}\](?:\(|\[))  | \]\s?\([^()\n]{{0,500}}\) | \]\s?\[[^\[\]\n]{{0,100}}\])
-  | (?P<mark>[*~`]+ | __+ | _(?!\w) | (?<!\w)_)
+  | (?P<join>["']\s{{0,4}}[+.&]\s{{0,4}}["'] | ["'][ ]?["'])
+  | (?P<mark>\$(?=[\\{{]) | (?<=[}},])\$ | [*~`]+ | ==+ | __+ | _(?!\w) | (?<!\w)_)
     )""",
     re.VERBOSE | re.DOTALL,
 )
 _BLOCKS: Final = re.compile(r"</?(?:br|p|div|li|ul|ol|td|th|tr|table|h[1-6]|hr|pre|blockquote)\b", re.IGNORECASE)
+_UNSHOWN: Final = re.compile(  # an element with its content
+    r"<([A-Za-z][A-Za-z0-9]{0,15})\b[^<>]{0,300}?(?:display\s*:\s*none|visibility\s*:\s*hidden|\shidden\b|font-size\s*:\s*0"
+    r"|opacity\s*:\s*0|aria-hidden)[^<>]{0,300}>[^<>]{0,300}</\1\s*>",
+    re.IGNORECASE,
+)
+_JOINED: Final = re.compile(r"""(["'])(?:\s{0,4}[+.&]\s{0,4}|\s{1,4}|)(["'])|(?<=\w)\s{0,4}\+\s{0,4}(?=["'])|[$"']""")
+_JOIN: Final = re.compile(r"""["']\s{0,4}[+.&]\s{0,4}["']|["'] ?["']""")
 _LINE_ESCAPE: Final = re.compile(r"(?<!\\)\\[nrtfv]")
 _Undo = Callable[["re.Match[str]"], str | None]
 
@@ -78,7 +102,14 @@ def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
 
 
 def _is_suspect(text: str) -> bool:
-    return any(map(text.__contains__, _SIGNS)) or ("_" in text and _EDGE.search(text) is not None)
+    if any(map(text.__contains__, _SIGNS)) or ("_" in text and _EDGE.search(text) is not None):
+        return True
+    return _BESIDE.search(text) is not None or "${" in text or _is_joined(text)
+
+
+def _is_joined(text: str) -> bool:
+    """Whether text in quotes is put together."""
+    return ('"' in text or "'" in text) and _JOIN.search(text) is not None
 
 
 def _windows(text: str) -> Iterator[tuple[int, int]]:
@@ -99,6 +130,10 @@ def _windows(text: str) -> Iterator[tuple[int, int]]:
 def _undone(reading: Reading) -> Iterator[Reading]:
     if _LINE_ESCAPE.search(reading.text):  # a backslash before a letter may be either
         yield _undone_to_the_end(_substituted(reading, _LINE_ESCAPE, lambda _: " "))
+    if "</" in reading.text and _UNSHOWN.search(reading.text):
+        yield _undone_to_the_end(_substituted(reading, _UNSHOWN, lambda _: ""))
+    if _is_joined(reading.text):
+        yield _undone_to_the_end(_substituted(reading, _JOINED, lambda found: "" if found[0] != "$" else None))
     undone = _undone_to_the_end(reading)
     if undone.text != reading.text:
         yield undone
@@ -150,6 +185,12 @@ def _undo(found: re.Match[str]) -> str | None:
             return None if plain.startswith("&") and len(plain) > 1 else plain
         case "percent":
             return bytes.fromhex(unit.replace("%", "")).decode(errors="replace")
+        case "quoted":
+            return "" if unit[-1] == "\n" else bytes.fromhex(unit.replace("=", "")).decode(errors="replace")
+        case "utf7":
+            return _mail_text(found["utf7"])
+        case "called":
+            return _character(found["called"])
         case "bytes":
             values = re.findall(r"x(..)", unit)
             data = bytes.fromhex("".join(values)) if values else bytes(int(each, 8) for each in unit.split("\\")[1:])
@@ -157,11 +198,29 @@ def _undo(found: re.Match[str]) -> str | None:
         case "units":
             codes = "".join(unit.split("\\u"))
             return bytes.fromhex(codes).decode("utf-16-be", errors="replace")
-        case "braced" | "long" | "named" as kind:
+        case "braced" | "long" | "named" | "css" as kind:
             code = int(found[kind], 16)
             return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else None
+        case "join":
+            return None
         case _:
             return ""
+
+
+def _mail_text(packed: str) -> str | None:
+    """A run of UTF-7; None where it is none."""
+    try:
+        text = b64decode(packed + "=" * (-len(packed) % 4)).decode("utf-16-be")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return text if text.isprintable() else None
+
+
+def _character(name: str) -> str | None:
+    try:
+        return unicodedata.lookup(name)
+    except KeyError:
+        return None
 
 
 def _spelled(found: re.Match[str]) -> str:

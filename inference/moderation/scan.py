@@ -15,10 +15,13 @@ import base64
 import binascii
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from inference.moderation.disguise.encodings import base64_lines, code_runs, decodings, readable
+from inference.moderation.disguise.lattice import LatticePhrases
+from inference.moderation.disguise.respelled import RespelledWords
 from inference.moderation.normalize import fold_case, normalize_text
 from inference.moderation.patterns import (
     AROUND_NUMBER,
@@ -92,7 +95,11 @@ class Scanner:
             for head in PRIVATE_KEY:
                 self._literals[head] = _Literal("secrets", "private_key", action, words=False)
         phrases = side.phrases
-        self._squeezed = SqueezedPhrases(phrases.deny if phrases else (), allow, phrases.action if phrases else "block")
+        denied = phrases.deny if phrases else ()
+        self._lattice = LatticePhrases(denied)
+        self._phrase_action: Action = phrases.action if phrases else "block"
+        self._respelled = RespelledWords(fold_case(normalize_text(each).strip()) for each in denied)
+        self._squeezed = SqueezedPhrases(denied, allow, phrases.action if phrases else "block")
         self._allow = re.compile(any_of(allow)) if allow else None
         self._find_literal = re.compile(any_of(self._literals)) if self._literals else None
         opening = [*self._literals, *allow]
@@ -122,9 +129,12 @@ class Scanner:
         """Returns every hit, by where it begins; of those that begin together a block comes first. `before` is the code
         point before the text. In a `whole` text also phrases by their letters alone."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
+        words = [*_LONG.finditer(plain)]
         if whole:
             hits += (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
-        for word in _LONG.finditer(plain):
+            hits += self._respelled_hits(folded)
+            hits += self._over_spaces(plain, words, DEPTH)
+        for word in words:
             inner = self._encoded(word[0], DEPTH)
             if inner is not None:
                 hits.append(Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action))
@@ -137,16 +147,48 @@ class Scanner:
             return None
         return next((hit for text in possible_decodings(word) for hit in self._inside(text, depth - 1)), None)
 
-    def _inside(self, text: str, depth: int) -> Iterator[Hit]:
-        for reading in readings_of(text):
+    def _over_spaces(self, plain: str, words: Sequence[re.Match[str]], depth: int) -> Iterator[Hit]:
+        """The first hit in each run of codes, and in base64 of several lines."""
+        runs = list(code_runs(plain))
+        for word in words:
+            if plain[word.end() : word.end() + 1] == " ":
+                runs += base64_lines(plain, *word.span())
+        for text, start, end in runs:
+            if (inner := next(self._inside(text, depth - 1), None)) is not None:
+                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
+
+    def _inside(self, decoded: str, depth: int) -> Iterator[Hit]:
+        for reading in readings_of(decoded):
             plain = normalize_text(reading.text)
             folded = fold_case(plain)
             yield from self._literal_hits(folded, "")
             yield from self._pattern_hits(plain, "")
             yield from (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
-            for word in _LONG.finditer(plain) if depth else ():
+            yield from self.raw_hits(reading.text)
+            if not depth:
+                continue
+            words = [*_LONG.finditer(plain)]
+            yield from self._over_spaces(plain, words, depth)
+            for word in words:
                 if (inner := self._encoded(word[0], depth)) is not None:
                     yield inner
+
+    def raw_hits(self, text: str) -> Iterator[Hit]:
+        """Phrases in other signs, and words in base85; [start, end) of the text as it came, not of its plain form."""
+        for span in self._lattice.find(text):
+            yield Hit(*span, "phrases", "phrase", self._phrase_action)
+        for word in _LONG.finditer(text) if "`" in text else ():  # which plain text has not
+            for made in decodings(word[0]) if "`" in word[0] else ():
+                for inner in self._inside(made, DEPTH - 1):
+                    yield Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action)
+
+    def _respelled_hits(self, folded: str) -> Iterator[Hit]:
+        if (replaced := self._respelled.replace(folded)) is None:
+            return
+        text, places = replaced
+        for hit in self._literal_hits(text, ""):
+            if hit.category == "phrases":
+                yield hit._replace(start=places[hit.start], end=places[hit.end - 1] + 1)
 
     def _literal_hits(self, folded: str, before: str) -> Iterator[Hit]:
         if self._find_literal is None:
@@ -202,7 +244,7 @@ def possible_decodings(word: str) -> Iterator[str]:
             data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
         except binascii.Error:
             continue
-        if (text := _readable(data)) is not None:
+        if (text := readable(data)) is not None:
             yield text
     for run in _BASE32.findall(word):
         packed = run.rstrip("=").upper()
@@ -210,20 +252,12 @@ def possible_decodings(word: str) -> Iterator[str]:
             data = base64.b32decode(packed + "=" * (-len(packed) % 8))
         except binascii.Error:
             continue
-        if (text := _readable(data)) is not None:
+        if (text := readable(data)) is not None:
             yield text
     for run in _HEX.findall(word):
-        if (text := _readable(bytes.fromhex(re.sub("0[xX]|[:, ]", "", run)))) is not None:
+        if (text := readable(bytes.fromhex(re.sub("0[xX]|[:, ]", "", run)))) is not None:
             yield text
-
-
-def _readable(data: bytes) -> str | None:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    seen = sum(each.isprintable() or each in "\r\n\t" for each in text)
-    return text if seen >= 0.95 * len(text) else None
+    yield from decodings(word)
 
 
 def _touched(text: str, start: int, end: int, before: str) -> bool:

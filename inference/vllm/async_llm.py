@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +29,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
-from inference.vllm.sampling import prefill_params, public_logprobs
+from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs
 from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk
@@ -42,6 +43,7 @@ _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM ma
 _SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs
 _LOOPBACK: Final = "lo" if sys.platform == "linux" else "lo0"
 _MULTI_NODE_ARGS: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_address")
+_GRAMMAR_THREADS: Final = 2  # the costliest grammars take a second each, without the interpreter's lock
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
@@ -62,6 +64,7 @@ class VllmCore:
         self._adapter: Adapter | None = None  # of every run
         self._llm: AsyncLLM | None = None
         self._folder: PrivateFolder | None = None  # of the sockets between its processes
+        self._grammars = ThreadPoolExecutor(_GRAMMAR_THREADS, thread_name_prefix="grammar-check")
 
     @property
     def is_known_version(self) -> bool:
@@ -140,6 +143,8 @@ class VllmCore:
         stream = llm.generate(rendered, params, name, lora_request=self._lora, priority=priority)
         cached: int | None = None
         try:
+            if isinstance(params, CheckedParams):
+                await asyncio.get_running_loop().run_in_executor(self._grammars, params.check_grammar, llm)
             async for output in stream:
                 if cached is None:
                     cached = output.num_cached_tokens

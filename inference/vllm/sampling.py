@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+import msgspec
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -24,6 +25,21 @@ _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "require
 _OF_SCHEMAS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions"}
 )  # by names of anybody's choice
+
+
+class CheckedParams(SamplingParams):  # type: ignore[misc]  # vLLM is not installed where types are checked
+    """Of a run with a grammar. vLLM checks that where a request comes in, which is on our event loop, and a costly one
+    takes a second: `check_grammar` does it first, in any thread, and vLLM does it no more."""
+
+    def check_grammar(self, llm: Any) -> None:
+        """Raises ValueError or VLLMClientError as vLLM would."""
+        inputs = llm.input_processor
+        super()._validate_structured_outputs(inputs.model_config, inputs.structured_outputs_config, inputs.tokenizer)
+        self.is_checked = True
+
+    def _validate_structured_outputs(self, *given: Any) -> None:
+        if not getattr(self, "is_checked", False):
+            super()._validate_structured_outputs(*given)
 
 
 def sampling_params(
@@ -54,12 +70,14 @@ def sampling_params(
                 f"The schema uses {ignored!r}, which this engine cannot follow.",
                 param="text.format",
             )
-        arguments["structured_outputs"] = StructuredOutputsParams(json=schema)
+        # As text, which is not copied value by value on its way through vLLM.
+        arguments["structured_outputs"] = StructuredOutputsParams(json=msgspec.json.encode(schema).decode())
     if transfer:
         arguments["extra_args"] = {"kv_transfer_params": transfer}
     if special_tags:
         arguments |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
-    return SamplingParams(output_kind=RequestOutputKind.DELTA, **arguments)
+    made = SamplingParams if schema is None else CheckedParams
+    return made(output_kind=RequestOutputKind.DELTA, **arguments)
 
 
 def _ignored(schema: Json) -> str | None:

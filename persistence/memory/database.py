@@ -45,6 +45,7 @@ from sessions.model.journal_types import (
     UsageRow,
 )
 from sessions.model.reviews import Case, ReviewId, appealed
+from sessions.model.revocations import Revocation, RevocationKind
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 _TABLES: Final = (
@@ -54,6 +55,7 @@ _TABLES: Final = (
     "relayed",
     "reviews",
     "api_keys",
+    "revocations",
     "audit_rows",
     "audit_heads",
     "audit_floors",
@@ -87,6 +89,7 @@ class MemoryDatabase:
         self.relayed: dict[int, UnixMs] = {}
         self.reviews: dict[ReviewId, Case] = {}
         self.api_keys: dict[str, ApiKey] = {}
+        self.revocations: dict[tuple[str, RevocationKind, str], Revocation] = {}
         self.audit_rows: dict[TenantId, list[AuditRow]] = {}
         self.audit_heads: dict[TenantId, AuditHead] = {}
         self.audit_floors: dict[TenantId, AuditFloor] = {}

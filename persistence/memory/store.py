@@ -8,6 +8,7 @@ from persistence.memory.database import MemoryDatabase
 from persistence.memory.end_users import MemoryEndUsers
 from persistence.memory.journal import Medium, MemoryJournal, apply_at_once
 from persistence.memory.reviews import MemoryReviews
+from persistence.memory.revocations import MemoryRevocations
 from persistence.memory.usage import MemoryUsage
 
 
@@ -28,6 +29,7 @@ class MemoryStore:
         self.reviews = MemoryReviews(self.database)
         self.audit = MemoryAudit(self.database)
         self.api_keys = MemoryApiKeys(self.database)
+        self.revocations = MemoryRevocations(self.database)
         self.end_users = MemoryEndUsers(self.database)
 
     async def open(self) -> None:

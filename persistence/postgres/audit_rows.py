@@ -3,7 +3,8 @@
 A statement takes a chain's head from what its process took it for (`seq`, `mac`) to what it makes of it, or does
 nothing at all. So rows of two processes never interleave, and no process holds a lock while it computes.
 
-Locks are taken in one order everywhere: `api_keys`, then `erasures`, then chains by tenant, then sessions' heads.
+Locks are taken in one order everywhere: `api_keys`, `revocations`, then `erasures`, then chains by tenant, then
+sessions' heads.
 """
 
 from __future__ import annotations

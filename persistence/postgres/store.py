@@ -9,6 +9,7 @@ from persistence.postgres.journal import PostgresJournal
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.end_users import SqlEndUsers
 from persistence.sql.reviews import SqlReviews
+from persistence.sql.revocations import SqlRevocations
 from persistence.sql.usage import SqlUsage
 
 
@@ -23,6 +24,7 @@ class PostgresStore:
         self.reviews = SqlReviews(database)
         self.audit = PostgresAudit(database)
         self.api_keys = SqlApiKeys(database)
+        self.revocations = SqlRevocations(database)
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:

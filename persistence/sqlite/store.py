@@ -6,6 +6,7 @@ from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.audit import SqlAudit
 from persistence.sql.end_users import SqlEndUsers
 from persistence.sql.reviews import SqlReviews
+from persistence.sql.revocations import SqlRevocations
 from persistence.sql.usage import SqlUsage
 from persistence.sqlite import statements
 from persistence.sqlite.database import SqliteDatabase
@@ -23,6 +24,7 @@ class SqliteStore:
         self.reviews = SqlReviews(database)
         self.audit = SqlAudit(database)
         self.api_keys = SqlApiKeys(database)
+        self.revocations = SqlRevocations(database)
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:

@@ -45,6 +45,9 @@ PAGE_MAX: Final = 1000
 Action = Literal[
     "key.created",
     "key.revoked",
+    "token.revoked",
+    "user.signed_in",
+    "user.signed_out",
     "session.deleted",
     "session.purged",
     "session.exported",

@@ -30,6 +30,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 def request_of(principal: Principal, command: ActorCommand) -> Request:
     """A command that makes a session without a name gets the name that follows from the command."""
+    if principal.token is not None:  # the log of a session does not say by which token
+        principal = msgspec.structs.replace(principal, token=None)
     session = command.session or derived_session_id(principal, command.id)
     return Request(SessionKey(principal.tenant, session), principal, command, command_digest(command))
 

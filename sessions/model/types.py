@@ -76,10 +76,19 @@ SCOPES: Final = tuple(scope for scope in ALL_SCOPES if scope != "break_glass")  
 DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read")
 
 
+class TokenRef(msgspec.Struct, frozen=True):
+    """A token, or somebody's sign-in, as its issuer names it: what revocations are compared with."""
+
+    issuer: str
+    subject: str
+    id: str = ""  # "": it has none
+    issued_at: UnixMs = UnixMs(0)
+
+
 class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who acts: tenant, key and, where the key's holder names one, an end user; and what they may do.
 
-    `expires_at` is when the credential behind it ends (unix ms); None: not by itself."""
+    `expires_at` is when the credential behind it ends (unix ms); None: not by itself. `token` stays at the doors."""
 
     tenant: TenantId
     key_id: str
@@ -87,6 +96,7 @@ class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
     role: Authority = "user"
     scopes: tuple[Scope, ...] = DEFAULT_SCOPES
     expires_at: UnixMs | None = None
+    token: TokenRef | None = None
 
     @property
     def id(self) -> str:

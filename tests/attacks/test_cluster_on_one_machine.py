@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.support.doors.server_process import ROOT
 from tests.support.listening_sockets import Listening, free_ports, listening, open_to_strangers, process_tree
+from transport.auth.authenticator import key_digest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -132,3 +134,18 @@ def test_a_peer_link_off_loopback_demands_mutual_tls(cluster: Cluster) -> None:
     assert done.returncode == 2
     for flag in ("--peer-authority", "--peer-certificate", "--peer-key", "--peer-insecure"):
         assert flag in done.stderr
+
+
+def test_a_cluster_that_demands_keys_has_limits_at_its_gateways(tmp_path: Path) -> None:
+    keys, digest = tmp_path / "keys.toml", key_digest("sk-boss")
+    keys.write_text(
+        f'[[keys]]\nid = "boss"\ntenant = "acme"\nrole = "service"\nscopes = ["admin", "chat"]\nsha256 = "{digest}"\n'
+    )
+    with running_cluster(1, "--engine", "sim", "--keys", str(keys)) as cluster:
+        headers = {"authorization": "Bearer sk-boss"}
+        chat = {"model": "simulated", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        with httpx.Client(base_url=f"http://127.0.0.1:{cluster.port}", headers=headers, timeout=60) as http:
+            assert http.get("/v1/limits").json()["limits"]["requests_per_minute"] == 3_000
+            answer = http.post("/v1/chat/completions", json=chat)
+    assert answer.status_code == 200
+    assert answer.headers["x-ratelimit-limit-requests"] == "300"

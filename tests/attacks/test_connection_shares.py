@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
+import grpc
+import grpc.aio
 import httpx
 import pytest
 from websockets.asyncio.client import connect
@@ -21,6 +24,9 @@ from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.client_addresses import TrustedProxies
 from transport.auth.connection_shares import ShareLimits
 from transport.auth.origins import OriginPolicy
+from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcLimits, GrpcServer
+from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 from transport.http.server import ServerLimits
 
 KEYS = {
@@ -139,6 +145,80 @@ async def test_names_of_users_are_the_same_key() -> None:
         with pytest.raises(InvalidStatus) as refused:
             await connect(server.ws, additional_headers={"Authorization": "Bearer key-a", "X-Sessile-User": "one more"})
         assert refused.value.response.status_code == 429
+
+
+# -- gRPC --------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def a_grpc_door(**limits: Any) -> AsyncIterator[tuple[Assembly, str]]:
+    async with a_server() as assembly:
+        door = GrpcServer(assembly.gateway, host="127.0.0.1", port=0, limits=GrpcLimits(shares=SHARES, **limits))
+        assert await door.start()
+        try:
+            yield assembly, door.address
+        finally:
+            await door.stop()
+
+
+async def conversation(stack: AsyncExitStack, address: str, key: str | None, session: str) -> Any:
+    """A stream that is open, on a connection of its own; the first thing that it says, or why it ended."""
+    channel = grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),))
+    await stack.enter_async_context(channel)
+    metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+    call = SessionsStub(channel).Converse(metadata=metadata)
+    if key is not None:
+        await call.write(pb.ConverseRequest(open=pb.Open(session=session)))
+    try:
+        first = await call.read()
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return await call.code() if first is grpc.aio.EOF else first
+
+
+async def test_streams_of_grpc_count_by_key() -> None:
+    async with a_grpc_door() as (server, address), AsyncExitStack() as stack:
+        headers = {"authorization": "Bearer key-a"}
+        async with httpx.AsyncClient(base_url=server.server.url, headers=headers) as http:
+            session = (await http.post("/v1/conversations", json={})).json()["id"]
+        for _ in range(3):
+            assert (await conversation(stack, address, "key-a", session)).HasField("resumed")
+        refused = await conversation(stack, address, "key-a", session)
+        assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await conversation(stack, address, "key-b", session)).HasField("resumed")
+
+
+async def test_calls_of_grpc_that_show_no_key_have_a_share_and_it_is_given_back() -> None:
+    """Each is let finish its first message for a second: ten thousand of them were all calls of the server."""
+    async with a_grpc_door() as (_, address), AsyncExitStack() as stack:
+        waiting = [asyncio.create_task(conversation(stack, address, None, "x")) for _ in range(4)]
+        over = grpc.StatusCode.UNAUTHENTICATED
+        while over is grpc.StatusCode.UNAUTHENTICATED:  # until all four have their place
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await SessionsStub(channel).Get(pb.GetRequest(session="x"))
+            over = refused.value.code()
+        assert over is grpc.StatusCode.UNAVAILABLE
+        assert "connections from this address" in str(refused.value.details())
+        assert set(await asyncio.gather(*waiting)) == {grpc.StatusCode.UNAUTHENTICATED}
+        for key in ("key-a",) * 10:
+            missing = await conversation(stack, address, key, "none")
+            assert missing is grpc.StatusCode.NOT_FOUND
+
+
+async def test_connections_to_grpc_have_a_bound() -> None:
+    async with a_grpc_door(connections_max=3) as (_, address):
+        host, _, port = address.rpartition(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
+        ended = [asyncio.create_task(reader.read()) for reader, _ in opened]
+        done: set[Any] = set()
+        async with asyncio.timeout(60):
+            while len(done) < 3:
+                done, _ = await asyncio.wait(ended, timeout=0.05)
+        for task in ended:
+            task.cancel()
+        for _, writer in opened:
+            writer.close()
 
 
 # -- proxies -----------------------------------------------------------------------------------------------------------

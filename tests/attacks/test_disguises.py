@@ -10,6 +10,7 @@ import pytest
 from inference.moderation.input_filter import scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
 from inference.moderation.scan import Scanner
+from tests.support import disguises_second
 from tests.support.disguises import METHODS, MORE, PHRASES, apart, disguised, ordinary
 
 SCANNER = Scanner(PolicySide(phrases=PhraseRule(deny=PHRASES), pii=KindsRule(), secrets=KindsRule()))
@@ -23,6 +24,14 @@ def test_a_disguised_phrase_is_seen_where_it_stands(method: str) -> None:
         assert {hit.category for hit, _, _ in places} == {"phrases"}, text
         hit, start, end = places[0]
         assert "explain" not in text[start:end] and "again" not in text[start:end], (hit, text[start:end])
+
+
+@pytest.mark.parametrize("method", disguises_second.METHODS)
+def test_the_second_set_of_methods_is_seen_through(method: str) -> None:
+    """Most of each: letters are drawn from all of Unicode; `bench.moderation.disguises --second` has the share."""
+    texts = [disguises_second.disguised(method, phrase) for phrase in PHRASES[::4]]
+    missed = [text for text in texts if not scan_message(SCANNER, text)]
+    assert len(missed) <= 3, missed
 
 
 @pytest.mark.parametrize(

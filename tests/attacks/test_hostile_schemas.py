@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from inference.simulated import SimulatedOptions
 from sessions.model import commands as cm
 from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId, TextOptions, Tool
-from tests.support.doors.grpc_door import ENDS, Door, opened
+from tests.support.doors.grpc_door import ENDS, Door, error_of, opened
 from tests.support.doors.schema_doors import schema_doors, send_all
 from tests.support.doors.server_process import ServerProcess
 from tests.support.hostile_schemas import KINDS, hostile_schemas
@@ -28,6 +31,7 @@ DOUBLED = {
     "type": "object",
     "allOf": [{"$ref": "#/$defs/d0"}],
 }
+UNSUPPORTED_BY_GRPC = {"grpc format"}
 UNSUPPORTED = {"chat format", "responses format"}  # by the simulated engine: refused before anything is looked at
 COUNTED = {"type": "object", "properties": {"a": {"type": "array", "minItems": 100_000_000}}}
 
@@ -47,6 +51,38 @@ async def test_the_findings_are_refused_at_every_door_with_reason_and_place() ->
             assert doubled.refused_with_reason, (name, doubled)
             assert "minItems may be 4000 at most (at '/properties/a/minItems')" in counted.message, (name, counted)
         assert door.assembly.engine.stats().counters["decoded_tokens"] == 0  # nothing was paid
+
+
+def nested(how: str, levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema} if how == "items" else {"allOf": [schema]}
+    return {"type": "object", "properties": {"a": schema}}
+
+
+@pytest.mark.parametrize("how", ["items", "allOf"])
+async def test_what_nests_as_deep_as_grpc_carries_is_served_or_refused_with_the_reason(how: str) -> None:
+    """What a call brings in comes back to readers within an event, a few levels deeper."""
+    async with opened(FAST) as door, schema_doors(door.assembly.server.port, door.server.address) as doors:
+        for name in ("grpc tools", "grpc format"):
+            outcomes = {levels: await doors.send(name, nested(how, levels)) for levels in range(10, 34)}
+            assert {levels: each for levels, each in outcomes.items() if not each.is_fair} == {}
+            assert outcomes[33].code != ""
+            assert name in UNSUPPORTED_BY_GRPC or outcomes[10].code == ""
+
+
+async def test_a_reader_over_grpc_learns_that_a_schema_of_another_door_nests_too_deep() -> None:
+    async with opened(FAST) as door:
+        parameters = nested("items", 56)
+        create = cm.SessionCreate(
+            id=CommandId("1"), session=SessionId("s"), tools=(Tool(name="f", parameters=parameters),)
+        )
+        await door.assembly.gateway.execute(LOCAL_PRINCIPAL, create)
+        for reading in (door.history("s"), door.stub.Get(pb.GetRequest(session="s"))):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await reading
+            error = error_of(refused.value)
+            assert error.code == "too_large" and "nests deeper than gRPC carries" in error.message
 
 
 @pytest.mark.parametrize("where", ["tools", "format"])

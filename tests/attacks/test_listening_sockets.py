@@ -15,24 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.doors.guard_policies import guard_flags
 from tests.support.doors.server_process import ServerProcess
 from tests.support.listening_sockets import free_ports, listening, open_to_strangers, process_tree
 
-POLICY = """
-[policies.default]
-deadline_ms = 60000
-[policies.default.input]
-{filter} = {{ action = "flag", threshold = 0.5 }}
-"""
-FILE = """
-[guards.default]
-model_path = "{model_path}"
-context = 512
-"""
-ENDPOINT = """
-[guards.default]
-url = "http://127.0.0.1:9/v1"
-"""
 MODEL = pytest.param("llama", marks=[pytest.mark.model, pytest.mark.slow])
 
 
@@ -92,11 +78,7 @@ def test_a_server_listens_on_what_was_named(
     if doors == "all doors":
         flags += ["--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
         expected |= {f"127.0.0.1:{grpc_port}", f"127.0.0.1:{metrics_port}"}
-    if guard != "none":
-        policy = tmp_path / "policy.toml"
-        where = {"endpoint": ENDPOINT, "file": FILE.format(model_path=model_path)}.get(guard, "")
-        policy.write_text(where + POLICY.format(filter="guard" if where else "toxicity"))
-        flags += ["--policy", str(policy)]
+    flags += guard_flags(guard, tmp_path, model_path)
     if engine == "llama":
         flags += ["--model", str(model_path), "--threads", "1", "--slots", "2", "--context", "512"]
     server = ServerProcess(*flags)

@@ -199,6 +199,7 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
         ("post", "/v1/keys"): [{"tenant": next(m), "user": next(m), "name": next(m), "reason": next(m)}],
         ("post", "/v1/reviews/{review_id}/decide"): [{"outcome": "upheld", "note": next(m)}],
         ("post", "/v1/operator/encryption"): [{"tenant": next(m)}],
+        ("post", "/v1/operator/revocations"): [{"issuer": next(m), "subject": next(m), "token_id": next(m)}],
         ("post", "/v1/operator/sessions/{tenant}/{session}/handoff"): [{"replica": next(m), "to": next(m)}],
     }
 

@@ -1,12 +1,13 @@
 /**
  * Documents made up to hurt the page's Markdown renderer, and a run of them through it in a real Chromium.
  *
- *     node tests/browser/documents.mjs --documents 10000 --seed 1     prints one line of JSON
+ *     node tests/browser/documents.mjs --documents 10000 --seed 1     prints one line of JSON; `--begin n` begins with another one
  *
  * A third is ordinary Markdown, a third repeats short runs of marks (what makes a parser go back and forth), a third carries HTML and
  * addresses that would run script. Each is shown whole and again as it grows, as an answer does. A step is what the page does
  * before it gives the browser its thread back: parse, elements, layout. A document with one that is too long is shown twice
- * more, and each step counts as the fastest of the three: a machine with other work has long steps of its own.
+ * more, and each step counts as the fastest of the three (the run, where its steps were cut otherwise): a machine with other work
+ * has long steps of its own.
  */
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -108,6 +109,7 @@ async function render({ texts, max }) {
       }
       if (attempt === 0) best = steps;
       else if (steps.length === best.length) best = best.map((each, index) => Math.min(each, steps[index] ?? each));
+      else if (Math.max(...steps) < Math.max(...best)) best = steps; // steps end by the clock: cut otherwise, they compare as wholes
     }
     place.replaceChildren();
     rendered.push({ slowest: Math.max(...best), wrong });
@@ -118,7 +120,7 @@ async function render({ texts, max }) {
 }
 
 /** Runs documents through the page; `faults` names each that took too long or left something that could run. */
-export async function run({ documents, seed }) {
+export async function run({ documents, seed, begin = 0 }) {
   const server = await new Server().start();
   const browser = await new Browser().start();
   try {
@@ -134,8 +136,8 @@ export async function run({ documents, seed }) {
     await page.goto(server.url);
     const faults = [];
     const steps = [];
-    for (let first = 0; first < documents; first += BATCH) {
-      const numbers = Array.from({ length: Math.min(BATCH, documents - first) }, (_, index) => first + index);
+    for (let first = begin; first < begin + documents; first += BATCH) {
+      const numbers = Array.from({ length: Math.min(BATCH, begin + documents - first) }, (_, index) => first + index);
       const rendered = await page.evaluate(render, { texts: numbers.map((number) => document(seed, number)), max: STEP_MS_MAX });
       rendered.forEach(({ slowest, wrong }, index) => {
         steps.push(slowest);
@@ -156,6 +158,6 @@ export async function run({ documents, seed }) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { values } = parseArgs({ options: { documents: { type: "string", default: "10000" }, seed: { type: "string", default: "1" } } });
-  console.log(JSON.stringify(await run({ documents: Number(values.documents), seed: Number(values.seed) })));
+  const { values } = parseArgs({ options: { documents: { type: "string", default: "10000" }, seed: { type: "string", default: "1" }, begin: { type: "string", default: "0" } } });
+  console.log(JSON.stringify(await run({ documents: Number(values.documents), seed: Number(values.seed), begin: Number(values.begin) })));
 }

@@ -1,9 +1,10 @@
-"""The authorisation matrix, every cell of it; `bench.governance.authorisation` makes up ten thousand attempts more."""
+"""The authorisation matrix, every cell of it; `bench.governance.authorisation` makes up 100,000 attempts more."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from sessions.model.types import Scope
 from tests.support.authorisation.attempts import attempt, over_http, talk
+from tests.support.authorisation.chosen import beforehand, leaks, one_chosen
 from tests.support.authorisation.entries import COMMANDS, HTTP, Entry, Http, Names
 from tests.support.authorisation.matrix import ENTRIES, askers, judged, kind_of, missing
 from tests.support.authorisation.world import KINDS, World, a_world, without
@@ -144,3 +146,23 @@ async def test_credentials_in_every_place_of_a_handshake_are_looked_at(world: Wo
     assert (await talk(world, [frame], good, header="Basic x")).outcome == "unauthorized"
     assert (await talk(world, [frame], None, query=query)).outcome == "allowed"
     assert (await talk(world, [frame], None, query=query)).outcome == "unauthorized"
+
+
+async def test_what_one_calls_a_thing_of_ones_own_leads_to_nobody_elses(world: World) -> None:
+    rng = random.Random(7)
+    before, keys = await world.log_of(world.named), world.keys_of_acme()
+    made, wrong = await beforehand(world)
+    for _ in range(150):
+        wrong += await one_chosen(world, rng)
+    wrong += await leaks(world)
+    assert (wrong, made) == ([], 52)
+    assert (await world.log_of(world.named), world.keys_of_acme()) == (before, keys)
+
+
+async def test_a_secret_in_a_strangers_session_is_found(world: World) -> None:
+    """Otherwise the search at the end would find nothing whatever happened."""
+    body = {"model": "simulated", "input": f"{world.canary} in ben's"}
+    ben = {"authorization": f"Bearer {world.credentials['other user']}"}
+    (await world.http.post("/v1/responses", headers=ben, json=body)).raise_for_status()
+    (found,) = await leaks(world)
+    assert "of ben" in found

@@ -122,6 +122,14 @@ def _unions(rng: random.Random) -> Schema:
     return _holding({"allOf": [{combined: members[: max(2, width // factors)]} for _ in range(factors)]})
 
 
+def _mixed(rng: random.Random) -> Schema:
+    """Several of the kinds above in one document, each within the bounds perhaps."""
+    parts = [make(rng) for make in rng.sample(KINDS[:-1], rng.randrange(2, 5))]  # definitions are named by their kind
+    definitions = {name: schema for part in parts for name, schema in part.pop("$defs", {}).items()}
+    properties = {f"m{number}": {"type": "object", **part} for number, part in enumerate(parts)}
+    return {"properties": properties, "required": list(properties), "$defs": definitions}
+
+
 KINDS: Final[tuple[Callable[[random.Random], Schema], ...]] = (
     _nesting,
     _references,
@@ -130,4 +138,5 @@ KINDS: Final[tuple[Callable[[random.Random], Schema], ...]] = (
     _patterns,
     _enumerations,
     _unions,
+    _mixed,
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
+from vllm.v1.structured_output import backend_guidance
 
 from sessions.model.errors import BadInput
 from sessions.model.types import Sampling, TextOptions
@@ -46,6 +48,24 @@ async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(world: Vllm
         await ask(engine, key("a"), prompt, sampling=formatted(PERSON), emitted=prompt[-1:])
     assert refused.value.code == "recovery_incompatible"
     assert engine.stats().running == 0
+
+
+async def test_a_grammar_is_checked_once_and_off_the_event_loop(
+    world: VllmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The costliest takes a second, in which nobody else would be served."""
+    threads: list[int] = []
+
+    def check(*given: Any, **named: Any) -> None:
+        threads.append(threading.get_ident())
+        validate(*given, **named)
+
+    validate = backend_guidance.validate_guidance_grammar
+    monkeypatch.setattr(backend_guidance, "validate_guidance_grammar", check)
+    engine = await start(world)
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    await ask(engine, key("a"), prompt, max_tokens=4, sampling=formatted(PERSON))
+    assert len(threads) == 1 and threads[0] != threading.get_ident()
 
 
 async def test_biases_and_log_probabilities(world: VllmWorld) -> None:

@@ -1,9 +1,10 @@
-"""Authenticates credentials: API keys, tokens of issuers, tickets; and watches for their end.
+"""Authenticates credentials: API keys, tokens of issuers, sign-ins, tickets; and watches for their end.
 
 Keys are known by their SHA-256 only: those of a configuration file, and those of the key ring
-(`transport.auth.api_key_cache`). Tokens are an issuer's (`transport.auth.jwt_issuers`). With none of these configured
-everyone is one local principal; then the server listens on loopback only, and only for loopback host names
-(`transport.auth.origins`). What a principal may do and see is `sessions.model.authorization`' business.
+(`transport.auth.api_key_cache`). Tokens are an issuer's (`transport.auth.jwt_issuers`), cookies those of people who
+signed in with a browser (`transport.auth.sign_in`), at HTTP doors only. With none of these configured everyone is one
+local principal; then the server listens on loopback only, and only for loopback host names (`transport.auth.origins`).
+What a principal may do and see is `sessions.model.authorization`' business.
 
 A credential ends: it expires, or is revoked. `verify` says so before every command, and whatever lives longer than one
 (a connection, a stream) is called back through `watch`.
@@ -17,14 +18,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
 
-from sessions.model.errors import SessileError, Unauthorized
+from sessions.model.audit import Audited
+from sessions.model.errors import SessileError, Unauthorized, Unavailable
+from sessions.model.revocations import KEPT_MS, Revocation
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache, KeyListener, expired, revoked
 from transport.auth.auth_throttle import AuthThrottle
 from transport.auth.origins import OriginPolicy
+from transport.auth.revocation_cache import RevocationCache, token_revoked
 from transport.auth.tickets import MemoryTickets, Tickets
 
 CREDENTIAL_LENGTH_MAX: Final = 8192
@@ -49,6 +53,36 @@ class TokenVerifier(Protocol):
         """Raises Unauthorized, Unavailable."""
 
 
+class SignedInCookies(Protocol):
+    """Sessions of people who signed in; `transport.auth.sign_in` has them."""
+
+    def session_cookie(self, cookies: Iterable[str]) -> str | None:
+        """What a request's Cookie headers show of a session; None: nothing."""
+
+    def session_of(self, written: str) -> Principal:
+        """Raises Unauthorized."""
+        ...
+
+    def is_own_page(self, origin: str | None, site: str | None = None) -> bool:
+        """Whether a browser says that a page of ours sent it."""
+        ...
+
+    def check_page(self, *, origin: str | None, site: str | None, header: str | None) -> None:
+        """For what changes something: raises Forbidden unless a page of ours sent it."""
+
+
+class Issuance(NamedTuple):
+    """What others vouch for: tokens, sign-ins, and which of them were revoked."""
+
+    tokens: TokenVerifier | None = None
+    sign_in: SignedInCookies | None = None
+    revocations: RevocationCache | None = None
+    issuers: tuple[str, ...] = ()  # whose they are
+
+
+NOTHING_ISSUED: Final = Issuance()
+
+
 def key_digest(key: str) -> str:
     """How a key is written in the configuration: hex SHA-256. Keys are long random strings, so no salt is needed."""
     return hashlib.sha256(key.encode()).hexdigest()
@@ -64,28 +98,38 @@ class Authenticator(KeyListener):
         clock: Callable[[], float],
         now_ms: Callable[[], UnixMs],
         ring: ApiKeyCache | None = None,
-        tokens: TokenVerifier | None = None,
+        issued: Issuance = NOTHING_ISSUED,
         tickets: Tickets | None = None,
         origins: OriginPolicy | None = None,
         throttle: AuthThrottle | None = None,
     ) -> None:
-        """`keys` by `key_digest`. With `ring` or `tokens` credentials are required. `tickets`: those of all gateways of
-        a cluster; None: this process's own."""
+        """`keys` by `key_digest`. With `ring`, tokens or sign-ins credentials are required. `tickets`: those of all
+        gateways of a cluster; None: this process's own."""
         self.origins = origins or OriginPolicy()
         self._keys = dict(keys)
         self._ring = ring
-        self._tokens = tokens
+        self._tokens = issued.tokens
+        self.sign_in: Final = issued.sign_in
+        self.revocations: Final = issued.revocations
+        self.issuers: Final = issued.issuers
         self._now_ms = now_ms
         self._tickets = tickets or MemoryTickets(clock)
         self._throttle = throttle or AuthThrottle(clock=clock)
-        self._watched: dict[str, dict[object, CredentialEnded]] = {}  # by key id
+        self._watched: dict[str, dict[object, tuple[Principal, CredentialEnded]]] = {}  # by key id
         if ring is not None:
             ring.subscribe(self)
+        if self.revocations is not None:
+            self.revocations.subscribe(self._revocations_changed)
 
     @property
     def open(self) -> bool:
         """No keys are configured: everyone is the local principal."""
-        return not self._keys and self._ring is None and self._tokens is None
+        return not self.takes_keys and self.sign_in is None
+
+    @property
+    def takes_keys(self) -> bool:
+        """Keys or tokens are let in, and not only who signs in."""
+        return bool(self._keys) or self._ring is not None or self._tokens is not None
 
     def names(self, tenant: str) -> bool:
         """Whether people of this tenant may come in by the configuration: by a key of the file, or by a token."""
@@ -124,8 +168,39 @@ class Authenticator(KeyListener):
                 if principal is None:
                     self._throttle.check(address)  # a signature costs a hundred times what a key does
                     principal = self._tokens.principal_of(credential)
+                if self.revocations is not None and principal.token is not None:
+                    self.revocations.check(principal.token)
                 return principal
         raise Unauthorized("unauthorized", "This key is not known here.")
+
+    def authenticate_cookie(self, written: str, address: str | None = None) -> Principal:
+        """The principal of a session's cookie, which came from a page of ours. Raises Unauthorized, Limited,
+        Unavailable."""
+        assert self.sign_in is not None
+        try:
+            principal = self.sign_in.session_of(written)
+            self.verify(principal)
+        except Unauthorized as error:
+            if error.code != "token_expired":
+                self._throttle.failed(address)
+            raise
+        return principal
+
+    def check_failures(self, address: str | None) -> None:
+        """Raises Limited for an address that has been wrong too often."""
+        self._throttle.check(address)
+
+    def count_failure(self, address: str | None) -> None:
+        """Counts what somebody showed as a wrong key. Raises Limited where it was one too many."""
+        self._throttle.failed(address)
+
+    async def end_session(self, principal: Principal, audit: Audited) -> None:
+        """Revokes the session of somebody who signs out, until it would have ended by itself. Raises Unavailable."""
+        assert self.revocations is not None and principal.token is not None
+        now, token = self._now_ms(), principal.token
+        until = principal.expires_at or UnixMs(now + KEPT_MS)
+        ended = Revocation(issuer=token.issuer, kind="token", name=token.id, at=now, expires_at=until)
+        await self.revocations.add(ended, audit, principal.tenant)
 
     def verify(self, principal: Principal) -> None:
         """Raises Unauthorized when the credential behind a principal has ended since, Unavailable when that cannot be
@@ -136,6 +211,8 @@ class Authenticator(KeyListener):
             if key.revoked_at is not None:
                 raise revoked()
             self._ring.check_fresh()
+        if principal.token is not None and self.revocations is not None:
+            self.revocations.check(principal.token)
 
     def watch(self, principal: Principal, ended: CredentialEnded) -> Callable[[], None]:
         """Has `ended` called (a plain function, at most once) when the principal's credential ends. What is returned
@@ -161,7 +238,7 @@ class Authenticator(KeyListener):
         if principal.expires_at is not None:
             left_s = (principal.expires_at - self._now_ms()) / 1000
             timer = asyncio.get_running_loop().call_later(left_s, expire)
-        watched[token] = ended
+        watched[token] = (principal, ended)
         return unwatch
 
     def key_ended(self, key_id: str, error: SessileError) -> None:
@@ -169,7 +246,7 @@ class Authenticator(KeyListener):
         watched = self._watched.pop(key_id, {})
         callbacks = list(watched.values())
         watched.clear()
-        for ended in callbacks:
+        for _, ended in callbacks:
             ended(error)
 
     def keys_stale(self, error: SessileError) -> None:
@@ -178,6 +255,16 @@ class Authenticator(KeyListener):
         for key_id in list(self._watched):
             if self._ring.find(key_id) is not None:
                 self.key_ended(key_id, error)
+
+    def _revocations_changed(self, revocation: Revocation | None) -> None:
+        """Ends what is open by a token that was revoked; with None by any, which cannot be checked any more."""
+        stale = Unavailable("keys_unavailable", "Tokens cannot be checked at the moment.", retry_after_ms=1000)
+        for watched in list(self._watched.values()):
+            for name, (principal, ended) in list(watched.items()):
+                covered = principal.token is not None and (revocation is None or revocation.covers(principal.token))
+                if covered and watched.pop(name, None) is not None:
+                    ended(stale if revocation is None else token_revoked())
+        self._watched = {key_id: watched for key_id, watched in self._watched.items() if watched}
 
     # -- tickets ----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 import jwt
@@ -33,7 +33,17 @@ from msgspec import Meta
 
 from sessions.model.api_keys import check_name
 from sessions.model.errors import BadInput, Unauthorized, Unavailable
-from sessions.model.types import DEFAULT_SCOPES, SCOPES, Authority, Principal, Scope, TenantId, UnixMs
+from sessions.model.types import (
+    DEFAULT_SCOPES,
+    NEVER,
+    SCOPES,
+    Authority,
+    Principal,
+    Scope,
+    TenantId,
+    TokenRef,
+    UnixMs,
+)
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.direct_fetch import open_direct
 from transport.auth.origins import is_loopback
@@ -48,6 +58,7 @@ REMEMBERED_MAX: Final = 10_000
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
 Text = Annotated[str, Meta(min_length=1, max_length=512)]
+AUTHORITIES: Final[tuple[Authority, ...]] = get_args(Authority)  # by what they may do, the least first
 
 log = structlog.get_logger(__name__)
 
@@ -248,6 +259,15 @@ class JwtIssuers:
 
     def principal_of(self, credential: str) -> Principal:
         """Raises Unauthorized, Unavailable."""
+        principal, _ = self.verify(credential)
+        digest = hashlib.sha256(credential.encode()).digest()
+        self._remembered[digest] = principal
+        if len(self._remembered) > REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+        return principal
+
+    def verify(self, credential: str) -> tuple[Principal, dict[str, Any]]:
+        """The principal of a token, and its claims. Raises Unauthorized, Unavailable."""
         each, key, algorithm = self._key_of(credential)
         issuer = each.issuer
         try:
@@ -262,12 +282,7 @@ class JwtIssuers:
             )
         except (jwt.PyJWTError, TypeError, ValueError) as error:  # of the last two: a key of another kind
             raise _token_refused("its signature or a claim is not right") from error
-        principal = self._principal(issuer, claims)
-        digest = hashlib.sha256(credential.encode()).digest()
-        self._remembered[digest] = principal
-        if len(self._remembered) > REMEMBERED_MAX:
-            self._remembered.popitem(last=False)
-        return principal
+        return self._principal(issuer, claims), claims
 
     def _key_of(self, credential: str) -> tuple[_KeySet, _Key, str]:
         """By what the token says of itself, which nobody has vouched for yet."""
@@ -325,9 +340,10 @@ class JwtIssuers:
             if not isinstance(value, str) or not check_name(value):
                 raise _token_refused(f"its {name} is not a text of 1 to 128 characters")
         assert isinstance(tenant, str) and isinstance(user, str)
-        role = claims.get(issuer.role_claim, issuer.roles[0]) if issuer.role_claim else issuer.roles[0]
+        role = _role(issuer, claims)
         if role not in issuer.roles:
             raise _token_refused("its role is not one that this issuer may give")
+        subject, token_id, issued_at = claims.get("sub"), claims.get("jti"), claims.get("iat")
         return Principal(
             tenant=TenantId(tenant),
             key_id=TOKEN_PREFIX + issuer.issuer,
@@ -335,7 +351,23 @@ class JwtIssuers:
             role=role,
             scopes=_scopes(issuer, claims),
             expires_at=UnixMs(int((ends + issuer.leeway_s) * 1000)),
+            token=TokenRef(
+                issuer=issuer.issuer,
+                subject=subject if isinstance(subject, str) else user,
+                id=token_id if isinstance(token_id, str) else "",
+                issued_at=UnixMs(int(issued_at * 1000)) if issued_at is not None and _is_time(issued_at) else NEVER,
+            ),
         )
+
+
+def _role(issuer: JwtIssuer, claims: dict[str, Any]) -> Any:
+    """Of a list, which has other words in it too, the role of ours that may do most."""
+    if not issuer.role_claim or issuer.role_claim not in claims:
+        return issuer.roles[0]
+    claim = claims[issuer.role_claim]
+    if isinstance(claim, list):
+        return next((role for role in reversed(AUTHORITIES) if role in issuer.roles and role in claim), issuer.roles[0])
+    return claim
 
 
 def _scopes(issuer: JwtIssuer, claims: dict[str, Any]) -> tuple[Scope, ...]:

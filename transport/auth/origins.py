@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from sessions.model.errors import Forbidden
 from transport.auth.client_addresses import TrustedProxies
+
+CSRF_HEADER: Final = "x-sessile-csrf"
+"""What a page of ours puts, with any value, on requests with a cookie that change something: no form and no page of
+another site can (CORS)."""
 
 
 class OriginPolicy:

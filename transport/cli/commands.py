@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, encryption, keys, models, users
+from transport.cli import audit, encryption, keys, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
@@ -79,7 +79,7 @@ OPERATOR: Final = ("directory", "directory_file", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
 MODELS: Final = ("model_folder", "engine")
 EITHER: Final = (*OFFLINE, "Running server")  # on the journal, or through a server
-DOORS: Final = ("Listening", "Authentication", "Limits", "Telemetry", "Logging")
+DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry", "Logging")
 
 COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
@@ -103,6 +103,8 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "keys list": CommandSpec(keys.ListKeys, EITHER, "keys list --tenant acme"),
     "keys show": CommandSpec(keys.ShowKey, EITHER, "keys show abcdefghijkl --url http://127.0.0.1:8080"),
     "keys revoke": CommandSpec(keys.RevokeKey, EITHER, "keys revoke abcdefghijkl --url http://127.0.0.1:8080"),
+    "tokens revoke": CommandSpec(tokens.RevokeTokens, EITHER, f"tokens revoke --subject 8c1f {URL}"),
+    "tokens list": CommandSpec(tokens.ListRevocations, EITHER, f"tokens list {URL}"),
     "audit list": CommandSpec(audit.ListRows, EITHER, "audit list --tenant acme --last 20"),
     "audit verify": CommandSpec(audit.VerifyChain, EITHER, "audit verify --tenant acme"),
     "encryption status": CommandSpec(encryption.ShowEncryption, EITHER, f"encryption status {URL}"),
@@ -123,6 +125,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
 FAMILIES: Final = {
     "usage": "Compares what was billed with the logs.",
     "keys": keys.__doc__,
+    "tokens": tokens.__doc__,
     "audit": audit.__doc__,
     "users": users.__doc__,
     "encryption": encryption.__doc__,

@@ -105,9 +105,9 @@ def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[L
 
 
 def default_limits(settings: Settings) -> Limits | None:
-    """What a server that demands keys lets each take where no file says so: it is open to strangers. A cluster names a
-    file, since its gateways and replicas must have the same."""
-    if settings.auth != "keys" and not settings.keys and not settings.issuers:
+    """What a server or gateway that demands keys lets each take where no file says so: it is open to strangers. All
+    gateways of a cluster have the same, counted together; replicas always settle by them."""
+    if settings.auth != "keys" and not (settings.keys or settings.issuers or settings.oidc_issuer):
         return None
     if not settings.limits:
         log.info("limits_defaulted", hint="name a file with --limits; an empty one lifts them")

@@ -58,6 +58,23 @@ class Settings:
     keys: str = option("", "FILE", "TOML file of API keys, beside those that the `keys` command makes")
     issuers: str = option("", "FILE", "TOML file of issuers whose tokens (JWT) are let in")
 
+    oidc_issuer: str = option(
+        "", "URL", "OpenID provider that people sign in with in a browser; see docs/sign-in.md", group="Sign-in"
+    )
+    oidc_client_id: str = option("", "ID", "what this server is called there")
+    oidc_client_secret: str = option("", "SECRET", "its secret there, where it has one; never as a flag")
+    oidc_client_secret_file: str = option("", "FILE", "file that holds it")
+    oidc_scopes: tuple[str, ...] = option(("openid",), "SCOPE,...", "what is requested there; openid is always")
+    oidc_tenant: str = option("", "TENANT", "whose people they are ...")
+    oidc_tenant_claim: str = option("", "CLAIM", "... or the claim that says so: one of the two")
+    oidc_user_claim: str = option("sub", "CLAIM", "the claim that names the end user", min_length=1)
+    oidc_role_claim: str = option("", "CLAIM", "the claim that says the role, or a list that has it")
+    oidc_roles: tuple[Authority, ...] = option(
+        ("user",), "ROLE,...", "of user, service, operator: what it may say; the first is who has none"
+    )
+    public_url: str = option("", "URL", "where browsers reach this server: https://HOST; people come back there")
+    sign_in_s: float = option(43_200.0, "SECONDS", "after so long people sign in again", gt=0, le=2_592_000)
+
     engine: Literal["llama", "vllm", "sim"] = option(
         "llama", None, "llama.cpp, vLLM, or simulated text for tests", group="Engine"
     )
@@ -190,7 +207,7 @@ class BadSetting(Exception):
     """A setting has a value that is not allowed, or does not exist; the message names it and says what is expected."""
 
 
-SECRETS: Final = ("peer_token", "api_key")
+SECRETS: Final = ("peer_token", "api_key", "oidc_client_secret")
 RENEWED: Final = ("key_service_token",)  # secrets whose file is read again for each use, not here
 ADDRESSES: Final = ("journal", "directory", "kv_redis", "usage_stream", "otlp")  # with a password in them, secrets too
 FIELDS: Final = {each.name: each for each in fields(Settings)}

@@ -5,7 +5,9 @@ Beside `sessile.v1.Sessions` it serves `grpc.health.v1.Health` (for balancers an
 loopback only, as HTTP does. TLS is HTTP's, with the same certificate, or ends in front of both.
 
 A caller that does not read costs one message and its stream; one that is gone without a word is found by gRPC's
-keepalive.
+keepalive. Calls under way are shared out among addresses and keys. The connections below them are the C core's, which
+knows of a bound on them all but of none per address: those without a call end after a while, and the bound keeps the
+process's sockets free for the other doors.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from sessions.model.errors import BadInput, Unavailable
+from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
@@ -35,7 +38,11 @@ log = structlog.get_logger(__name__)
 
 
 class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
-    calls_max: int = 10_000  # at a time, streams included
+    calls_max: int = 50_000  # at a time, streams included; one key has a share of them
+    connections_max: int = 10_000
+    handshake_s: float = 10.0  # of TLS and HTTP/2
+    idle_s: float = 300.0  # of a connection without a call
+    shares: ShareLimits = ShareLimits()
     message_bytes_max: int = 1024 * 1024  # from a client, as on a WebSocket
     keepalive_s: float = 25.0
     keepalive_timeout_s: float = 10.0
@@ -79,6 +86,10 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", limits.message_bytes_max),
                 ("grpc.max_send_message_length", -1),  # a state is as large as its session
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", limits.shares.per_principal),  # of one connection
+                ("grpc.max_allowed_incoming_connections", limits.connections_max),
+                ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1000)),
+                ("grpc.max_connection_idle_ms", round(limits.idle_s * 1000)),
                 ("grpc.keepalive_time_ms", keepalive_ms),
                 ("grpc.keepalive_timeout_ms", round(limits.keepalive_timeout_s * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),
@@ -86,7 +97,8 @@ class GrpcServer:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),  # clients may keep alive, too
             ),
         )
-        register(SessionsService(self.gateway, self._leaving), server)
+        shares = ConnectionShares(limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
+        register(SessionsService(self.gateway, self._leaving, shares), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:

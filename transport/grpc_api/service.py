@@ -1,28 +1,30 @@
 """Implements the calls of `sessile.proto`: authenticates the caller, runs the operation, maps errors to statuses.
 
-Every call is admitted by its metadata as an HTTP request is by its headers, before its message is decoded (`register`
-leaves the deserializers out), gets a request id, and ends with a status
-of the one table. Unary commands run to their end whatever becomes of the call; their caller's deadline ends its waiting
-only. Does not know sockets (`transport.grpc_api.server`).
+Every call is admitted by its metadata as an HTTP request is by its headers, before its message is received: each method
+is served as one whose client streams, which is the same on the wire, and reads its message when its caller is known. It
+takes a place among those of its address and its key, gets a request id, and ends with a status of the one table.
+Unary commands run to their end whatever becomes of the call; their caller's deadline ends its waiting only. Does not
+know sockets (`transport.grpc_api.server`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from sessions.model.authorization import acting_for
 from sessions.model.errors import BadInput, Internal, SessileError
 from sessions.model.types import SESSION_ID_PATTERN, Epoch, Principal, SessionId, SessionKey
+from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
@@ -39,10 +41,9 @@ CROSSING_S: Final = 1.0  # for the first message of a caller who is refused
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 _SESSION: Final = re.compile(SESSION_ID_PATTERN)
-_KINDS: Final[dict[tuple[bool, bool], Callable[..., Any]]] = {  # client, server streams
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
+_KINDS: Final[dict[bool, Callable[..., Any]]] = {  # whether the server streams; each reads its messages by itself
+    False: grpc.stream_unary_rpc_method_handler,
+    True: grpc.stream_stream_rpc_method_handler,
 }
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -51,49 +52,50 @@ log = structlog.get_logger(__name__)
 
 
 class SessionsService(made.SessionsServicer):
-    """Implements `sessile.v1.Sessions`; its methods are given messages as bytes. `leaving` is set when the server goes
-    away: conversations end then."""
+    """Implements `sessile.v1.Sessions`; its methods read messages as bytes, behind the key. `leaving` is set when the
+    server goes away: conversations end then. `shares` of the calls under way, as of connections elsewhere."""
 
-    def __init__(self, gateway: Gateway, leaving: asyncio.Event) -> None:
+    def __init__(self, gateway: Gateway, leaving: asyncio.Event, shares: ConnectionShares) -> None:
         self._gateway = gateway
         self._leaving = leaving
+        self._shares = shares
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    async def Create(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("session_create", pb.SessionCreate, request, context)
+    async def Create(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("session_create", pb.SessionCreate, context)
 
-    async def Send(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("message_create", pb.MessageCreate, request, context)
+    async def Send(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("message_create", pb.MessageCreate, context)
 
-    async def Edit(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("message_edit", pb.MessageEdit, request, context)
+    async def Edit(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("message_edit", pb.MessageEdit, context)
 
-    async def Respond(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("response_create", pb.ResponseCreate, request, context)
+    async def Respond(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("response_create", pb.ResponseCreate, context)
 
-    async def Cancel(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("response_cancel", pb.ResponseCancel, request, context)
+    async def Cancel(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("response_cancel", pb.ResponseCancel, context)
 
-    async def AnswerTool(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("tool_output", pb.ToolOutput, request, context)
+    async def AnswerTool(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("tool_output", pb.ToolOutput, context)
 
-    async def Update(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("session_update", pb.SessionUpdate, request, context)
+    async def Update(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("session_update", pb.SessionUpdate, context)
 
-    async def Delete(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("session_delete", pb.SessionDelete, request, context)
+    async def Delete(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("session_delete", pb.SessionDelete, context)
 
-    async def Warm(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("session_warm", pb.SessionWarm, request, context)
+    async def Warm(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("session_warm", pb.SessionWarm, context)
 
-    async def Appeal(self, request: bytes, context: Context) -> pb.Ok:
-        return await self._command("review_appeal", pb.ReviewAppeal, request, context)
+    async def Appeal(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("review_appeal", pb.ReviewAppeal, context)
 
-    async def _command(self, field: str, kind: Any, data: bytes, context: Context) -> pb.Ok:
+    async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()
-            request = decoded(kind, data)
+            request = decoded(kind, await context.read())
             command = translate.command_of(request, field, id=f"grpc_{self._gateway.new_id()}", session=None)
             ok = await asyncio.shield(start_detached(self._gateway.tasks, self._gateway.execute(principal, command)))
             message = pb.Ok()
@@ -104,18 +106,18 @@ class SessionsService(made.SessionsServicer):
 
     # -- questions --------------------------------------------------------------------------------------------------
 
-    async def Get(self, data: bytes, context: Context) -> pb.State:
+    async def Get(self, _: Any, context: Context) -> pb.State:
         async def work(principal: Principal) -> pb.State:
-            request = decoded(pb.GetRequest, data)
+            request = decoded(pb.GetRequest, await context.read())
             done = await self._gateway.get(principal, "", session_of(request.session))
             assert done.session is not None and done.epoch is not None and done.offset is not None
             return translate.state_of(done.session, done.epoch, done.offset, done.state or {})
 
         return await self._answer(context, work)
 
-    async def List(self, data: bytes, context: Context) -> pb.ListReply:
+    async def List(self, _: Any, context: Context) -> pb.ListReply:
         async def work(principal: Principal) -> pb.ListReply:
-            request = decoded(pb.ListRequest, data)
+            request = decoded(pb.ListRequest, await context.read())
             limit = request.limit if request.HasField("limit") else LIST_DEFAULT
             if not 1 <= limit <= LIST_MAX:
                 raise BadInput("invalid_request", f"limit: Expected 1 to {LIST_MAX}.", param="limit")
@@ -130,10 +132,10 @@ class SessionsService(made.SessionsServicer):
 
     # -- streams ----------------------------------------------------------------------------------------------------
 
-    async def History(self, data: bytes, context: Context) -> None:
+    async def History(self, _: Any, context: Context) -> None:
         async def work(principal: Principal) -> None:
             self._gateway.check_draining()
-            request = decoded(pb.HistoryRequest, data)
+            request = decoded(pb.HistoryRequest, await context.read())
             key = SessionKey(principal.tenant, session_of(request.session))
             position = request.position
             epoch = Epoch(position.epoch) if position.HasField("epoch") else None
@@ -162,15 +164,32 @@ class SessionsService(made.SessionsServicer):
     async def _answer(self, context: Context, work: Callable[[Principal], Awaitable[T]], *, speaks: bool = False) -> T:
         """Runs `work` for the caller. Raises what `abort` raises where that was refused. A client that `speaks`
         first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
-        async with self._call_context(context):
-            try:
-                principal = self._principal(context)
-            except SessileError as error:
-                if speaks:
-                    with suppress(TimeoutError, grpc.aio.BaseError, grpc.aio.UsageError):
-                        await asyncio.wait_for(context.read(), CROSSING_S)
-                await context.abort(status_of(error), error.public_message, trailing_of(error))
-                raise AssertionError("abort raises") from error
+        self._gateway.count("grpc_calls")
+        place: Place | None = None
+        try:
+            client = self._client(context)
+            if not self._gateway.access.open:
+                place = self._shares.open(client, plain=False)
+            principal = self._principal(context, client)
+            if place is not None:
+                place.authenticated(principal)
+            return await self._work(context, principal, work)
+        except SessileError as error:  # of a caller who is not let in; no message of theirs was received
+            if speaks and place is not None:
+                with suppress(TimeoutError, grpc.aio.BaseError, grpc.aio.UsageError):
+                    await asyncio.wait_for(context.read(), CROSSING_S)
+            named = (("x-request-id", self._request_id(context)),)  # its initial metadata would be a frame of its own
+            await context.abort(status_of(error), error.public_message, (*named, *trailing_of(error)))
+            raise AssertionError("abort raises") from error
+        finally:
+            if place is not None:
+                place.close()
+
+    async def _work(self, context: Context, principal: Principal, work: Callable[[Principal], Awaitable[T]]) -> T:
+        """Raises what `abort` raises where it was refused."""
+        request_id = self._request_id(context)
+        await context.send_initial_metadata((("x-request-id", request_id),))
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 return await work(principal)
             except SessileError as error:
@@ -183,22 +202,16 @@ class SessionsService(made.SessionsServicer):
             await context.abort(status_of(refused), refused.public_message, trailing_of(refused))
             raise AssertionError("abort raises")
 
-    @asynccontextmanager
-    async def _call_context(self, context: Context) -> AsyncIterator[None]:
+    def _request_id(self, context: Context) -> str:
         given = _metadata(context, "x-request-id")
-        request_id = given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
-        await context.send_initial_metadata((("x-request-id", request_id),))
-        self._gateway.count("grpc_calls")
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            yield
+        return given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
 
     def _client(self, context: Context) -> str | None:
         return self._gateway.access.origins.proxies.client(_address(context), _metadata(context, "x-forwarded-for"))
 
-    def _principal(self, context: Context) -> Principal:
-        principal = self._gateway.access.authenticate(
-            bearer(_metadata(context, "authorization")), self._client(context), with_body=True
-        )
+    def _principal(self, context: Context, client: str | None) -> Principal:
+        key = bearer(_metadata(context, "authorization"))
+        principal = self._gateway.access.authenticate(key, client, with_body=True)
         users = _metadata(context, USER_HEADER)
         return acting_for(principal, users[0] if len(users) == 1 else "" if users else None)
 
@@ -207,9 +220,7 @@ def register(service: SessionsService, server: grpc.aio.Server) -> None:
     """Adds the methods of `sessile.proto` to a server, which hands them their messages undecoded."""
     descriptor = pb.DESCRIPTOR.services_by_name["Sessions"]
     handlers = {
-        each.name: _KINDS[each.client_streaming, each.server_streaming](
-            getattr(service, each.name), response_serializer=_serialized
-        )
+        each.name: _KINDS[each.server_streaming](getattr(service, each.name), response_serializer=_serialized)
         for each in descriptor.methods
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
@@ -217,12 +228,17 @@ def register(service: SessionsService, server: grpc.aio.Server) -> None:
 
 
 def _serialized(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
+    try:
+        data: bytes = message.SerializeToString()
+    except EncodeError as error:
+        raise translate.too_deep() from error
     return data
 
 
-def decoded(kind: Any, data: bytes) -> Any:
-    """A message of its bytes. Raises BadInput."""
+def decoded(kind: Any, data: Any) -> Any:
+    """A message of its bytes; `grpc.aio.EOF` where none came. Raises BadInput."""
+    if data is grpc.aio.EOF:
+        raise BadInput("invalid_request", f"There is no {kind.DESCRIPTOR.name} in this call.")
     try:
         return kind.FromString(data)
     except DecodeError as error:

@@ -32,6 +32,10 @@ COMMANDS: Final[dict[str, type[msgspec.Struct]]] = {
 
 _STRUCT: Final = "google.protobuf.Struct"
 _VALUE: Final = "google.protobuf.Value"
+# Messages nest 100 deep at most, those around a Struct or Value of an event included.
+_OBJECT_LEVELS: Final = 3  # a Struct, its entry, its Value
+_LIST_LEVELS: Final = 2
+_LEVELS: Final = 86
 _CLEARED: Final[dict[str, Any]] = {"title": None, "metadata": None, "instructions": None, "tools": []}
 
 # == out ===============================================================================================================
@@ -100,10 +104,18 @@ def _put(message: Message, field: Any, value: Any) -> None:
 
 
 def _one(message: Message, value: Any) -> None:
-    if message.DESCRIPTOR.full_name in (_STRUCT, _VALUE):
-        json_format.ParseDict(msgspec.to_builtins(value), message)
-    else:
+    if message.DESCRIPTOR.full_name not in (_STRUCT, _VALUE):
         fill(message, value)
+        return
+    try:
+        json_format.ParseDict(msgspec.to_builtins(value), message)
+    except json_format.ParseError as error:
+        raise too_deep() from error
+
+
+def too_deep() -> BadInput:
+    """What stands in a session and came through another door."""
+    return BadInput("too_large", "The session holds JSON that nests deeper than gRPC carries: use HTTP or WebSocket.")
 
 
 # == in ================================================================================================================
@@ -176,14 +188,16 @@ def _json(message: Message) -> Any:
         raise BadInput("invalid_request", "a number must be finite.") from error
 
 
-def _whole(value: Any) -> Any:
-    """JSON as it was meant: a Struct knows doubles only."""
+def _whole(value: Any, levels: int = _LEVELS) -> Any:
+    """JSON as it was meant: a Struct knows doubles only. Refuses what no event could carry back."""
+    if levels < 0:
+        raise BadInput("invalid_request", "It nests deeper than gRPC carries (28 objects, 43 lists): use another door.")
     match value:
         case float() if value.is_integer() and abs(value) <= INTEGER_MAX:
             return int(value)
         case dict():
-            return {name: _whole(each) for name, each in value.items()}
+            return {name: _whole(each, levels - _OBJECT_LEVELS) for name, each in value.items()}
         case list():
-            return [_whole(each) for each in value]
+            return [_whole(each, levels - _LIST_LEVELS) for each in value]
         case _:
             return value

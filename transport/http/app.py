@@ -22,7 +22,7 @@ from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, Sessi
 from transport import errors
 from transport.gateway import Gateway
 from transport.http.context import gateway_of
-from transport.http.credential_gate import CredentialGate
+from transport.http.credential_gate import CredentialGate, refusal_headers
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.routes import (
     audit,
@@ -38,6 +38,7 @@ from transport.http.routes import (
     page,
     responses,
     reviews,
+    revocations,
     sessions,
     tickets,
     usage,
@@ -82,16 +83,8 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
-    app.add_middleware(CredentialGate, access=gateway.access, refuse=_refuse)
-    if gateway.access.origins.allowed:  # around the gate: a listed page may read that it was refused
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=gateway.access.origins.allowed,
-            allow_methods=("GET", "POST", "PATCH", "DELETE"),
-            allow_headers=CORS_REQUEST_HEADERS,
-            expose_headers=CORS_RESPONSE_HEADERS,
-            max_age=CORS_S,
-        )
+    if gateway.access.origins.allowed:
+        app.add_middleware(CORSMiddleware, **_cors_options(gateway))
     app.include_router(health.router(readiness))
     app.include_router(metrics.router(exposition))
     for each in (
@@ -109,23 +102,44 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
         users,
         operator,
         encryption,
+        revocations,
     ):
         app.include_router(each.routes)
+    signs_in = gateway.access.sign_in is not None
+    if signs_in:
+        from transport.http.routes import sign_in  # PyJWT takes a tenth of a second to load
+
+        app.include_router(sign_in.router(gateway.access))
     if web is not None:
-        app.include_router(page.router(web))  # last: it takes every path that nobody else has
+        app.include_router(page.router(web, signs_in=signs_in))  # last: it takes every path that nobody else has
     return RequestContextMiddleware(
         app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
     )
 
 
+def make_gate(gateway: Gateway) -> CredentialGate:
+    """What connections consult before the application sees a request. A listed page may read that it was refused."""
+    cors = CORSMiddleware(_no_app, **_cors_options(gateway)) if gateway.access.origins.allowed else None
+    return CredentialGate(gateway.access, gateway.new_id, cors)
+
+
+def _cors_options(gateway: Gateway) -> dict[str, Any]:
+    return {
+        "allow_origins": gateway.access.origins.allowed,
+        "allow_methods": ("GET", "POST", "PATCH", "DELETE"),
+        "allow_headers": CORS_REQUEST_HEADERS,
+        "expose_headers": CORS_RESPONSE_HEADERS,
+        "max_age": CORS_S,
+    }
+
+
+async def _no_app(*_: Any) -> None:
+    raise AssertionError("a gate has no application behind it")
+
+
 def error_response(error: SessileError) -> JSONResponse:
     """An error as OpenAI's clients expect it."""
-    headers, status = {}, errors.row(error.code).http
-    if error.retry_after_ms is not None:
-        headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
-    if status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return JSONResponse({"error": errors.public(error)}, status, headers)
+    return JSONResponse({"error": errors.public(error)}, errors.row(error.code).http, refusal_headers(error))
 
 
 async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:

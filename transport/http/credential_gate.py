@@ -1,75 +1,224 @@
-"""Checks a request's credential before a byte of its body is read: nothing that a stranger sends is parsed.
+"""Checks a request's credential when its head is there: nothing that a stranger sends is parsed, and nothing is started
+for it.
 
 With keys on every path below `/v1/`, and every method that may bring a body, needs a credential, routes that do not
-exist included. What is left to the routes are pages, health, documents and metrics by GET, and the preflights of CORS.
-Then come bodies that no route can read.
+exist included: who has no key learns nothing of which there are. What is left to the routes are pages, health,
+documents and metrics by GET, and the preflights of CORS. A WebSocket's handshake is judged by the credential that it
+brings; one without may say it in hello. Then come bodies that no route can read.
+
+A refusal is one piece of bytes, written by the connection: no task, no middleware and no route sees the request, which
+is most of what one costs. It has the headers that every other answer has.
 
 Never decides what a principal may do: routes demand scopes themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final
+import re
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
+import msgspec
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 
-from sessions.model.errors import BadInput, SessileError
+from sessions.model.errors import BadInput, Forbidden, SessileError
 from sessions.model.types import Principal
+from transport import errors
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import PLACE, Place
-from transport.http.middleware import App, Receive, Scope, Send
-from transport.websocket.handshake import bearer
+from transport.auth.origins import CSRF_HEADER
+from transport.http.middleware import NOTHING_RUNS, Scope, request_id_of
+from transport.websocket.handshake import bearer, credential_of, tokens_of
 
+ENDLESS: Final = 1 << 40  # a body that says no length
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS")
+_SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out")  # by cookies of their own, for who has no session any more
+_STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
+_JSON: Final = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"), *NOTHING_RUNS)
+_FIXED: Final = b"".join(name + b": " + value + b"\r\n" for name, value in _JSON)
 
 
-@dataclass(eq=False, repr=False)
+class Gate(Protocol):
+    """What a connection consults when the head of a request is there."""
+
+    def check(self, scope: Scope, *, upgrade: bool) -> SessileError | None:
+        """What is wrong with the request that `scope` describes (method, path and headers); None: it goes on."""
+
+    def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
+        """The whole answer to a request that is refused."""
+
+    def refused(self, scope: Scope) -> bytes | None:
+        """Judges the `plain_head` that a connection begins with. The answer, after which it is closed; None: it is not
+        refused."""
+
+
 class CredentialGate:
-    """ASGI middleware; `refuse` writes a SessileError as the answer."""
+    """Implements `Gate`. `cors` as the application has it, None where no foreign page is allowed."""
 
-    app: App
-    access: Authenticator
-    refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]]
+    def __init__(self, access: Authenticator, new_id: Any, cors: CORSMiddleware | None = None) -> None:
+        self._access = access
+        self._new_id = new_id
+        self._cors = cors
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            try:
-                place: Place | None = scope["state"].get(PLACE)
-                if self.access.open:
-                    if place is not None:
-                        place.authenticated(None)
-                elif _needs_credential(scope):
-                    principal = scope["state"]["principal"] = authenticate(self.access, headers, scope)
-                    if place is not None:
-                        place.authenticated(principal)
-                encoding = headers.get("content-encoding", "identity").strip().lower()
-                if encoding not in ("", "identity"):
-                    raise BadInput(
-                        "unsupported_content_encoding",
-                        f"Bodies encoded as {encoding[:32]!r} are not read here: send this one as it is, without"
-                        " Content-Encoding.",
-                    )
-            except SessileError as error:
-                await self.refuse(error, scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+    def check(self, scope: Scope, *, upgrade: bool) -> SessileError | None:
+        headers = Headers(scope=scope)
+        try:
+            if upgrade:
+                _check_upgrade(self._access, headers, scope)
+                return None
+            place: Place | None = scope["state"].get(PLACE)
+            if self._access.open:
+                if place is not None:
+                    place.authenticated(None)
+            elif _needs_credential(scope, signs_in=self._access.sign_in is not None):
+                principal = scope["state"]["principal"] = authenticate(self._access, headers, scope)
+                if place is not None:
+                    place.authenticated(principal)
+            encoding = headers.get("content-encoding", "identity").strip().lower()
+            if encoding not in ("", "identity"):
+                raise BadInput(
+                    "unsupported_content_encoding",
+                    f"Bodies encoded as {encoding[:32]!r} are not read here: send this one as it is, without"
+                    " Content-Encoding.",
+                )
+        except SessileError as error:
+            return error
+        return None
+
+    def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
+        headers = dict(scope["headers"])
+        body = msgspec.json.encode({"error": errors.public(error)})
+        lines = [f"x-request-id: {request_id_of(headers, self._new_id)}\r\n", f"date: {formatdate(usegmt=True)}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in refusal_headers(error).items()]
+        if self._cors is not None:
+            lines += _cors_lines(self._cors, headers.get(b"origin"))
+        if close:
+            lines.append("connection: close\r\n")
+        head = f"content-length: {len(body)}\r\n{''.join(lines)}\r\n".encode("latin-1")
+        return b"".join(
+            (_STATUS[errors.row(error.code).http], _FIXED, head, b"" if scope["method"] == "HEAD" else body)
+        )
+
+    def refused(self, scope: Scope) -> bytes | None:
+        error = None if self._access.open else self.check(scope, upgrade=scope["upgrade"])
+        return None if error is None else self.answer(scope, error, close=True)
 
 
-def _needs_credential(scope: Scope) -> bool:
-    if scope["method"] == "OPTIONS":
-        return False  # a preflight brings no credential, and no route reads its body
+def plain_head(data: bytes) -> Scope | None:
+    """The head of a request that is written as nearly every one is; None: whoever parses in earnest says what it is.
+
+    What this says is used to refuse, and to open WebSockets, which are judged again. Any other request that passes is
+    parsed, and judged, again: a head that two parsers read differently gains nothing. `left` bytes of the body have not
+    come yet; negative: there is more behind it."""
+    end = data.find(b"\r\n\r\n")
+    first, *lines = data[: max(end, 0)].split(b"\r\n")
+    line = _REQUEST_LINE.fullmatch(first)
+    if line is None:
+        return None
+    headers: list[tuple[bytes, bytes]] = []
+    length = upgrade = named = 0
+    for each in lines:
+        name, colon, value = each.partition(b":")
+        name, value = name.lower(), value.strip(b" \t")
+        if not colon or not _NAME.fullmatch(name):
+            return None
+        if name == b"content-length":
+            if not value.isdigit() or len(value) > 15:
+                return None
+            length = int(value)
+        elif name == b"transfer-encoding":
+            length = ENDLESS
+        elif name == b"upgrade":
+            if value.lower() != b"websocket":
+                return None
+            upgrade = 1
+        elif name == b"connection":
+            named += b"upgrade" in value.lower()
+        headers.append((name, value))
+    if (upgrade and not named) or sum(name == b"host" for name, _ in headers) != 1:
+        return None
+    path = line[2].decode("ascii")
+    return {
+        "method": line[1].decode("ascii"),
+        "path": unquote(path) if "%" in path else path,
+        "raw_path": line[2] if line[3] is None else line[2] + b"?" + line[3],
+        "query_string": line[3] or b"",
+        "headers": headers,
+        "state": {},
+        "upgrade": bool(upgrade),
+        "left": length - (len(data) - end - 4),
+    }
+
+
+def refusal_headers(error: SessileError) -> dict[str, str]:
+    """What an error says in headers beside its body."""
+    headers = {}
+    if error.retry_after_ms is not None:
+        headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
+    if errors.row(error.code).http == 401:
+        headers["www-authenticate"] = "Bearer"
+    return headers
+
+
+def _cors_lines(cors: CORSMiddleware, origin: bytes | None) -> list[str]:
+    """As the middleware writes them: a listed page may read that it was refused."""
+    if origin is None:
+        return ["vary: Origin\r\n"]
+    named = origin.decode("latin-1")
+    lines = [f"{name}: {value}\r\n" for name, value in cors.simple_headers.items()]
+    if not cors.allow_all_origins and cors.is_allowed_origin(origin=named):
+        lines.append(f"access-control-allow-origin: {named}\r\n")
+    return [*lines, "vary: Origin\r\n"]
+
+
+def _needs_credential(scope: Scope, *, signs_in: bool) -> bool:
     path: str = scope["path"]
+    if scope["method"] == "OPTIONS" or (signs_in and path in _SIGN_IN):
+        return False  # a preflight brings no credential, and no route reads its body
     return scope["method"] not in _BODILESS or path.startswith("/v1/") or path == "/v1"
 
 
-def authenticate(access: Authenticator, headers: Headers, scope: Scope) -> Principal:
-    """The principal of a request by its Authorization header. Raises Unauthorized, Limited, Unavailable, and Forbidden
-    for a foreign page."""
-    access.origins.check_origin(headers.get("origin"), headers.get("host"))
-    client = scope.get("client")
-    address = access.origins.proxies.client(None if client is None else client[0], headers.getlist("x-forwarded-for"))
+def _check_upgrade(access: Authenticator, headers: Headers, scope: Scope) -> None:
+    """Raises what `authenticate` raises, for a handshake that brings a key. Tickets and cookies are the handshake's
+    business."""
+    if access.open:
+        return
+    offered = tokens_of(headers.getlist("sec-websocket-protocol"))
+    key, _ = credential_of(headers.getlist("authorization"), scope["query_string"].decode("latin-1"), offered)
+    if key is not None:
+        authenticate(access, headers, scope, credential=key)
+
+
+def authenticate(access: Authenticator, headers: Headers, scope: Scope, *, credential: str | None = None) -> Principal:
+    """The principal of a request by `credential`, else by its Authorization header, or where it has none by the cookie
+    of a sign-in. Raises Unauthorized, Limited, Unavailable, and Forbidden for a foreign page."""
+    origin, address = headers.get("origin"), address_of(access, scope)
+    access.origins.check_origin(origin, headers.get("host"))
+    given = headers.getlist("authorization")
+    if access.sign_in is not None and credential is None and not given:
+        cookie = access.sign_in.session_cookie(headers.getlist("cookie"))
+        if cookie is not None:
+            site = headers.get("sec-fetch-site")
+            if scope["method"] not in _BODILESS:
+                access.sign_in.check_page(origin=origin, site=site, header=headers.get(CSRF_HEADER))
+            elif site not in (None, "same-origin", "none") or not (
+                origin is None or access.sign_in.is_own_page(origin)
+            ):
+                raise Forbidden("forbidden", "With a cookie only this server's own pages may read that.")
+            return access.authenticate_cookie(cookie, address)
     with_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    return access.authenticate(bearer(headers.getlist("authorization")), address, with_body=with_body)
+    key = bearer(given) if credential is None else credential
+    return access.authenticate(key, address, with_body=with_body)
+
+
+def address_of(access: Authenticator, scope: Scope) -> str | None:
+    """Where a request is from, as a trusted proxy says it."""
+    client = scope.get("client")
+    return access.origins.proxies.client(
+        None if client is None else client[0], Headers(scope=scope).getlist("x-forwarded-for")
+    )

@@ -1,5 +1,9 @@
 """Limits uvicorn's HTTP connections: sizes and times of a request's head and body, before authentication.
 
+A connection begins as a `FirstHead`: a buffer that all of them share, a place and a deadline. What it reads first is
+either refused there, or handed to an `HttpConnection`, which has a parser and much else, and costs twice what a whole
+refusal does.
+
 A request's head must be complete within `head_s` and `head_bytes_max`, its body within `body_s`; a connection that does
 neither is answered with 408 or 431, or just closed. Idle keep-alive is uvicorn's own `timeout_keep_alive`.
 
@@ -9,15 +13,23 @@ Does not know requests; the size of bodies is `transport.http.app`'s business.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+from urllib.parse import unquote
 
+import httptools
 import uvicorn
+import websockets
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
+from websockets.http11 import Request as Handshake
 
 from sessions.model.errors import SessileError, Unavailable
 from transport.auth.connection_shares import PLACE, ConnectionShares, Place
+from transport.http.credential_gate import Gate, plain_head
+from transport.http.middleware import REFUSED, Scope
 
+FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet
 KEEP_ALIVE_S: Final = 15
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
@@ -27,32 +39,136 @@ LINGER_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Listening:
+    """What the connections of one port share."""
+
+    config: uvicorn.Config
+    state: ServerState
+    shares: ConnectionShares
+    gate: Gate | None
+    loop: asyncio.AbstractEventLoop
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(FIRST_BYTES)))
+    discard: memoryview = field(default_factory=lambda: memoryview(bytearray(DISCARD_BYTES_MAX)))
+
+
+class FirstHead(asyncio.BufferedProtocol):
+    """A connection of which nothing was read yet. Reads no more of a stranger's body than came with its head."""
+
+    __slots__ = ("_deadline", "_left", "_place", "_shared", "client", "transport")
+
+    transport: asyncio.Transport
+    client: tuple[str, int] | None
+    _left: int | None  # of a refused request's body, to be passed over; None: nothing is refused
+
+    def __init__(self, shared: Listening) -> None:
+        self._shared = shared
+        self._place: Place | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._left = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        shared = self._shared
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
+        try:
+            self._place = shared.shares.open(None if self.client is None else self.client[0], plain=True)
+        except SessileError as error:
+            self._close(plain_answer(b"503 Service Unavailable", error.public_message.encode()))
+            return
+        if len(shared.state.connections) >= CONNECTIONS_MAX:
+            self._close(plain_answer(b"503 Service Unavailable", b"Too many connections."))
+            return
+        shared.state.connections.add(self)  # type: ignore[arg-type]  # it has what is called of them
+        self._deadline = shared.loop.call_later(HEAD_S, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        if self._place is not None:
+            self._place.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._shared.buffer if self._left is None else self._shared.discard
+
+    def buffer_updated(self, nbytes: int) -> None:
+        shared = self._shared
+        if self._left is not None:
+            self._left -= nbytes
+            if self._left <= 0:
+                self.transport.close()
+            return
+        data = bytes(shared.buffer[:nbytes])
+        head = None if shared.gate is None else plain_head(data)
+        if shared.gate is not None and head is not None:
+            head["client"] = self.client
+            refused = shared.gate.refused(head)
+            if refused is not None:
+                self._refuse(refused, head["left"])
+                return
+        self._leave()
+        if head is not None and head["upgrade"] and not head["left"] and shared.config.ws_protocol_class is not None:
+            if self._place is not None:
+                self._place.close()  # a WebSocket has one of its own
+                self._place = None
+            path = head["raw_path"].decode("ascii")
+            open_websocket(shared.config, self.transport, path, head["method"], head["headers"])
+            return
+        connection = HttpConnection(shared, self._place)
+        self._place = None
+        connection.connection_made(self.transport)
+        self.transport.set_protocol(connection)
+        connection.data_received(data)
+
+    def _refuse(self, answer: bytes, left: int) -> None:
+        if left <= 0:
+            self._close(answer)
+            return
+        self.transport.write(answer)
+        self._left = left
+        if left > DISCARD_BYTES_MAX:
+            self.transport.pause_reading()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self._shared.loop.call_later(LINGER_S, self.transport.close)
+
+    def _close(self, answer: bytes) -> None:
+        self._left = 0
+        self.transport.write(answer)
+        self.transport.close()
+
+    def _late(self) -> None:
+        self._close(plain_answer(b"408 Request Timeout", b"The request did not come in time."))
+
+    def _leave(self) -> None:
+        """It is no longer a connection that waits for its head."""
+        self._shared.state.connections.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def shutdown(self) -> None:
+        """As uvicorn's: the server stops."""
+        self.transport.close()
+
+
 class HttpConnection(HttpToolsProtocol):
     """One HTTP connection, until it closes or becomes a WebSocket."""
 
-    _place: Place | None = None
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _head_done = False
     _discarded = 0  # of the body of a request that was answered without it
+    _answered = False  # by the gate; its body, if any, is still to be passed over
     _refused = False
 
-    def __init__(
-        self, config: uvicorn.Config, state: ServerState, shares: ConnectionShares, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(config, state, {}, loop)
-        self._shares = shares
+    def __init__(self, shared: Listening, place: Place | None) -> None:
+        super().__init__(shared.config, shared.state, {}, shared.loop)
+        self._gate = shared.gate
+        self._place = place
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        try:
-            self._place = self._shares.open(None if self.client is None else self.client[0], plain=True)
-        except SessileError as error:
-            self._refuse(b"503 Service Unavailable", error.public_message.encode())
-            return
-        if len(self.connections) > CONNECTIONS_MAX:
-            self._refuse(b"503 Service Unavailable", b"Too many connections.")
-            return
         self._until(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -84,13 +200,44 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._head_done = True
         self._head_bytes = self._discarded = 0
+        if self._gate is not None and self._stopped_by(self._gate):
+            return
         self._until(BODY_S)
         super().on_headers_complete()
+
+    def _stopped_by(self, gate: Gate) -> bool:
+        """Whether the gate has refused the request, and that is written. Answers that are under way go first."""
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope: Scope = self.scope  # type: ignore[assignment]  # uvicorn fills in these three behind this
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["query_string"] = url.query or b""
+        upgrade = self.parser.should_upgrade() and self._should_upgrade()
+        error = gate.check(scope, upgrade=upgrade)
+        if error is None:
+            return False
+        if not upgrade and self.cycle is not None and not self.cycle.response_complete:
+            scope["state"][REFUSED] = error
+            return False
+        length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        last = upgrade or self.expect_100_continue or not self.parser.should_keep_alive()
+        close = last or length > DISCARD_BYTES_MAX
+        self.transport.write(gate.answer(scope, error, close=close))
+        if not close:
+            self._answered = True
+            self._until(BODY_S)
+        elif length and not upgrade:
+            self._leave_body()
+        else:
+            self._refused = True
+            self.transport.close()
+        return True
 
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
-        if self.cycle.response_complete:  # refused before it was read: what little is left keeps the connection
+        if self._answered or self.cycle.response_complete:  # refused unread: what little is left keeps the connection
             self._discarded += len(body)
             if self._discarded > DISCARD_BYTES_MAX:
                 self._leave_body()
@@ -113,6 +260,10 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._head_done = False
         self._until(None)
+        if self._answered:
+            self._answered = False
+            self.on_response_complete()
+            return
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
@@ -120,7 +271,10 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._until(None)
         self._leave_place()  # a WebSocket has one of its own
-        super().handle_websocket_upgrade()
+        self.connections.discard(self)
+        path = self.url.decode("ascii", "surrogateescape")
+        version = self.parser.get_http_version()
+        open_websocket(self.config, self.transport, path, self.scope["method"], self.headers, version)
         self.parser = None  # type: ignore[assignment]  # it refers back to us, and we are done: nothing is left for the garbage collector
 
     def _leave_place(self) -> None:
@@ -135,7 +289,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _late(self) -> None:
         self._deadline = None
-        if self._head_done and self.cycle is not None and self.cycle.response_started:
+        if self._answered or (self._head_done and self.cycle is not None and self.cycle.response_started):
             self.transport.close()
         else:
             self._refuse(b"408 Request Timeout", b"The request did not come in time.")
@@ -147,16 +301,31 @@ class HttpConnection(HttpToolsProtocol):
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
-        length = str(len(why)).encode()
-        self.transport.write(
-            b"HTTP/1.1 "
-            + status
-            + b"\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: "
-            + length
-            + b"\r\nconnection: close\r\n\r\n"
-            + why
-        )
+        self.transport.write(plain_answer(status, why))
         self.transport.close()
+
+
+def open_websocket(
+    config: uvicorn.Config,
+    transport: asyncio.Transport,
+    path: str,
+    method: str,
+    headers: list[tuple[bytes, bytes]],
+    version: str = "1.1",
+) -> None:
+    """Makes a connection a WebSocket's, and answers the handshake that was parsed: it need not be parsed again."""
+    opened: Any = config.ws_protocol_class
+    socket = opened()  # `WebSocketConnections.protocol`
+    socket.connection_made(transport)
+    head = websockets.Headers([(name.decode(), value.decode("latin-1")) for name, value in headers])
+    socket.shake_hands(Handshake(path, head, method=method, protocol=f"HTTP/{version}"))
+    transport.set_protocol(socket)
+
+
+def plain_answer(status: bytes, why: bytes) -> bytes:
+    """What is written where there is no request that could be answered."""
+    head = b"\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: "
+    return b"HTTP/1.1 %s%s%d\r\n\r\n%s" % (status, head, len(why), why)
 
 
 async def listen(
@@ -166,6 +335,7 @@ async def listen(
     *,
     ws: Any = "none",
     shares: ConnectionShares | None = None,
+    gate: Gate | None = None,
     date_header: bool = True,
     **options: Any,
 ) -> asyncio.Server:
@@ -186,9 +356,10 @@ async def listen(
         timeout_keep_alive=KEEP_ALIVE_S,
     )
     config.load()
-    loop, counted, (host, port) = asyncio.get_running_loop(), shares or ConnectionShares(), address
+    loop, (host, port) = asyncio.get_running_loop(), address
+    shared = Listening(config, state, shares or ConnectionShares(), gate, loop)
     try:
-        return await loop.create_server(lambda: HttpConnection(config, state, counted, loop), host, port, **options)
+        return await loop.create_server(lambda: FirstHead(shared), host, port, **options)
     except OSError as error:
         raise Unavailable(
             "address_unavailable",

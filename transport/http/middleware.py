@@ -31,7 +31,16 @@ NOTHING_RUNS: Final = (
 )
 """What answers say that are no page and have no policy of their own, should a browser show one."""
 
+REFUSED: Final = "refused"
+"""Where the state of a request has why the gate refused it, if answers before it on its connection are under way."""
+
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
+
+
+def request_id_of(headers: dict[bytes, bytes], new_id: Callable[[], str]) -> str:
+    """The caller's name for a request, where it gave a good one."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    return given if _REQUEST_ID.match(given) else f"req_{new_id()}"
 
 
 @dataclass(eq=False, repr=False)
@@ -49,9 +58,8 @@ class RequestContextMiddleware:
             await self.app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.match(given) else f"req_{self.new_id()}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        state = scope.setdefault("state", {})
+        request_id = state["request_id"] = request_id_of(headers, self.new_id)
         started = False
         taken = 0
         rate_limits = RateLimitState()
@@ -83,6 +91,8 @@ class RequestContextMiddleware:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 self.access.check_host(headers.get(b"host", b"").decode("latin-1"))
+                if (refused := state.get(REFUSED)) is not None:
+                    raise refused
                 await self.app(scope, limited_receive, named_send)
             except SessileError as error:
                 if started:

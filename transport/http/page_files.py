@@ -1,7 +1,8 @@
 """Reads the files of the web pages, and writes into each HTML page the hashes of what it runs (subresource integrity).
 
 A page names its scripts and style sheets plainly. When it is sent, each of them gets an `integrity` attribute, and
-every module that its scripts import is preloaded with one, so that a browser runs nothing but these very bytes.
+every module that its scripts import is preloaded with one, so that a browser runs nothing but these very bytes. Where
+people sign in with a provider the root element says so.
 
 Files are read when requested and kept until they change on disk; a page changes with each file whose hash it has.
 """
@@ -20,6 +21,7 @@ from sessions.model.errors import NotFound
 
 PAGES: Final = {"": "index.html", "docs": "docs.html", "operator": "operator.html"}
 
+_ROOT: Final = '<html lang="en">'
 _PART: Final = re.compile(r'<(?:script(?: type="(?P<type>module)")? src|link rel="stylesheet" href)="(?P<name>[^"]+)"')
 _IMPORT: Final = re.compile(r"""^(?:import|export)\b[^"'()]*["']\./([\w.-]+)["']""", re.MULTILINE)
 
@@ -36,8 +38,9 @@ class CachedFile(NamedTuple):
 class PageFiles:
     """The files of one folder, by the path below it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, signs_in: bool = False) -> None:
         self._folder = folder.resolve()
+        self._root = '<html lang="en" data-sign-in="">' if signs_in else _ROOT
         self._kept: dict[str, CachedFile] = {}
 
     def get(self, name: str) -> CachedFile:
@@ -47,7 +50,7 @@ class PageFiles:
         return self._with_hashes(file) if file.media_type.startswith("text/html") else file
 
     def _with_hashes(self, page: CachedFile) -> CachedFile:
-        html = _PART.sub(self._with_hash, page.body.decode())
+        html = _PART.sub(self._with_hash, page.body.decode()).replace(_ROOT, self._root, 1)
         return _cached(page.stamp, html.encode(), page.media_type)
 
     def _with_hash(self, part: re.Match[str]) -> str:

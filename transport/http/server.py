@@ -21,7 +21,7 @@ from sessions.model.errors import BadInput
 from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
-from transport.http.app import make_app
+from transport.http.app import make_app, make_gate
 from transport.http.http_connection import listen
 from transport.http.tls import HANDSHAKE_S, ServerTls
 from transport.ops.process_tuning import return_large_blocks
@@ -110,6 +110,7 @@ class Server:
             (self._host, self._port),
             ws=door.protocol,
             shares=shares,
+            gate=make_gate(self.gateway),
             date_header=False,
             **options,
         )

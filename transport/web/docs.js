@@ -159,6 +159,7 @@ function attempt({ method, path, about }, body) {
     }
     const key = sessionStorage.getItem(KEY);
     if (key) headers["authorization"] = `Bearer ${key}`;
+    else if (document.documentElement.dataset["signIn"] !== undefined) headers["x-sessile-csrf"] = "1";
     if (text) headers["content-type"] = "application/json";
     const abort = new AbortController();
     stop.onclick = () => abort.abort();

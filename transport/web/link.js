@@ -1,5 +1,6 @@
 /** How the connection stands, said honestly: a word in the corner, a line above the message field when it matters, and to a screen reader once it has lasted. */
 import { find } from "./dom.js";
+import { offered } from "./sign-in.js";
 
 /** @typedef {import("./sessile.js").Status} Status */
 
@@ -65,7 +66,7 @@ export class Link {
       case "ready":
         return status.draining ? ["Server restarting", "The server is about to restart. Answers go on afterwards.", ""] : ["Connected", "", ""];
       case "stopped":
-        if (status.closeCode === 4401) return ["Key needed", "The server asks for a key.", "Enter a key"];
+        if (status.closeCode === 4401) return offered ? ["Sign in", "The server asks who you are.", "Sign in"] : ["Key needed", "The server asks for a key.", "Enter a key"];
         return ["Refused", `The server refused the connection${status.closeCode ? ` (${status.closeCode})` : ""}. ${status.error?.message ?? ""}`.trim(), "Try again"];
       case "suspended":
         return ["Paused", "", ""];

@@ -10,6 +10,8 @@ import { el, icon } from "./dom.js";
 import MarkdownIt from "./markdown-it.js";
 
 const STEP = 150; // what is rendered before the browser gets its thread back: tokens, and 50 characters of text each
+const FIGURE = 8; // a block of code costs as much as these
+const STEP_MS = 8; // and no step goes on for longer, but for what cannot be cut: one paragraph, the blocks of a text
 const INLINE_MAX = 3000; // characters of one paragraph, heading or cell
 const BLOCK_MAX = 2000; // tokens of one block, of a list with all its items too
 
@@ -64,7 +66,7 @@ function* render(tokens, env, into) {
       top.appendChild(token.type === "table_open" ? scrolling(element) : element);
       open.push(element);
     }
-    yield 1;
+    yield token.type === "fence" || token.type === "code_block" ? FIGURE : 1;
   }
 }
 
@@ -154,7 +156,8 @@ export class Markdown {
   }
 
   step() {
-    for (let left = STEP; left > 0; ) {
+    const until = performance.now() + STEP_MS;
+    for (let left = STEP; left > 0 && performance.now() < until; ) {
       if (this.work === null && this.shown === this.text) {
         this.busy = false;
         return;
@@ -174,6 +177,7 @@ export class Markdown {
   /** @param {string} text @returns {Generator<number>} */
   *fill(text) {
     const { env, found } = blocks(text);
+    yield 1; // a long text's blocks are a step of their own
     for (const [index, block] of found.entries()) {
       if (this.keys[index] === block.key) continue;
       const fresh = yield* whole(block, env);

@@ -7,6 +7,7 @@
 
 import { arrange, el, find } from "./dom.js";
 import { Reviews } from "./reviews.js";
+import { CSRF, offered, signIn, signOut, standing } from "./sign-in.js";
 
 const EVERY_MS = 3000;
 const KEY = "sessile-key";
@@ -34,6 +35,10 @@ async function call(path, { query = {}, body, method = body === undefined ? "GET
   /** @type {Record<string, string>} */ const headers = {};
   const key = sessionStorage.getItem(KEY);
   if (key !== null) headers["authorization"] = `Bearer ${key}`;
+  else if (offered) {
+    await showWho();
+    if (method !== "GET") Object.assign(headers, CSRF);
+  }
   if (body !== undefined) headers["content-type"] = "application/json";
   if (once !== undefined) headers["idempotency-key"] = once;
   const answer = await fetch(path + search, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
@@ -280,6 +285,7 @@ const keyDialog = /** @type {HTMLDialogElement} */ (find("key"));
 function askKey(why) {
   if (keyDialog.open) return;
   find("key-text").textContent = sessionStorage.getItem(KEY) === null ? "It is kept in this tab only." : why;
+  find("key-sign-in").hidden = !offered;
   keyDialog.showModal();
 }
 
@@ -288,6 +294,19 @@ find("key-form").addEventListener("submit", () => {
   /** @type {HTMLInputElement} */ (find("key-input")).value = "";
   void refresh().then(usage);
 });
+
+/** Who is signed in, and the button beside it. */
+async function showWho() {
+  const state = await standing();
+  find("who").hidden = false;
+  find("who-name").textContent = state.signed_in ? `Signed in as ${state.user}` : "";
+  find("who-button").textContent = state.signed_in ? "Sign out" : "Sign in";
+}
+find("who-button").addEventListener("click", () => {
+  if (find("who-button").textContent === "Sign in") return signIn();
+  signOut().catch((error) => say(told(error), true));
+});
+find("key-sign-in").addEventListener("click", () => signIn());
 
 const reviews = new Reviews(call, told, () => void refresh());
 

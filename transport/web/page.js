@@ -5,6 +5,7 @@
 import { find, el } from "./dom.js";
 import { Link } from "./link.js";
 import { Sidebar } from "./sidebar.js";
+import { forget, offered, signIn, signOut, standing } from "./sign-in.js";
 import { fit, Thread } from "./thread.js";
 import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "./sessile.js";
 
@@ -21,7 +22,10 @@ const storage = tabStorage();
 const client = new SessileClient({
   url: `${location.origin}${location.pathname.replace(/\/[^/]*$/, "")}`,
   storage,
-  auth: () => storage.getItem("sessile-key") ?? undefined,
+  auth: async () => {
+    if (offered) await showWho();
+    return storage.getItem("sessile-key") ?? undefined;
+  },
 });
 
 /** sessionStorage, or memory where the browser forbids it. */
@@ -486,10 +490,16 @@ narrow.addEventListener("change", drawSide);
 const keyDialog = find("key");
 /** @type {HTMLInputElement} */
 const keyInput = find("key-input");
+let takesKeys = true;
 function askKey() {
-  find("key-text").textContent = storage.getItem("sessile-key")
-    ? "The server does not know that key. Try another one."
-    : "It is kept in this tab only, and forgotten when you close it.";
+  if (offered) forget();
+  find("key-title").textContent = takesKeys ? "This server asks for a key" : "This server asks who you are";
+  if (!takesKeys) find("key-text").textContent = "Sign in to see your conversations.";
+  else if (storage.getItem("sessile-key")) find("key-text").textContent = "The server does not know that key. Try another one.";
+  else find("key-text").textContent = "It is kept in this tab only, and forgotten when you close it.";
+  find("key-sign-in").hidden = !offered;
+  find("key-field").hidden = find("key-yes").hidden = !takesKeys;
+  keyInput.disabled = !takesKeys;
   if (!keyDialog.open) keyDialog.showModal();
 }
 keyDialog.addEventListener("close", () => {
@@ -498,6 +508,21 @@ keyDialog.addEventListener("close", () => {
   keyInput.value = "";
   client.connect();
 });
+
+/** Who is signed in, and the button beside it. A key of this tab is forgotten then: one of the two is enough. */
+async function showWho() {
+  const state = await standing();
+  takesKeys = state.keys;
+  if (state.signed_in) storage.removeItem("sessile-key");
+  find("who").hidden = false;
+  find("who-name").textContent = state.signed_in ? `Signed in as ${state.user}` : "";
+  find("who-button").textContent = state.signed_in ? "Sign out" : "Sign in";
+}
+find("who-button").addEventListener("click", () => {
+  if (find("who-button").textContent === "Sign in") return signIn();
+  signOut().catch((error) => tell(explain(error)));
+});
+find("key-sign-in").addEventListener("click", () => signIn());
 
 // -- the connection, and coming back --------------------------------------------------------------------------------
 

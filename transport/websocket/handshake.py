@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
+from websockets.datastructures import Headers
 from websockets.exceptions import NegotiationError
 from websockets.http11 import Request, Response
 from websockets.protocol import Protocol
@@ -21,7 +22,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from sessions.model.authorization import acting_for
-from sessions.model.errors import BadInput, NotFound, SessileError
+from sessions.model.errors import BadInput, NotFound, SessileError, Unauthorized
 from sessions.model.types import Principal
 from transport import errors
 from transport.auth.authenticator import Authenticator
@@ -83,16 +84,32 @@ def shake_hands(
             error.__traceback__ = error.__cause__ = error.__context__ = None
         return response, None
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
-    offered = _tokens(headers.get_all("Sec-WebSocket-Protocol"))
+    offered = tokens_of(headers.get_all("Sec-WebSocket-Protocol"))
     user = _only(headers.get_all(USER_HEADER))
-    key, ticket = _credential(headers.get_all("Authorization"), url.query, offered)
+    key, ticket = credential_of(headers.get_all("Authorization"), url.query, offered)
     if ticket is not None:
         return response, AgreedHandshake(encoding, None, ticket, user)
     if key is not None:
         return response, AgreedHandshake(encoding, acting_for(access.authenticate(key, address), user))
     if user is not None:  # a key in hello would speak for itself, which is more than was meant
         raise BadInput("invalid_request", "X-Sessile-User goes with a key in the handshake.", param="user")
-    return response, AgreedHandshake(encoding, None)
+    return response, AgreedHandshake(encoding, _signed_in(headers, access, address))
+
+
+def _signed_in(headers: Headers, access: Authenticator, address: str | None) -> Principal | None:
+    """Who signed in, where a page of our own connects: the cookie goes with handshakes that other pages of the site,
+    or no page, make, too. One that has ended is as none: hello may have a key."""
+    if access.sign_in is None or not access.sign_in.is_own_page(
+        _only(headers.get_all("Origin")), _only(headers.get_all("Sec-Fetch-Site"))
+    ):
+        return None
+    cookie = access.sign_in.session_cookie(headers.get_all("Cookie"))
+    if cookie is None:
+        return None
+    try:
+        return access.authenticate_cookie(cookie, address)
+    except Unauthorized:
+        return None
 
 
 async def redeem_ticket(agreed: AgreedHandshake, access: Authenticator, address: str | None = None) -> AgreedHandshake:
@@ -122,7 +139,7 @@ def bearer(authorization: list[str]) -> str | None:
     return key.strip() if scheme.lower() == "bearer" and len(authorization) == 1 else ""
 
 
-def _credential(authorization: list[str], query: str, offered: list[str]) -> tuple[str | None, str | None]:
+def credential_of(authorization: list[str], query: str, offered: list[str]) -> tuple[str | None, str | None]:
     """The key or the ticket that the handshake brought: the header comes first, then the ticket, then the
     subprotocol."""
     key = bearer(authorization)
@@ -147,5 +164,5 @@ def _only(values: list[str]) -> str | None:
     return (values[0] if len(values) == 1 else "") if values else None
 
 
-def _tokens(headers: Iterable[str]) -> list[str]:
+def tokens_of(headers: Iterable[str]) -> list[str]:
     return [token.strip() for header in headers for token in header.split(",")]

@@ -79,7 +79,7 @@ class ConnectionHost(typing.Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class WebSocketConnection(asyncio.Protocol):
-    """One connection. Made on upgrade; uvicorn replays the request's head to it as the first data."""
+    """One connection. Made on upgrade, and given the request's head by `shake_hands`."""
 
     _shared: ConnectionHost
     slot: int = 0
@@ -181,9 +181,6 @@ class WebSocketConnection(asyncio.Protocol):
         for event in ws.events_received():
             if isinstance(event, Frame):
                 self._ws_frame(event)
-            elif isinstance(event, Handshake):
-                self._shake_hands(event)
-                return
         if ws.writes:
             self._write_for_parser()
 
@@ -259,7 +256,8 @@ class WebSocketConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write_eof()
 
-    def _shake_hands(self, request: Handshake) -> None:
+    def shake_hands(self, request: Handshake) -> None:
+        """Answers the handshake: called once, before any data."""
         ws, shared = self._ws, self._shared
         assert isinstance(ws, HandshakeParser)
         agreed: AgreedHandshake | None = None
@@ -343,7 +341,8 @@ class WebSocketConnection(asyncio.Protocol):
         if self._channel is not None:
             self._channel.close()
         self._shared.gateway.count(f"closed_{action.code}")
-        log.info("connection_closed", code=action.code, reason=action.reason)
+        if self._unwatch is not None:  # strangers are counted, and write no lines into the log
+            log.info("connection_closed", code=action.code, reason=action.reason)
         self._ws.send_close(action.code, action.reason[:100])
         self._write_for_parser()
         self._time()

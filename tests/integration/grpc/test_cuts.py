@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import grpc.aio
@@ -14,6 +15,7 @@ from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
 ATTEMPTS_MAX = 300
+CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 async def converse(door: Door, proxy: Proxy, message: pb.MessageCreate) -> tuple[list[pb.ConverseReply], int]:
@@ -29,8 +31,10 @@ async def converse(door: Door, proxy: Proxy, message: pb.MessageCreate) -> tuple
                 await talk.say(message_create=message)
                 await talk.until(lambda reply: reply.event.WhichOneof("event") in ENDS)
             except grpc.aio.AioRpcError as error:
-                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                if error.code() not in CUT:
                     raise
+            except asyncio.InvalidStateError:  # it was cut before the first word: the same, as a write says it
+                assert await talk.call.code() in CUT
             seen += talk.seen
         found = events(talk.seen)
         if found:

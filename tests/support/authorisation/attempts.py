@@ -80,6 +80,8 @@ async def over_http(
         await response.aclose()
     if response.status_code < 300:
         return Came("allowed", said)
+    if response.status_code == 400 and '"reason_required"' in said:
+        return Came("reason required", said)
     return Came(REFUSALS.get(response.status_code, "other"), said)
 
 

@@ -111,6 +111,9 @@ HTTP: tuple[Http, ...] = (
     # keys of the journal
     Http("GET", "/v1/operator/encryption", "operator"),
     Http("POST", "/v1/operator/encryption", "operator", body=fixed(action="resume")),
+    # tokens that end before their time
+    Http("GET", "/v1/operator/revocations", "operator"),
+    Http("POST", "/v1/operator/revocations", "operator", body=fixed(subject="zoe")),
     # the audit log
     Http("GET", "/v1/audit", "administrator"),
     Http("GET", "/v1/audit", "administrator", "tenant", query={"tenant": "acme"}),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.support.authorisation.attempts import NOBODYS, Came, attempt, over_http, talk
+from tests.support.authorisation.chosen import one_chosen
 from tests.support.authorisation.entries import COMMANDS, Command, Entry, Http, Method, Names
 from tests.support.authorisation.matrix import ENTRIES, Asker, askers, expected, judged, shown
 from tests.support.authorisation.world import World
@@ -74,7 +75,9 @@ def near(name: str, rng: random.Random) -> str:
 
 async def one(world: World, rng: random.Random, names: Names) -> list[str]:
     """Makes one attempt; what is wrong with what came of it."""
-    way = rng.choice(("plain", "lies", "mangled", "near", "elsewhere"))
+    way = rng.choice(("plain", "lies", "mangled", "near", "elsewhere", "chosen"))
+    if way == "chosen":
+        return await one_chosen(world, rng)
     entry = rng.choice(COMMANDS if way == "elsewhere" else ENTRIES)
     asker = rng.choice(askers(world, entry))
     if way == "plain":

@@ -33,6 +33,7 @@ from transport.grpc_api.server import SERVICE
 
 ENTRIES: tuple[Entry, ...] = (*HTTP, *COMMANDS, *METHODS)
 IDENTIFIED = ("other tenant", "other user")
+EMERGENCY = "emergency operator without a reason"
 
 
 class Asker(NamedTuple):
@@ -86,9 +87,11 @@ def askers(world: World, entry: Entry) -> list[Asker]:
         Asker("other tenant", "a key of the file", "sk-filed-of-beta"),
         *(Asker("other user", who, credentials[who]) for who in ("other user", "other user without a name")),
         Asker("other user", "token of another user", credentials["token of another user"]),
+        Asker("other user", "a key of the file without a user", "sk-filed-of-acme"),
     ]
     if isinstance(entry, Http) and entry.custody:
         found.append(Asker("other tenant", "operator of another tenant", credentials["operator of another tenant"]))
+        found.append(Asker("other tenant", EMERGENCY, credentials["emergency operator"]))
     match entry.needs:
         case "administrator":
             found += [
@@ -132,7 +135,8 @@ def garbage(world: World) -> list[str]:
 
 
 def expected(world: World, entry: Entry, asker: Asker) -> str:
-    """ "unauthorized", "forbidden", "not found" (word for word as for nobody's), "own" (no canary), or "open"."""
+    """ "unauthorized", "forbidden", "reason required", "not found" (word for word as for nobody's), "own" (no canary),
+    or "open"."""
     if entry.needs is None:
         return "open"
     if asker.kind not in (*IDENTIFIED, "wrong scope"):
@@ -144,7 +148,7 @@ def expected(world: World, entry: Entry, asker: Asker) -> str:
     if not _has(principal, entry):
         return "forbidden"
     if entry.about == "tenant" and asker.kind == "other tenant":
-        return "forbidden"
+        return "reason required" if asker.who == EMERGENCY else "forbidden"
     return "own" if entry.about in (None, "tenant") else "not found"
 
 

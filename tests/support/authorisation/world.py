@@ -11,6 +11,8 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -22,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from inference.simulated import SimulatedOptions
 from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.journal import MemoryJournal
+from persistence.memory.revocations import MemoryRevocations
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import (
@@ -40,8 +43,10 @@ from sessions.model.verdicts import Finding
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
-from transport.auth.authenticator import Authenticator, key_digest
+from transport.auth.authenticator import Authenticator, Issuance, key_digest
 from transport.auth.jwt_issuers import JwtIssuer, JwtIssuers
+from transport.auth.revocation_cache import RevocationCache
+from transport.cli.settings import read_keys
 from transport.grpc_api.server import GrpcServer
 
 ISSUER: Final = JwtIssuer(
@@ -82,6 +87,8 @@ class World:
         self.by_scopes: dict[tuple[Authority, tuple[Scope, ...]], str] = {}
         self.credentials: dict[str, str] = {}
         self.victim: Victim
+        self.named: Victim  # Ana's too: what others call things of theirs after; so that an echo of it shows nothing
+        self.owner_of_orders: Principal  # a service of hers, whose requests go by an Idempotency-Key
 
     async def key(self, **wanted: Any) -> str:
         _, written = await self.ring.create(ApiKeyRequest(**wanted), created_by="")
@@ -111,12 +118,16 @@ class World:
             "revoked": await self.key(tenant="acme", user="ana", scopes=SCOPES[:4]),
             "token of another user": self.token(),
             "token of another tenant": self.token(org="beta", sub="ana"),
+            "owner of orders": await self.key(tenant="acme", role="service", scopes=SCOPES[:2]),
         }
+        self.owner_of_orders = self.assembly.gateway.access.authenticate(self.credentials["owner of orders"])
         await self.ring.revoke(self.credentials["revoked"].split("-")[2], revoked_by="")
         for role, scopes in _wrong_scopes():
             user = "ana" if role == "user" else None
             self.by_scopes[role, scopes] = await self.key(tenant="acme", role=role, user=user, scopes=scopes)
         self.victim = await self.owned(ana, key_id)
+        second = await self.key(tenant="acme", user="ana", scopes=SCOPES[:4])
+        self.named = await self.owned(second, second.split("-")[2])
 
     async def owned(self, credential: str, key_id: str) -> Victim:
         """A session of the holder's, with an answer that was made in the background, and everything in it a canary."""
@@ -137,6 +148,10 @@ class World:
         items.raise_for_status()
         review = self.a_review(SessionKey(TenantId("acme"), session), response)
         return Victim(session, response, items.json()["data"][-1]["id"], key_id, review, credential)
+
+    def forget_retries(self) -> None:
+        """As if the next request with an Idempotency-Key came to another gateway."""
+        self.assembly.server._app.app.state.turn_starter._retries.clear()  # type: ignore[attr-defined]
 
     def a_review(self, key: SessionKey, response: ResponseId) -> str:
         """A case of hers, with what she says of it."""
@@ -180,10 +195,28 @@ def without(world: World, role: Authority, scope: Scope) -> str:
     return world.by_scopes[role, tuple(each for each in allowed if each not in lacking)]
 
 
+FILED: Final = f'''
+[[keys]]
+id = "app"
+tenant = "acme"
+sha256 = "{key_digest("sk-filed-of-acme")}"
+'''
+"""A file's key of a user without a name: it is a user of its own, not the whole tenant."""
+
+
 @asynccontextmanager
 async def a_world() -> AsyncIterator[World]:
+    with TemporaryDirectory() as folder:
+        keys_file = Path(folder) / "keys.toml"
+        keys_file.write_text(FILED)
+        async with _a_world(keys_file) as world:
+            yield world
+
+
+@asynccontextmanager
+async def _a_world(keys_file: Path) -> AsyncIterator[World]:
     signer = ec.generate_private_key(ec.SECP256R1())
-    made: list[ApiKeyCache] = []
+    made: list[tuple[ApiKeyCache, RevocationCache]] = []
 
     async def keys_of_the_issuer(_: str) -> bytes:
         public = jwt.algorithms.ECAlgorithm.to_jwk(signer.public_key())
@@ -195,22 +228,25 @@ async def a_world() -> AsyncIterator[World]:
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
         ring = ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock)
-        made.append(ring)
+        revocations = RevocationCache(MemoryRevocations(journal.database), wall_ms, clock)
+        made.append((ring, revocations))
         filed = Principal(tenant=TenantId("beta"), key_id="filed", user="eve", scopes=SCOPES)
         # How often an address may be wrong is another test's: here everybody is on one, and is wrong all the time.
         throttle = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=10**9))
-        keys = {key_digest("sk-filed-of-beta"): filed}
-        access = Authenticator(keys, clock=clock, now_ms=wall_ms, ring=ring, tokens=issuers, throttle=throttle)
+        keys = {key_digest("sk-filed-of-beta"): filed, **read_keys(str(keys_file))}
+        issued = Issuance(issuers, None, revocations, (ISSUER.issuer,))
+        access = Authenticator(keys, clock=clock, now_ms=wall_ms, ring=ring, issued=issued, throttle=throttle)
         return access, ring
 
     async with assembled(admit=admit, engine=SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8)) as assembly:
-        (ring,) = made
+        ((ring, revocations),) = made
         server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0)
         assert await server.start()
-        running = asyncio.create_task(ring.run())
+        running = [asyncio.create_task(each.run()) for each in (ring, revocations)]
         try:
             world = World(assembly, server.address, ring, signer)
             await ring.refresh()
+            await revocations.refresh()
             await world.populate()
             try:
                 yield world
@@ -218,6 +254,7 @@ async def a_world() -> AsyncIterator[World]:
                 await world.http.aclose()
                 await world.channel.close()
         finally:
-            running.cancel()
-            await asyncio.wait([running])
+            for each in running:
+                each.cancel()
+            await asyncio.wait(running)
             await server.stop()

@@ -92,8 +92,10 @@ async def assembled(
     prices: PriceBook | None = None,
     admit: Callable[[MemoryJournal], tuple[Authenticator, ApiKeyCache | None]] | None = None,
     filters: FilterSet | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Assembly]:
-    """Listens on a free port; leaving it stops everything. `admit` says who may come in, instead of `keys`."""
+    """Listens on a free port, unless `port` is one; leaving it stops everything. `admit` says who may come in, instead
+    of `keys`."""
     stored = MemoryStore(store)
     journal = stored.journal
     directory = MemoryDirectory()
@@ -145,7 +147,8 @@ async def assembled(
                 measures=measures,
                 services=services,
             )
-            server = Server(gateway, host="127.0.0.1", port=0, limits=limits, readiness=lambda: simulated.stats().away)
+            away = simulated.stats
+            server = Server(gateway, host="127.0.0.1", port=port, limits=limits, readiness=lambda: away().away)
             await server.start()
             try:
                 yield Assembly(server, gateway, runtime, journal, simulated, limited)

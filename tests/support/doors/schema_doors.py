@@ -24,7 +24,8 @@ ANSWER_TOKENS: Final = 6
 REFUSALS: Final = frozenset(
     {
         *("invalid_schema", "invalid_request", "unsupported_parameter", "context_length_exceeded"),
-        *("body_too_large", "content_too_large", "closed 4400", "closed 1009", "UNKNOWN"),  # UNKNOWN: gRPC's own parser
+        *("body_too_large", "content_too_large", "closed 4400", "closed 1009"),
+        *("UNKNOWN", "RESOURCE_EXHAUSTED"),  # gRPC's own parser, and its bound on a message's bytes
     }
 )
 TEXT: Final = "Write JSON."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -18,11 +19,19 @@ READY: Final = "Sessile is ready: "
 class ServerProcess:
     """`app.py serve` (or another module that takes its flags) as a process of its own."""
 
-    def __init__(self, *flags: str, data: str | None = None, program: Sequence[str] = ("app.py", "serve")) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        data: str | None = None,
+        program: Sequence[str] = ("app.py", "serve"),
+        log: Path | None = None,
+    ) -> None:
+        """`log`: the file that takes what it writes to standard error; None: ours."""
         self._scratch = tempfile.TemporaryDirectory(prefix="sessile-bench-") if data is None else None
         self.data = data or self._scratch.name if self._scratch else str(data)
         self.flags = flags
         self.program = tuple(program)
+        self.log = log
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
 
@@ -32,7 +41,9 @@ class ServerProcess:
         command = [sys.executable, *self.program, "--data", self.data, "--port", str(self.port), *self.flags]
         if "--log-level" not in self.flags:
             command += ["--log-level", "error"]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self.log.open("ab")) if self.log is not None else None
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(READY):

@@ -39,9 +39,10 @@ HEADERS: Final = {
 }
 
 
-def router(folder: Path) -> APIRouter:
+def router(folder: Path, *, signs_in: bool = False) -> APIRouter:
+    """`signs_in`: pages offer to sign in with the provider."""
     routes = APIRouter(include_in_schema=False)
-    files = PageFiles(folder)
+    files = PageFiles(folder, signs_in=signs_in)
 
     @routes.api_route("/{name:path}", methods=["GET", "HEAD"])
     def page(name: str, request: Request) -> Response:

@@ -55,3 +55,22 @@ def test_other_words_are_not(text: str) -> None:
 
 def test_without_phrases_nothing_is_found() -> None:
     assert list(SqueezedPhrases((), (), "block").find("p-r-o-j-e-c-t")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pprroojjeecctt nniigghhttjjaarr",
+        "prooooject niiightjarrr",
+        "rajthgin tcejorp",
+        "tcejorp rajthgin",
+        "p!r|o$j@e!c|t n!i!g!h!t!j!a!r",
+    ],
+)
+def test_doubled_letters_and_words_backwards_are_found(text: str) -> None:
+    assert list(PHRASES.find(text)) == [(0, len(text))]
+
+
+@pytest.mark.parametrize("text", ["projject nightjar", "tcejorp", "project. nnniiightjar", "w" * 500, "www... ---"])
+def test_a_letter_too_many_is_no_disguise(text: str) -> None:
+    assert list(PHRASES.find(text)) == []

@@ -14,9 +14,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from sessions.model.errors import BadInput, SessileError, Unauthorized, Unavailable
-from sessions.model.types import Principal, TenantId, UnixMs
+from sessions.model.types import Principal, TenantId, TokenRef, UnixMs
 from tests.support.virtual_time import advance, settled, virtual
-from transport.auth.authenticator import Authenticator
+from transport.auth.authenticator import Authenticator, Issuance
 from transport.auth.jwt_issuers import FILE_S, RETRY_S, UNKNOWN_KID_S, JwtIssuer, JwtIssuers, parse_jwks, read_issuers
 
 NOW_S = 1_750_000_000
@@ -89,7 +89,10 @@ async def test_a_token_is_a_principal_of_what_it_says() -> None:
         role="user",
         scopes=("chat",),
         expires_at=UnixMs((NOW_S + 600 + 30) * 1000),
+        token=TokenRef("https://login.example", "ana"),
     )
+    ref = world.issuers.principal_of(token(jti="t1", iat=NOW_S - 5)).token
+    assert ref == TokenRef("https://login.example", "ana", "t1", UnixMs((NOW_S - 5) * 1000))
     assert world.issuers.principal_of(token(RSA, "r1", "RS256")).scopes == ("chat", "read")
     assert world.issuers.principal_of(token(scope=["read", "admin"])).scopes == ("read",)
     assert world.issuers.principal_of(token(scope="admin")).scopes == ()
@@ -159,7 +162,10 @@ async def test_a_token_ends_when_it_says_so_also_where_it_is_remembered() -> Non
     world = await World().loaded()
     given = token(nbf=NOW_S + 20)
     access = Authenticator(
-        {}, clock=world._clock, tokens=world.issuers, now_ms=lambda: UnixMs(round(world.now_s * 1000))
+        {},
+        clock=world._clock,
+        issued=Issuance(world.issuers),
+        now_ms=lambda: UnixMs(round(world.now_s * 1000)),
     )
     principal = access.authenticate(given)
     assert world.issuers.known(given) == principal

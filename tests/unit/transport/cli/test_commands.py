@@ -38,6 +38,8 @@ OWN = {
     "keys show": {"--url", "--json"},
     "keys revoke": {"--url", "--json"},
     "models list": {"--json"},
+    "tokens revoke": {"--subject", "--token-id", "--issuer", "--expires-in", "--url", "--json"},
+    "tokens list": {"--url", "--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},
     "audit verify": {"--tenant", "--all", "--anchor", "--url", "--json"},
     "encryption status": {"--url", "--json"},

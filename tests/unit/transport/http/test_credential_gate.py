@@ -1,49 +1,47 @@
-"""What needs a credential before its body is read, and what is refused whoever sends it."""
+"""What needs a credential before its body is read, what is refused whoever sends it, and how a refusal is written."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
-from sessions.model.errors import SessileError
+from sessions.model.errors import Limited, Unauthorized
 from sessions.model.types import Principal, TenantId, UnixMs
+from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.connection_shares import PLACE, ConnectionShares
-from transport.http.credential_gate import CredentialGate
+from transport.auth.origins import OriginPolicy
+from transport.http.app import make_gate
+from transport.http.credential_gate import CredentialGate, plain_head
+from transport.http.server import Server
 
 ACME = Principal(tenant=TenantId("acme"), key_id="k")
 
 
-async def passed(method: str, path: str, *, keyed: bool = True, state: Any = None, **headers: str) -> str:
-    """ "passed", or the code of the refusal. Fails where the gate reads."""
-    came: list[str] = []
-
-    async def app(*_: Any) -> None:
-        came.append("passed")
-
-    async def refuse(error: SessileError, *_: Any) -> None:
-        came.append(error.code)
-
-    async def unread() -> Any:
-        raise AssertionError("the gate reads no body")
-
-    async def unsent(_: Any) -> None:
-        raise AssertionError("the gate sends nothing itself")
-
+def authenticator(*, keyed: bool = True, origins: OriginPolicy | None = None) -> Authenticator:
     keys = {key_digest("good"): ACME} if keyed else {}
-    access = Authenticator(keys, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
-    scope = {
+    return Authenticator(keys, clock=lambda: 0.0, now_ms=lambda: UnixMs(1), origins=origins)
+
+
+def scope_of(method: str, path: str, *, state: Any = None, query: str = "", **headers: str) -> dict[str, Any]:
+    return {
         "type": "http",
         "method": method,
         "path": path,
+        "query_string": query.encode(),
         "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
         "state": {} if state is None else state,
         "client": ("127.0.0.1", 1),
     }
-    await CredentialGate(app, access, refuse)(scope, unread, unsent)
-    (outcome,) = came
-    return outcome
+
+
+def judged(method: str, path: str, *, keyed: bool = True, upgrade: bool = False, **given: Any) -> str:
+    """ "passed", or the code of the refusal."""
+    gate = CredentialGate(authenticator(keyed=keyed), lambda: "1")
+    error = gate.check(scope_of(method, path, **given), upgrade=upgrade)
+    return "passed" if error is None else error.code
 
 
 @pytest.mark.parametrize(
@@ -61,24 +59,116 @@ async def passed(method: str, path: str, *, keyed: bool = True, state: Any = Non
         ("PROPFIND", "/app.js", True),
     ],
 )
-async def test_what_needs_a_credential(method: str, path: str, needed: bool) -> None:
-    assert await passed(method, path) == ("unauthorized" if needed else "passed")
-    assert await passed(method, path, authorization="Bearer good") == "passed"
-    assert await passed(method, path, keyed=False) == "passed"
+def test_what_needs_a_credential(method: str, path: str, needed: bool) -> None:
+    assert judged(method, path) == ("unauthorized" if needed else "passed")
+    assert judged(method, path, authorization="Bearer good") == "passed"
+    assert judged(method, path, keyed=False) == "passed"
 
 
-async def test_bodies_that_nobody_can_read() -> None:
+def test_bodies_that_nobody_can_read() -> None:
     for keyed in (True, False):
-        good = {"authorization": "Bearer good", "keyed": keyed}
-        assert await passed("POST", "/v1/responses", content_encoding="gzip", **good) == "unsupported_content_encoding"  # type: ignore[arg-type]
-        assert await passed("POST", "/v1/responses", content_encoding="Identity", **good) == "passed"  # type: ignore[arg-type]
+        good: dict[str, Any] = {"authorization": "Bearer good", "keyed": keyed}
+        assert judged("POST", "/v1/responses", content_encoding="gzip", **good) == "unsupported_content_encoding"
+        assert judged("POST", "/v1/responses", content_encoding="Identity", **good) == "passed"
 
 
-async def test_a_connection_belongs_to_whom_it_has_shown_the_key_of() -> None:
+def test_a_handshake_is_judged_by_the_key_that_it_brings() -> None:
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, "passed"),  # it may come in hello
+        ({"authorization": "Bearer good"}, "passed"),
+        ({"authorization": "Bearer bad"}, "unauthorized"),
+        ({"sec_websocket_protocol": "sessile.v1+json, sessile.bearer.Z29vZA"}, "passed"),
+        ({"sec_websocket_protocol": "sessile.v1+json, sessile.bearer.YmFk"}, "unauthorized"),
+        ({"sec_websocket_protocol": "sessile.bearer.YmFk", "query": "ticket=t"}, "passed"),  # tickets come first
+        ({"authorization": "Bearer bad", "query": "ticket=t"}, "unauthorized"),
+        ({"authorization": "Bearer good", "origin": "https://evil.example"}, "forbidden"),
+    )
+    for given, code in cases:
+        assert (given, judged("GET", "/v1/ws", upgrade=True, **given)) == (given, code)
+    assert judged("GET", "/v1/ws", upgrade=True, keyed=False, authorization="Bearer bad") == "passed"
+
+
+def test_a_connection_belongs_to_whom_it_has_shown_the_key_of() -> None:
     shares = ConnectionShares()
     state = {PLACE: shares.open("127.0.0.1", plain=True)}
-    await passed("GET", "/v1/models", state=state)
+    judged("GET", "/v1/models", state=state)
     assert shares.unauthenticated == {"127.0.0.1": 1} and not shares.principals
-    await passed("GET", "/v1/models", state=state, authorization="Bearer good")
+    judged("GET", "/v1/models", state=state, authorization="Bearer good")
     assert not shares.unauthenticated and shares.principals == {("acme", "k"): 1}
     assert state["principal"] is ACME  # type: ignore[comparison-overlap]
+
+
+def test_an_answer_says_the_error_in_its_headers_too() -> None:
+    gate = CredentialGate(authenticator(), lambda: "1")
+    scope = scope_of("POST", "/v1/responses", x_request_id="mine")
+    error = Limited("rate_limited", "Slowly.", retry_after_ms=1500)
+    head, _, body = gate.answer(scope, error, close=True).decode().partition("\r\n\r\n")
+    lines = head.split("\r\n")
+    assert lines[0] == "HTTP/1.1 429 Too Many Requests"
+    for line in ("retry-after: 2", "retry-after-ms: 1500", "x-request-id: mine", "connection: close"):
+        assert line in lines
+    assert f"content-length: {len(body)}" in lines and '"rate_limited"' in body
+    named = gate.answer(scope_of("HEAD", "/v1/x", x_request_id="a b"), Unauthorized("unauthorized", "No."), close=False)
+    assert named.endswith(b"\r\n\r\n") and b"x-request-id: req_1\r\n" in named
+
+
+@pytest.mark.parametrize("allowed", [(), ("https://chat.example",), ("*",)])
+@pytest.mark.parametrize("origin", [None, "https://chat.example"])
+async def test_a_refusal_has_the_headers_of_any_other_answer(allowed: tuple[str, ...], origin: str | None) -> None:
+    """Compared with a refusal that the application writes, behind all that surrounds a route."""
+    access = authenticator(origins=OriginPolicy(allowed))
+    gateway = gateway_over(await memory_sessions(), access)
+    server = Server(gateway, host="127.0.0.1", port=0, web=None)
+    await server.start()
+    headers = {"x-request-id": "r"} | ({"origin": origin} if origin and allowed else {})
+    async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
+        gates = await http.get("/v1/nothing")
+        apps = await http.get("/v1/nothing", headers={"authorization": "Bearer good"})
+    await server.stop()
+    assert (gates.status_code, apps.status_code) == (401, 404)
+    own = {"content-length", "date", "www-authenticate", "connection"}
+    assert {k: v for k, v in gates.headers.items() if k not in own} == {
+        k: v for k, v in apps.headers.items() if k not in own
+    }
+    assert make_gate(gateway) is not None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\n",  # not whole
+        b"POST /v1/x HTTP/1.0\r\nHost: a\r\n\r\n",
+        b"POST http://a/v1/x HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nx y: 1\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\n\r\n",
+        b"GET /v1/ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n",
+        b"\x16\x03\x01\x00\xa5",
+        b"",
+    ],
+)
+def test_what_is_not_written_plainly_is_left_to_the_parser(head: bytes) -> None:
+    assert plain_head(head) is None
+
+
+def test_a_plain_head_and_what_of_its_body_has_not_come() -> None:
+    head = b"POST /v1/%78?a=%3F&b HTTP/1.1\r\nHost: a\r\nContent-Length:  10 \r\nX-A: b:c\r\n\r\n1234"
+    scope = plain_head(head)
+    assert scope is not None
+    assert (scope["method"], scope["path"], scope["query_string"], scope["left"]) == ("POST", "/v1/x", b"a=%3F&b", 6)
+    assert scope["headers"][1:] == [(b"content-length", b"10"), (b"x-a", b"b:c")] and not scope["upgrade"]
+    chunked = plain_head(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert chunked is not None and chunked["left"] > 1 << 32
+
+
+def test_a_first_head_is_refused_whole_or_let_pass() -> None:
+    gate = CredentialGate(authenticator(), lambda: "1")
+    head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nAuthorization: Bearer %s\r\n\r\n"
+    bad, good = ({**(plain_head(head % key) or {}), "client": ("127.0.0.1", 1)} for key in (b"bad", b"good"))
+    refused = gate.refused(bad)
+    assert refused is not None and refused.startswith(b"HTTP/1.1 401 ")
+    assert gate.refused(good) is None
+    assert CredentialGate(authenticator(keyed=False), lambda: "1").refused(bad) is None

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.http import http_connection
 from transport.http.server import Server
 
@@ -47,3 +49,57 @@ async def test_a_head_and_a_body_come_in_time(port: int, monkeypatch: pytest.Mon
 async def test_beyond_the_connections_nobody_is_let_in(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 0)
     assert (await answer(port, b"")).startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.fixture
+async def keyed() -> AsyncIterator[int]:
+    keys = {key_digest("good"): Principal(tenant=TenantId("acme"), key_id="k")}
+    access = Authenticator(keys, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
+    server = Server(gateway_over(await memory_sessions(), access), host="127.0.0.1", port=0, web=None)
+    await server.start()
+    yield server.port
+    await server.stop()
+
+
+REFUSED_HEAD = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n%s\r\n"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_refusal_comes_before_the_body_and_ends_the_connection_behind_it(keyed: int, whole: bool) -> None:
+    body = b"x" * 40_000
+    reader, writer = await asyncio.open_connection("127.0.0.1", keyed)
+    writer.write(REFUSED_HEAD % (len(body), b"") + (body if whole else b""))
+    async with asyncio.timeout(60):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+        if not whole:
+            writer.write(body)
+        assert b'"unauthorized"' in await reader.read()  # to the end, which is no reset
+    writer.close()
+
+
+async def test_a_connection_that_has_shown_a_key_goes_on_after_a_refusal(keyed: int) -> None:
+    """And a refusal behind an answer that is still written comes behind it."""
+    good, bad = (REFUSED_HEAD % (2, b"authorization: Bearer %s\r\n" % key) + b"{}" for key in (b"good", b"bad"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", keyed)
+    writer.write(good)
+    statuses = []
+    async with asyncio.timeout(60):
+        for following in (bad, good + bad, b"", good, b""):
+            head = await reader.readuntil(b"\r\n\r\n")
+            statuses.append(head.split()[1])
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+            await reader.readexactly(int(length.split(b":")[1]))
+            writer.write(following)
+    assert statuses == [b"400", b"401", b"400", b"401", b"400"]
+    writer.close()
+
+
+async def test_a_head_in_pieces_is_judged_when_it_is_whole(keyed: int) -> None:
+    head = REFUSED_HEAD % (0, b"")
+    reader, writer = await asyncio.open_connection("127.0.0.1", keyed)
+    for place in range(0, len(head), 7):
+        writer.write(head[place : place + 7])
+        await writer.drain()
+    async with asyncio.timeout(60):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+    writer.close()

@@ -56,8 +56,10 @@ class Client:
         socket: Any = self.transport
         self.connection.connection_made(socket)
         self.ws = ClientProtocol(parse_uri("ws://127.0.0.1/v1/ws"), subprotocols=["sessile.v1+json"])  # type: ignore[list-item]
-        self.ws.send_request(self.ws.connect())
-        self.flush()
+        handshake = self.ws.connect()
+        self.ws.send_request(handshake)
+        self.ws.data_to_send()
+        self.connection.shake_hands(handshake)
         self.read()
 
     def flush(self) -> None:

@@ -1,0 +1,78 @@
+"""Words that are read as others: their inner letters in another order, or some of them hidden behind signs.
+
+A reader does not mind "prjoect" or "pr*ject". Words of the phrases are known by their first and last letter and the
+others in order; only words that match one are replaced, and the text is compared once more. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+_MASKS: Final = "*_#."  # a bullet is a dot in plain text
+_MASK: Final = re.compile(rf"[{_MASKS}](?<=[a-z].)[a-z{_MASKS}]")
+_MASKED: Final = re.compile(rf"(?<![^\W_])[a-z]{{1,24}}[{_MASKS}]{{1,3}}[a-z{_MASKS}]{{0,24}}[a-z*_#](?![^\W_])")
+_BESIDE: Final = ".,;:!?\"'()[]{}<>*_~-"
+_BEFORE: Final = re.compile(rf"[a-z][a-z{_MASKS}]*\Z")
+WORD_MAX: Final = 24
+_MASKED_MAX: Final = 64  # words with hidden letters that are looked at in one text
+
+Replaced = tuple[str, list[int]]
+
+
+class RespelledWords:
+    """The words of phrases of more than one word."""
+
+    def __init__(self, phrases: Iterable[str]) -> None:
+        words = {word for phrase in phrases if " " in phrase for word in _WORD.findall(phrase)}
+        self._by_letters: dict[tuple[str, ...], str] = {_key(word): word for word in sorted(words)}
+        self._by_ends: dict[tuple[str, int], list[str]] = {}
+        self._shapes = {(word[0], word[-1], len(word)) for word in words}
+        for word in sorted(words):
+            self._by_ends.setdefault((word[0], len(word)), []).append(word)
+
+    def replace(self, folded: str) -> Replaced | None:
+        """The text with the words that are meant, and where each code point stood; None where there are none."""
+        if not self._shapes:
+            return None
+        found: list[tuple[int, int, str]] = []
+        shapes = self._shapes
+        words = {*folded.split()}
+        words.update([each.strip(_BESIDE) or "-" for each in words if not (each[-1].isalpha() and each[0].isalpha())])
+        for word in words:
+            if (word[0], word[-1], len(word)) in shapes and (other := self._by_letters.get(_key(word), word)) != word:
+                found += [(each.start(), each.end(), other) for each in re.finditer(rf"\b{re.escape(word)}\b", folded)]
+        for sign in islice(_MASK.finditer(folded), _MASKED_MAX):
+            before = _BEFORE.search(folded, max(0, sign.start() - WORD_MAX), sign.start())
+            masked = _MASKED.match(folded, before.start()) if before is not None else None
+            if masked is None:
+                continue
+            if (meant := self._unmasked(masked[0])) is not None:
+                found.append((masked.start(), masked.end(), meant))
+        if not found:
+            return None
+        pieces: list[str] = []
+        places: list[int] = []
+        at = 0
+        for first, last, word in sorted(set(found)):
+            if first < at:
+                continue
+            pieces += (folded[at:first], word)
+            places += [*range(at, first), *(min(first + index, last - 1) for index in range(len(word)))]
+            at = last
+        return "".join((*pieces, folded[at:])), [*places, *range(at, len(folded))]
+
+    def _unmasked(self, masked: str) -> str | None:
+        if sum(map(str.isalpha, masked)) * 2 < len(masked):
+            return None
+        for word in self._by_ends.get((masked[0], len(masked)), ()):
+            if all(a == b or not a.isalpha() for a, b in zip(masked, word, strict=True)):
+                return word
+        return None
+
+
+def _key(word: str) -> tuple[str, ...]:
+    return (word[0], *sorted(word[1:-1]), word[-1])

@@ -1,0 +1,58 @@
+"""Keys of the servers of one installation, for what they hand out and read back themselves: sealed cookies.
+
+They lie with the tenants' keys, under a name that no tenant can have: wrapped, rotated and shared in the same way, so
+that each gateway reads what another one sealed, and no table has to be looked at for it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from persistence.at_rest.tenant_keys import TenantKeys
+from persistence.master_key import KEY_BYTES
+from sessions.model.errors import Unavailable
+from sessions.model.types import TenantId
+
+SIGN_IN: Final = TenantId("\x7fsign-in")  # no name has a control character
+
+
+class StoredServerKeys:
+    """Implements `transport.auth.sealed_cookies.SealingKeys`; `load` has to have succeeded once."""
+
+    def __init__(self, keys: TenantKeys, name: TenantId = SIGN_IN) -> None:
+        self._keys = keys
+        self._name = name
+
+    async def load(self) -> None:
+        """Brings the keys into memory, and makes the first one. Raises Unavailable."""
+        await self._keys.writing(self._name)
+
+    def writing(self) -> tuple[str, bytes]:
+        """The id and the secret of the key that seals. Raises Unavailable."""
+        ring = self._keys.ring(self._name)
+        if ring is None or ring.writes is None:
+            raise Unavailable("keys_unavailable", "The keys of sign-ins cannot be had at the moment.")
+        return ring.writes.id, ring.writes.secret
+
+    def find(self, key_id: str) -> bytes | None:
+        """A key that may open; None for one that is not known here (yet)."""
+        ring = self._keys.ring(self._name)
+        key = None if ring is None else ring.by_id.get(key_id)
+        return None if key is None else key.secret
+
+
+class MemoryServerKeys:
+    """The same for one process, as long as it runs."""
+
+    def __init__(self) -> None:
+        self._secret: Final = os.urandom(KEY_BYTES)
+
+    async def load(self) -> None:
+        """Nothing is to be done."""
+
+    def writing(self) -> tuple[str, bytes]:
+        return "00000000", self._secret
+
+    def find(self, key_id: str) -> bytes | None:
+        return self._secret if key_id == "00000000" else None

@@ -1,0 +1,322 @@
+"""Signs people in through an OpenID provider, and knows them again by a sealed cookie.
+
+    begin     a state, a nonce and a PKCE verifier go into a sealed cookie; the browser goes to the provider
+    complete  it comes back: state and issuer are compared, the code becomes tokens, the ID token a principal
+    refresh   a newer session of the same person, by the provider's refresh token
+    end       the cookies are taken away; the caller revokes the session, whose id every gateway learns
+
+Four cookies, each sealed and HttpOnly, so that no token and no session ever reaches a script: `session` goes with every
+request of our own pages, `refresh` and `hint` (the ID token, for signing out there) with those to `/auth` only, and
+`begin` lives between two redirects. All are SameSite=Strict but the last, which has to come back from another site.
+
+Whoever answers by cookie calls `check_page` first: a cookie proves who the browser is, not who wrote the page. Does not
+know doors, nor what was revoked (`transport.auth.authenticator`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from sessions.model.api_keys import USUAL_SCOPES
+from sessions.model.errors import BadInput, Forbidden, Unauthorized
+from sessions.model.types import Authority, Principal, TenantId, TokenRef, UnixMs
+from transport.auth.authenticator import TOKEN_PREFIX
+from transport.auth.openid_provider import OpenIdProvider, Tokens, bad_setting
+from transport.auth.origins import CSRF_HEADER, is_loopback
+from transport.auth.sealed_cookies import CookieSealer, SameSite, read_cookie, set_cookie
+
+T = TypeVar("T")
+BEGIN_S: Final = 600  # from the first redirect to the second
+NEXT_LENGTH_MAX: Final = 512
+
+
+class SignInBegun(msgspec.Struct, frozen=True, array_like=True):
+    state: str
+    nonce: str
+    verifier: str
+    next: str
+    at: UnixMs
+
+
+class SignInSession(msgspec.Struct, frozen=True, array_like=True):
+    id: str
+    tenant: TenantId
+    user: str
+    role: Authority
+    subject: str
+    signed_in_at: UnixMs
+    expires_at: UnixMs
+
+
+class SignInRefresh(msgspec.Struct, frozen=True, array_like=True):
+    session: SignInSession
+    token: str
+
+
+class SignInHint(msgspec.Struct, frozen=True, array_like=True):
+    id_token: str
+
+
+class SignedIn(NamedTuple):
+    principal: Principal
+    cookies: list[str]  # Set-Cookie headers
+    next: str = "/"
+
+
+class PublicUrl:
+    """Where browsers reach this server, as its operator says it: nothing of a request decides where they are sent."""
+
+    def __init__(self, written: str) -> None:
+        """Raises BadInput."""
+        try:
+            url = urlsplit(written)
+            host, port = url.hostname or "", url.port
+        except ValueError as error:
+            raise bad_setting("public_url", f"{written!r} is no address: {error}") from error
+        if not written:
+            raise bad_setting("public_url", "signing in needs the address that browsers use, https://HOST")
+        if not host or url.query or url.fragment or url.username is not None:
+            raise bad_setting("public_url", f"{written!r}: https://HOST or https://HOST/PATH is expected")
+        if url.scheme != "https" and not (url.scheme == "http" and is_loopback(host)):
+            raise bad_setting("public_url", f"{written!r} is not https: sign-ins could be taken over on the way")
+        usual = {"https": 443, "http": 80}[url.scheme]
+        name = f"[{host}]" if ":" in host else host
+        self.secure = url.scheme == "https"
+        self.origin = f"{url.scheme}://{name}" + ("" if port in (None, usual) else f":{port}")
+        self.path = url.path.rstrip("/")
+
+    def at(self, path: str) -> str:
+        return f"{self.origin}{self.path}{path}"
+
+
+class SignIn:
+    """The flow. `session_s`: how long somebody stays signed in at most, however often it is refreshed."""
+
+    def __init__(
+        self,
+        provider: OpenIdProvider,
+        sealer: CookieSealer,
+        public_url: PublicUrl,
+        *,
+        session_s: float,
+        now_ms: Callable[[], UnixMs],
+    ) -> None:
+        self.provider = provider
+        self.public_url = public_url
+        self._sealer = sealer
+        self._session_s = session_s
+        self._now_ms = now_ms
+
+    # -- the flow -----------------------------------------------------------------------------------------------------
+
+    def begin(self, next_path: str) -> tuple[str, str]:
+        """Where the browser goes, and the cookie that it takes along. Raises BadInput for a `next` elsewhere."""
+        check_next(next_path)
+        verifier = secrets.token_urlsafe(48)
+        begun = SignInBegun(secrets.token_urlsafe(24), secrets.token_urlsafe(24), verifier, next_path, self._now_ms())
+        url = self.provider.authorization_url(
+            redirect_uri=self._redirect_uri, state=begun.state, nonce=begun.nonce, challenge=challenge_of(verifier)
+        )
+        return url, self._set("begin", begun, BEGIN_S)
+
+    async def complete(self, query: Mapping[str, str], cookies: Iterable[str]) -> SignedIn:
+        """The browser is back. Raises BadInput for a sign-in that it did not begin, Unauthorized, Unavailable."""
+        begun = self._open("begin", cookies, SignInBegun)
+        now = self._now_ms()
+        if begun is None or now - begun.at > BEGIN_S * 1000:
+            raise BadInput("invalid_request", "This sign-in was not begun in this browser, or too long ago.")
+        if not hmac.compare_digest(begun.state.encode(), query.get("state", "").encode()):
+            raise BadInput("invalid_request", "This answer belongs to another sign-in.", param="state")
+        issuer, provider = query.get("iss"), self.provider
+        demanded = provider.metadata.authorization_response_iss_parameter_supported
+        if (issuer is not None or demanded) and issuer != provider.settings.issuer:  # RFC 9207
+            raise BadInput("invalid_request", "This answer is another provider's.", param="iss")
+        if "error" in query:
+            raise Unauthorized("unauthorized", f"The provider refuses: {_word(query['error'])}.")
+        code = query.get("code", "")
+        if not code:
+            raise BadInput("invalid_request", "This answer has no code.", param="code")
+        tokens = await provider.exchange(code=code, verifier=begun.verifier, redirect_uri=self._redirect_uri)
+        if tokens.id_token is None:
+            raise Unauthorized("unauthorized", "This sign-in is not accepted: the provider sent no ID token.")
+        principal = await provider.principal_of(tokens.id_token, nonce=begun.nonce)
+        session = self._session(principal, tokens, secrets.token_urlsafe(18), self._now_ms())
+        cookies_set = [*self._keep(session, tokens), self._take_away("begin")]
+        return SignedIn(self.principal(session), cookies_set, begun.next)
+
+    async def refresh(self, cookies: Iterable[str], verify: Callable[[Principal], None]) -> SignedIn:
+        """A newer session of the same person. `verify` raises for one that was revoked. Raises Unauthorized,
+        Unavailable."""
+        kept = self._open("refresh", cookies, SignInRefresh)
+        if kept is None or self._ends_at(kept.session) <= self._now_ms():
+            raise Unauthorized("unauthorized", "This sign-in cannot be renewed: sign in again.")
+        old = kept.session
+        verify(msgspec.structs.replace(self.principal(old), expires_at=None))
+        tokens = await self.provider.refresh(kept.token)
+        if tokens.id_token is None:
+            principal = self.principal(old)
+            tokens = msgspec.structs.replace(tokens, expires_in=tokens.expires_in or 0)
+        else:
+            principal = await self.provider.principal_of(tokens.id_token, nonce=None)
+            if principal.token is None or principal.token.subject != old.subject:
+                raise Unauthorized("unauthorized", "This sign-in is not accepted: it became another person's.")
+        session = self._session(principal, tokens, old.id, old.signed_in_at)
+        if tokens.refresh_token is None:
+            tokens = msgspec.structs.replace(tokens, refresh_token=kept.token)
+        return SignedIn(self.principal(session), self._keep(session, tokens))
+
+    def end(self, cookies: Iterable[str]) -> tuple[Principal | None, list[str]]:
+        """Whose session ends, if it is known, with when the last of it would have ended; and the cookies that go. The
+        hint stays for `end_session_url`."""
+        given = list(cookies)
+        kept = self._open("refresh", given, SignInRefresh)
+        session = self._open("session", given, SignInSession) or (None if kept is None else kept.session)
+        taken = [self._take_away(name) for name in ("session", "refresh", "begin")]
+        if session is None:
+            return None, taken
+        return msgspec.structs.replace(self.principal(session), expires_at=self._ends_at(session)), taken
+
+    def end_session_url(self, cookies: Iterable[str]) -> tuple[str, str]:
+        """Where the browser goes after it signed out here: to sign out at the provider, or back to the page; and the
+        cookie that goes."""
+        hint = self._open("hint", cookies, SignInHint)
+        page = self.public_url.at("/")
+        url = None if hint is None else self.provider.end_session_url(id_token=hint.id_token, after=page)
+        return url or page, self._take_away("hint")
+
+    # -- knowing somebody again ---------------------------------------------------------------------------------------
+
+    def check_page(self, *, origin: str | None, site: str | None, header: str | None) -> None:
+        """For what changes something: raises Forbidden unless a page of ours sent it. `site` is Sec-Fetch-Site."""
+        if not self.is_own_page(origin, site):
+            raise Forbidden("forbidden", "With a cookie only this server's own pages may do that.")
+        if not header:
+            raise Forbidden("forbidden", f"With a cookie this needs the header {CSRF_HEADER}.")
+
+    def is_own_page(self, origin: str | None, site: str | None = None) -> bool:
+        """Whether a browser says that a page of ours sent it; a request without Origin is no page's."""
+        return origin is not None and origin.lower() == self.public_url.origin and site in (None, "same-origin")
+
+    def session_cookie(self, cookies: Iterable[str]) -> str | None:
+        """What a request shows of a session; "" for what cannot be one."""
+        return read_cookie(cookies, self._name("session"))
+
+    def session_of(self, written: str) -> Principal:
+        """Whose session a cookie is. Raises Unauthorized for what we did not seal, and for what has ended."""
+        session = self._sealer.open("session", written, SignInSession)
+        if session is None:
+            raise Unauthorized("unauthorized", "This sign-in is not known here: sign in again.")
+        if session.expires_at <= self._now_ms():
+            raise Unauthorized("token_expired", "This sign-in has expired.")
+        return self.principal(session)
+
+    def can_refresh(self, cookies: Iterable[str]) -> bool:
+        kept = self._open("refresh", cookies, SignInRefresh)
+        return kept is not None and self._ends_at(kept.session) > self._now_ms()
+
+    def principal(self, session: SignInSession) -> Principal:
+        issuer = self.provider.settings.issuer
+        return Principal(
+            tenant=session.tenant,
+            key_id=TOKEN_PREFIX + issuer,
+            user=session.user,
+            role=session.role,
+            scopes=USUAL_SCOPES[session.role],
+            expires_at=session.expires_at,
+            token=TokenRef(issuer, session.subject, session.id, session.signed_in_at),
+        )
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _redirect_uri(self) -> str:
+        return self.public_url.at("/auth/callback")
+
+    def _session(self, principal: Principal, tokens: Tokens, session_id: str, signed_in_at: UnixMs) -> SignInSession:
+        """It ends when the tokens would, and `session_s` after the sign-in at the latest."""
+        now, user, token = self._now_ms(), principal.user, principal.token
+        assert user is not None and token is not None
+        ends = principal.expires_at or now
+        if tokens.expires_in is not None:
+            ends = UnixMs(now + int(tokens.expires_in * 1000))
+        at_the_latest = signed_in_at + round(self._session_s * 1000)
+        return SignInSession(
+            session_id,
+            principal.tenant,
+            user,
+            principal.role,
+            token.subject,
+            signed_in_at,
+            UnixMs(min(ends, at_the_latest)),
+        )
+
+    def _ends_at(self, session: SignInSession) -> UnixMs:
+        return UnixMs(session.signed_in_at + round(self._session_s * 1000))
+
+    def _keep(self, session: SignInSession, tokens: Tokens) -> list[str]:
+        """The cookies of a session. A token that is too long for one is not kept: then nothing is renewed, or the
+        provider has to ask who signs out."""
+        left_s = max(0, (self._ends_at(session) - self._now_ms()) // 1000)
+        kept = [self._set("session", session, max(0, (session.expires_at - self._now_ms()) // 1000))]
+        if tokens.refresh_token is not None:
+            kept.append(self._set("refresh", SignInRefresh(session, tokens.refresh_token), left_s))
+        if tokens.id_token is not None:
+            kept.append(self._set("hint", SignInHint(tokens.id_token), left_s))
+        return kept
+
+    def _name(self, name: str) -> str:
+        if not self.public_url.secure:
+            return f"sessile-{name}"
+        return ("__Secure-" if name in ("refresh", "hint") else "__Host-") + f"sessile-{name}"
+
+    def _path(self, name: str) -> str:
+        return self.public_url.path + "/auth" if name in ("refresh", "hint") else "/"
+
+    def _set(self, name: str, content: msgspec.Struct, max_age_s: int) -> str:
+        written = self._sealer.seal(name, content)
+        if written is None:
+            return self._take_away(name)
+        return self._written(name, written, max_age_s)
+
+    def _take_away(self, name: str) -> str:
+        return self._written(name, "", 0)
+
+    def _written(self, name: str, value: str, max_age_s: int) -> str:
+        same_site: SameSite = "Lax" if name == "begin" else "Strict"
+        where = self._path(name)
+        return set_cookie(
+            self._name(name), value, path=where, secure=self.public_url.secure, same_site=same_site, max_age_s=max_age_s
+        )
+
+    def _open(self, name: str, cookies: Iterable[str], kind: type[T]) -> T | None:
+        written = read_cookie(cookies, self._name(name))
+        return None if not written else self._sealer.open(name, written, kind)
+
+
+def check_next(path: str) -> None:
+    """Raises BadInput for anything but a path on this server: whoever signs in is not sent elsewhere afterwards."""
+    try:
+        url = urlsplit(path)
+        here = path.startswith("/") and not path.startswith("//") and not url.scheme and not url.netloc
+    except ValueError:
+        here = False
+    if not here or len(path) > NEXT_LENGTH_MAX or not path.isascii() or not path.isprintable() or "\\" in path:
+        raise BadInput("invalid_request", "next: a path on this server is expected, like /operator.", param="next")
+
+
+def challenge_of(verifier: str) -> str:
+    """RFC 7636: S256."""
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+
+
+def _word(error: str) -> str:
+    """OAuth's word for an error, if it is one."""
+    return error if len(error) <= 64 and error.replace("_", "").isalnum() and error.isascii() else "unknown error"

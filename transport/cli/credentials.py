@@ -1,0 +1,96 @@
+"""Opens what the settings let in: keys, issuers, who signs in; and keeps it up to date."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from sessions.model.types import UnixMs
+from sessions.store import Store
+from transport.auth.api_key_cache import ApiKeyCache
+from transport.auth.authenticator import Authenticator, Issuance
+from transport.auth.client_addresses import TrustedProxies
+from transport.auth.origins import OriginPolicy
+from transport.auth.revocation_cache import RevocationCache
+from transport.auth.tickets import Tickets
+from transport.cli.settings import Settings, read_keys
+from transport.tasks import background_tasks
+
+if TYPE_CHECKING:
+    from transport.auth.sealed_cookies import SealingKeys
+    from transport.auth.sign_in import SignIn
+
+
+@asynccontextmanager
+async def open_credentials(
+    settings: Settings,
+    store: Store,
+    server_keys: Callable[[], SealingKeys],
+    now_ms: Callable[[], UnixMs],
+    tickets: Tickets | None = None,
+) -> AsyncIterator[tuple[Authenticator, ApiKeyCache]]:
+    """Who may come in: the keys file, the API keys, the issuers, who signs in; all but the first are kept up to date.
+    API keys are there on every server, so that they can be made on one that is still open on loopback; they are
+    demanded, and followed, only with `auth = keys`. Raises BadInput for a wrong file and a provider that is not as the
+    settings say, Unavailable where keys cannot be read."""
+    clock, demanded = asyncio.get_running_loop().time, settings.auth == "keys"
+    api_keys = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=clock, incarnation=lambda: store.journal.incarnation)
+    jwts = sign_in = revocations = None
+    issuers = [settings.oidc_issuer] if settings.oidc_issuer else []
+    if settings.issuers:
+        from transport.auth.jwt_issuers import JwtIssuers, read_issuers  # PyJWT takes a tenth of a second to load
+
+        filed = read_issuers(settings.issuers)
+        issuers += [each.issuer for each in filed if each.issuer not in issuers]
+        jwts = JwtIssuers(filed, now_ms=now_ms, clock=clock)
+        await jwts.load()
+    if settings.oidc_issuer or settings.oidc_client_id:
+        sign_in = await open_sign_in(settings, server_keys, now_ms)
+    if issuers:
+        revocations = RevocationCache(store.revocations, now_ms, clock, lambda: store.journal.incarnation)
+        await revocations.refresh()
+    if demanded:
+        await api_keys.refresh()
+    access = Authenticator(
+        read_keys(settings.keys) if settings.keys else {},
+        clock=clock,
+        now_ms=now_ms,
+        ring=api_keys if demanded else None,
+        issued=Issuance(jwts, sign_in, revocations, tuple(issuers)),
+        tickets=tickets,
+        origins=OriginPolicy(settings.origins, proxies=TrustedProxies(settings.trusted_proxies)),
+    )
+    signing_keys = None if sign_in is None else sign_in.provider.keys
+    followed = (api_keys if demanded else None, jwts, revocations, signing_keys)
+    async with background_tasks(*(each.run() for each in followed if each is not None)):
+        yield access, api_keys
+
+
+async def open_sign_in(
+    settings: Settings, server_keys: Callable[[], SealingKeys], now_ms: Callable[[], UnixMs]
+) -> SignIn:
+    """People sign in with an OpenID provider. Raises BadInput that says which setting is wrong, Unavailable where the
+    keys cannot be read."""
+    from transport.auth.openid_provider import ProviderSettings, discover
+    from transport.auth.sealed_cookies import CookieSealer
+    from transport.auth.sign_in import PublicUrl, SignIn
+
+    public_url, clock = PublicUrl(settings.public_url), asyncio.get_running_loop().time
+    of_provider = ProviderSettings(
+        issuer=settings.oidc_issuer,
+        client_id=settings.oidc_client_id,
+        client_secret=settings.oidc_client_secret,
+        scopes=settings.oidc_scopes,
+        tenant=settings.oidc_tenant,
+        tenant_claim=settings.oidc_tenant_claim,
+        user_claim=settings.oidc_user_claim,
+        role_claim=settings.oidc_role_claim,
+        roles=settings.oidc_roles,
+    )
+    sealing = server_keys()
+    provider = await discover(of_provider, now_ms=now_ms, clock=clock)
+    await sealing.load()
+    about = f"{of_provider.issuer} {of_provider.client_id} {public_url.at('')}"
+    return SignIn(provider, CookieSealer(sealing, about), public_url, session_s=settings.sign_in_s, now_ms=now_ms)
