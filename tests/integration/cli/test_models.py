@@ -64,3 +64,11 @@ def test_what_is_no_model_is_refused_with_what_there_is(tmp_path: Path) -> None:
         ):
             refused = sessile("models", "pull", name, folder=tmp_path, hub=hub.url)
             assert refused.returncode == 2 and sentence in refused.stderr and "Traceback" not in refused.stderr
+
+
+@pytest.mark.model
+def test_a_model_that_does_not_fit_is_refused_with_what_would(model_path: Path, tmp_path: Path) -> None:
+    flags = ("--model", str(model_path), "--slots", "4096", "--context", "8192", "--data", str(tmp_path))
+    refused = sessile("serve", "--port", "0", *flags, folder=tmp_path, hub="http://127.0.0.1:1")
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "4096 × 8192 tokens of KV" in refused.stderr and "what would fit is --slots " in refused.stderr
