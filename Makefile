@@ -21,7 +21,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
+.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,9 +124,21 @@ pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k hou
 	$(STAGE)
 	@$(PY) -m pytest $(ARGS)
 
-fuzz: setup-dev ## 10,000 requests made up from the OpenAPI document: make fuzz ARGS="--seed 2"
+fuzz: setup-dev ## 20,000 requests made up from the OpenAPI document, sequences too: make fuzz ARGS="--seed 2"
 	$(STAGE)
 	@$(PY) -m bench.openai.fuzz $(ARGS)
+
+# Other people's libraries in environments of their own, as their locks have them: what they ordinarily do.
+SDKS := tests/sdks/node_modules/.package-lock.json
+$(SDKS): tests/sdks/package-lock.json | setup-dev
+	@cd tests/sdks && ../../deploy/with_node.sh npm ci --no-audit --no-fund
+	@touch $@
+
+test-sdks: setup-dev $(SDKS) ## AI SDK, LangChain, LlamaIndex, Instructor, Pydantic AI, OpenAI Agents: make test-sdks ARGS="langchain"
+	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks sdks
+	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks-openai2 sdks-openai2
+	$(STAGE)
+	@$(PY) -m tests.sdks.run $(ARGS)
 
 TYPESCRIPT := clients/typescript
 NODE_MODULES := $(TYPESCRIPT)/node_modules/.package-lock.json
@@ -200,7 +212,7 @@ lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
 	for group in base cluster kafka safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
-	for group in bootstrap node router; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
+	for group in bootstrap node router sdks sdks-openai2; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.

@@ -319,6 +319,9 @@ async def serve(settings: Settings) -> int:
             schemas=schemas,
             erase=sweeper.eraser.sweep,
             encryption=stores.administration(reencryption),
+            prices=prices.book,
+            ignores_unknown=settings.unknown_parameters == "ignore",
+            inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
         )
         gateway = Gateway(
             runtime, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
@@ -448,9 +451,8 @@ async def replica_role(settings: Settings) -> int:
 
 async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
-    stop = stop_signal()
-    security, tls = peer_security(settings), tls_of(settings)
-    name = settings.name or f"gateway-{new_id()[:8]}"
+    stop, name = stop_signal(), settings.name or f"gateway-{new_id()[:8]}"
+    security, tls, prices = peer_security(settings), tls_of(settings), PriceFile(settings.prices)
     async with contextlib.AsyncExitStack() as stack:
         measures = await stack.enter_async_context(open_metrics(settings, role="gateway", name=name))
         stores = make_stores(settings, folder=None, now_ms=now_ms)
@@ -468,9 +470,7 @@ async def gateway_role(settings: Settings) -> int:
                 rng=random.Random(),
             )
         )
-        models = ModelCatalog(
-            lambda: router.routes.view, clock=asyncio.get_running_loop().time, created=now_ms() // 1000
-        )
+        models = ModelCatalog(lambda: router.routes.view, clock=time.monotonic, created=now_ms() // 1000)
         counted = open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
         limited = await stack.enter_async_context(counted)
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
@@ -482,23 +482,23 @@ async def gateway_role(settings: Settings) -> int:
         )
         drains = Tasks()
         stack.push_async_callback(drains.close)
-        operator_api = ClusterOperatorApi(lambda: router.routes.view, security, drains)
         services = GatewayServices(
             models=models,
             keys=api_keys,
             history=history,
-            operator_api=operator_api,
+            operator_api=ClusterOperatorApi(lambda: router.routes.view, security, drains),
             schemas=schemas,
             encryption=stores.administration(stores.reencryption()),
+            prices=prices.book,
+            ignores_unknown=settings.unknown_parameters == "ignore",
+            inspect=router.inspect,
         )
-        await stack.enter_async_context(background_tasks(*stores.background(None)))
+        works = [prices.run(), *(each.run() for each in certificate_watchers(settings, tls, security))]
+        await stack.enter_async_context(background_tasks(*works, *stores.background(None)))
         gateway = Gateway(
             router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
         server, grpc = doors_of(settings, gateway, exposition, tls)
-        await stack.enter_async_context(
-            background_tasks(*(each.run() for each in certificate_watchers(settings, tls, security)))
-        )
         await start_doors(server, grpc)
         tune_process()
         print(f"Sessile is ready: {server.url}/", flush=True)

@@ -44,6 +44,15 @@ CHATML: Final = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
 """
+TOOLS_TEXT: Final = """\
+You may call functions. Their signatures, one JSON object a line:
+<tools>
+SIGNATURES
+</tools>
+To call one, write its name and arguments as JSON:
+<tool_call>
+{"name": NAME, "arguments": OBJECT}
+</tool_call>"""  # as `CHATML` has it
 BUILT_IN: Final = {"chatml": CHATML}
 
 # No template trims, escapes or searches these. Letters only, and no spelling that could be a special token.
@@ -88,8 +97,13 @@ class ChatTemplate:
             raise _refused(f"it fails: {exc}") from exc
 
     def opening(self, instructions: str | None, tools: Sequence[Tool]) -> list[tuple[str, bool]]:
-        """The pieces of an opening, each with whether special tokens may be parsed in it."""
-        functions = [self._function(tool) for tool in tools] if self.scaffold.tools else []
+        """The pieces of an opening, each with whether special tokens may be parsed in it. Tools that the template has
+        no place for stand behind the instructions, in the words of the built-in one."""
+        functions = [self._function(tool) for tool in tools]
+        if functions and not self.scaffold.tools:
+            signatures = "\n".join(_tojson(function).replace(_BREAK, "") for function in functions)
+            tools_text = TOOLS_TEXT.replace("SIGNATURES", signatures)
+            instructions, functions = f"{instructions}\n\n{tools_text}" if instructions else tools_text, []
         head = self._opening(_SYSTEM if instructions is not None else None, functions)
         if instructions is None:
             return self._pieces(head)

@@ -35,8 +35,8 @@ class TemplateTokenizer(ABC):
         return self._fingerprint
 
     @property
-    def renders_tools(self) -> bool:
-        return self.template.scaffold.tools
+    def starts(self) -> Tokens:
+        return self._starts
 
     @property
     def answer_opening(self) -> Tokens:

@@ -125,9 +125,10 @@ class GroupCommit:
                     return
                 self._wake.clear()
                 await self._wake.wait()
-                # What came in the same pass of the loop shares the first batch. `stop` wakes us with nothing at all.
-                if several and self._pending and self._pending[0].rows == 1:
-                    await asyncio.sleep(limits.gather_s)
+                # What the same moment brings shares the first batch, or streams that speak together would go on one by
+                # one, a batch for each. `stop` wakes us with nothing at all.
+                waits = several and self._pending and self._pending[0].rows == 1
+                await asyncio.sleep(limits.gather_s if waits else 0)
             self._batch = batch = self._take()
             if not batch:
                 continue

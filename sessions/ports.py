@@ -143,6 +143,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def starts(self) -> Tokens:
+        """What every prompt begins with, of whatever kind."""
+        ...
+
+    @property
     def answer_opening(self) -> Tokens: ...
 
     @property

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import structlog
 
+from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
 from sessions.governance.journal_encryption import JournalEncryption
 from sessions.limits import TenantLimits
@@ -27,6 +28,7 @@ from sessions.metrics import Metrics
 from sessions.model.authorization import demand, may_see
 from sessions.model.commands import ActorCommand, Ok, ResponseCancel, schemas_of
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
+from sessions.model.inspection import Answer, Question
 from sessions.model.journal_types import Head, ResponsePlace
 from sessions.model.request import request_of
 from sessions.model.reviews import Case
@@ -77,6 +79,9 @@ class GatewayServices(NamedTuple):
     operator_api: OperatorApi | None = None
     encryption: JournalEncryption | None = None
     schemas: SchemaChecker | None = None  # None: judged in this process's only thread, for tests
+    prices: PriceBook | None = None  # for people to see: replicas have their own to count with
+    ignores_unknown: bool = False  # parameters of OpenAI's API, with a Warning header; else they are refused
+    inspect: Callable[[Principal, str, Question], Awaitable[Answer]] | None = None  # by a model's name
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -107,6 +112,8 @@ class Gateway:
         self.keys = services.keys
         self.operator_api = services.operator_api
         self.encryption = services.encryption
+        self.prices = services.prices or PriceBook()
+        self.ignores_unknown = services.ignores_unknown
         self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
         self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
         self.feeds = Feeds(sessions)
@@ -120,6 +127,7 @@ class Gateway:
         register_connection_metrics(self.measures, self.counters)
         self.draining = False
         self._erase = services.erase
+        self._inspect = services.inspect
         self._quotas = quotas
         self._sessions = sessions
         self._journal = store.journal
@@ -188,6 +196,13 @@ class Gateway:
         if tools or text is not None:
             with self._admitted(principal, "chat"):
                 await check_schemas(self.schemas, tools, text, params)
+
+    async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
+        """Has a question about texts answered where the model is. Raises SessileError."""
+        if self._inspect is None:
+            raise Unavailable("no_replica", "This process has no model to look at texts with.", retryable=False)
+        with self._admitted(principal, "chat"):
+            return await self._inspect(principal, model, question)
 
     async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""

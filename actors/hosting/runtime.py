@@ -52,6 +52,7 @@ from sessions.model.journal_types import Head
 from sessions.model.request import Request, recorded_answer
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Directory, Journal, Owner, Published
+from sessions.turn.inspector import Inspector
 
 __all__ = ["Moved", "Runtime", "RuntimeLimits"]
 
@@ -101,6 +102,7 @@ class Runtime:
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
         self.subscribers = Subscribers(limits, self._actors.get, self._wake)
+        self.inspector = Inspector(inference.engine, inference.filters)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
         self._context = ActorContext(

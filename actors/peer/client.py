@@ -19,11 +19,12 @@ from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, W
 from actors.peer.wire import Wire
 from sessions.model.commands import Ok
 from sessions.model.errors import Overloaded
+from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
-from sessions.model.types import SessionKey
+from sessions.model.types import Principal, SessionKey
 from sessions.ports import Member, Owner
 
-PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed
+PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed | pf.Inspected
 
 
 R = TypeVar("R", bound=PeerReply)
@@ -131,6 +132,9 @@ class PeerClient:
                 assert isinstance(answer, reply)
                 return answer
 
+    async def inspect(self, principal: Principal, question: Question) -> Answer:
+        return (await self._request(pf.Inspected, pf.Inspect, principal, question)).answer
+
     # -- watches ----------------------------------------------------------------------------------------------------
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
@@ -193,7 +197,7 @@ class PeerClient:
             match frame:
                 case pf.Events():
                     self._events(frame, credit)
-                case pf.Executed() | pf.MovedTo() | pf.Surveyed():
+                case pf.Executed() | pf.MovedTo() | pf.Surveyed() | pf.Inspected():
                     self._answer(frame.id, frame)
                 case pf.SessionTaken() if frame.id in self._handoffs:
                     self._handoffs[frame.id].put_nowait(frame)

@@ -20,6 +20,7 @@ from sessions.model import errors
 from sessions.model.commands import ActorCommand, Ok
 from sessions.model.errors import SessileError
 from sessions.model.events import Record
+from sessions.model.inspection import Answer, Question
 from sessions.model.types import Epoch, Principal, SessionKey
 from sessions.ports import Owner
 
@@ -327,6 +328,17 @@ class Deleted(RequestFrame, frozen=True, tag=46):
     key: SessionKey
 
 
+class Inspect(RequestFrame, frozen=True, tag=47):
+    """A question about texts, which any replica of the model answers by `Inspected`."""
+
+    principal: Principal
+    question: Question
+
+
+class Inspected(RequestFrame, frozen=True, tag=48):
+    answer: Answer
+
+
 AnyFrame = (
     PeerHello
     | Welcome
@@ -362,6 +374,8 @@ AnyFrame = (
     | Move
     | Holds
     | Deleted
+    | Inspect
+    | Inspected
 )
 
 HandoffAnswer = Reserved | KVSnapshotCredit | HandoffReady | SessionTaken | Abort

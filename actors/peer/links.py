@@ -30,8 +30,9 @@ from sessions.backoff import Backoff
 from sessions.model.commands import Ok
 from sessions.model.errors import Unavailable
 from sessions.model.events import Record
+from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
-from sessions.model.types import Epoch, SessionKey
+from sessions.model.types import Epoch, Principal, SessionKey
 from sessions.ports import Member, Owner
 
 log = structlog.get_logger(__name__)
@@ -154,6 +155,10 @@ class PeerLink(Protocol):
 
     def deleted(self, key: SessionKey) -> None:
         """Notifies the replica that a session is deleted, without waiting. Raises Overloaded."""
+        ...
+
+    async def inspect(self, principal: Principal, question: Question) -> Answer:
+        """Has a question about texts answered there. Raises its SessileError."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:

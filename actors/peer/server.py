@@ -244,6 +244,8 @@ class PeerSession:
                     self._request(frame.id, self._move(frame, self.endpoint.mover))
                 case pf.Deleted() if self.endpoint.kv_cleaner is not None:
                     self._request(frame.id, self._clean_kv(frame.key, self.endpoint.kv_cleaner))
+                case pf.Inspect():
+                    self._request(frame.id, self._inspect(frame))
                 case pf.Heartbeat():
                     pass
                 case _:
@@ -275,6 +277,10 @@ class PeerSession:
             raise Moved(None)
         ok = await runtime.execute(request, instead_of=frame.instead_of)
         self.post(pf.Executed(frame.id, ok, runtime.ownership.owner(request.key)))
+
+    async def _inspect(self, frame: pf.Inspect) -> None:
+        answer = await self.endpoint.runtime.inspector.inspect(frame.principal, frame.question)
+        self.post(pf.Inspected(frame.id, answer))
 
     async def _take_over(self, frame: pf.TakeOver) -> None:
         owner = await self.endpoint.runtime.recover(frame.key, instead_of=frame.instead_of, priority=frame.priority)

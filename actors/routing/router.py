@@ -29,8 +29,9 @@ from actors.routing.subscriptions import Subscriptions
 from sessions.backoff import Backoff
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError, Unavailable
+from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
-from sessions.model.types import SessionKey
+from sessions.model.types import Principal, SessionKey
 from sessions.ports import Directory, Journal, Owner, Published
 
 log = structlog.get_logger(__name__)
@@ -146,6 +147,17 @@ class Router:
                 errors[:] = [error]
             self.retries += 1
             await asyncio.sleep(backoff.next_s())
+
+    async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
+        """Has a question about texts answered by a replica that serves a model, one after the other. Raises its
+        SessileError, and Unavailable where none can be reached."""
+        members = [each for each in self.routes.view.members if each.model == model]
+        for member in sorted(members, key=lambda each: (each.draining, self._rng.random())):
+            try:
+                return await (await self.links.get(member)).inspect(principal, question)
+            except LinkDown as down:
+                log.info("inspection_failed", replica=member.replica, reason=str(down))
+        raise Unavailable("no_replica", f"No replica of {model!r} answers at the moment.", retry_after_ms=1_000)
 
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
         """See the `Sessions` port."""

@@ -1,6 +1,6 @@
-"""Requests made up from the OpenAPI document, thousands of them: no server error, no answer that is not as described.
+"""Requests made up from the OpenAPI document, in three phases: no server error, no answer that is not as described.
 
-    python -m bench.openai.fuzz --cases 10000 --seed 1
+    python -m bench.openai.fuzz --cases 20000 --seed 1
 
 A server of its own with the simulated engine; how requests are drawn and judged: `tests.support.rounds.openai_fuzz`.
 Exits with 1 when an answer is not as the document says.
@@ -23,6 +23,7 @@ def main(given: argparse.Namespace) -> bool:
     figures = {
         "cases": done.cases,
         "seed": given.seed,
+        "phases": dict(done.phases),
         "answers by status": dict(sorted(done.statuses.items())),
         "problems (bar 0)": len(done.problems),
         "seconds": time.monotonic() - started,
@@ -32,4 +33,4 @@ def main(given: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, cases=10_000, seed=1)
+    run_bench(main, __doc__, cases=20_000, seed=1)

@@ -194,7 +194,7 @@ class LlamaEngine:
                 context_window=window,
                 slots=options.slots,
                 sampling=HONOURED,
-                tool_format="hermes" if tokenizer.renders_tools else "none",
+                tool_format="hermes",
                 aliases=options.model_aliases,
             ),
             tokenizer=tokenizer,

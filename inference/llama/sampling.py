@@ -14,6 +14,7 @@ from inference.sampling import direct_parameters, output_schema, token_biases
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
 
+_SEPARATORS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SEED_BITS: Final = 0x7FFF_FFFF  # llama-server reads 32 bits, and all ones mean "draw one"
 
 
@@ -30,10 +31,18 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
         parameters["logit_bias"] = [[token, False if bias <= -100 else bias] for token, bias in biases]  # false: never
     if sampling.logprobs or sampling.top_logprobs:
         parameters["n_probs"] = max(1, sampling.top_logprobs or 0)
+    if sampling.ignore_eos:
+        parameters["ignore_eos"] = True
     schema = output_schema(request)
     if schema is not None:
-        parameters["json_schema"] = schema
+        parameters["json_schema"] = _separated(schema)
     return parameters
+
+
+def _separated(schema: Json) -> Json:
+    """A schema by which the grammar puts one space behind `,` and `:` and no other blank between values. Where any
+    number of them is allowed, a model that likes blanks best writes nothing else until its limit."""
+    return {**schema, "x-guidance": _SEPARATORS} if isinstance(schema, dict) else schema
 
 
 def public_logprobs(probabilities: list[dict[str, Json]], top: int) -> tuple[Json, ...]:

@@ -140,7 +140,7 @@ class SimulatedEngine:
             model_fingerprint=self._fingerprint,
             context_window=self.options.context_window,
             slots=self.options.slots,
-            sampling=frozenset({"temperature", "seed", "max_output_tokens"}),
+            sampling=frozenset({"temperature", "seed", "max_output_tokens", "ignore_eos", "min_tokens"}),
             aliases=self.options.model_aliases,
         )
 
@@ -221,10 +221,12 @@ class SimulatedEngine:
             request.key, as_tokens(request.prompt), request.max_tokens, request.priority, request.weight
         )
         mean = self.options.answer_tokens_mean
-        if mean:
+        sampling = request.sampling
+        if mean and not sampling.ignore_eos:
             base = hash_tokens(stream.tokens[: stream.prompt_tokens - len(request.emitted)])
-            stream.ends_after = max(0, answer_length(base, mean) - len(request.emitted))
-        stream.salt = self._salt(request.sampling, request.seed)
+            length = max(answer_length(base, mean), sampling.min_tokens or 0)
+            stream.ends_after = max(0, length - len(request.emitted))
+        stream.salt = self._salt(sampling, request.seed)
         stream.utf8 = Utf8Stream(TOKEN_BYTES[token] for token in request.emitted[-4:])
         stream.unfinished = stream.utf8.pending
         self._submit(stream)

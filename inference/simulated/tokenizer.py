@@ -43,6 +43,10 @@ class SimulatedTokenizer:
         return self._fingerprint
 
     @property
+    def starts(self) -> Tokens:
+        return (BEGIN,)
+
+    @property
     def answer_opening(self) -> Tokens:
         return (ROLE["assistant"],)
 

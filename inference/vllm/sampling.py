@@ -15,11 +15,12 @@ import msgspec
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.sampling import direct_parameters, output_schema, token_biases
+from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
 
+HONOURED_HERE: Final = HONOURED | {"min_tokens", "stop_token_ids"}
 _IGNORED: Final = frozenset({"not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
 _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
 _OF_SCHEMAS: Final = frozenset(
@@ -55,7 +56,12 @@ def sampling_params(
 
     Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
-    arguments: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": list(end_tokens)}
+    stops = [*sampling.stop_token_ids, *(() if sampling.ignore_eos else end_tokens)]
+    arguments: dict[str, Any] = {"seed": request.seed, "max_tokens": max_tokens, "stop_token_ids": stops}
+    if sampling.ignore_eos:
+        arguments["ignore_eos"] = True
+    if sampling.min_tokens:  # of the whole answer: what an earlier run decoded counts
+        arguments["min_tokens"] = min(max(0, sampling.min_tokens - len(request.emitted)), max_tokens)
     arguments |= direct_parameters(request, repeat_penalty="repetition_penalty")
     if sampling.logit_bias:
         arguments["logit_bias"] = dict(token_biases(sampling.logit_bias, vocabulary_size))

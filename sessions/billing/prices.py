@@ -53,6 +53,11 @@ class Price(msgspec.Struct, frozen=True):
     cached: int
     output: int
 
+    def public(self) -> dict[str, Json]:
+        """Per million tokens."""
+        per_million = {"input": self.input, "cached_input": self.cached, "output": self.output}
+        return {name: picos * TOKENS / PICOS for name, picos in per_million.items()}
+
     def cost(self, usage: Usage) -> int:
         fresh = usage.input_tokens - usage.cached_tokens
         return fresh * self.input + usage.cached_tokens * self.cached + usage.output_tokens * self.output
@@ -92,10 +97,15 @@ class PriceList(msgspec.Struct, frozen=True):
 
     def cost(self, model: str, usage: Usage, at: UnixMs) -> Cost | None:
         """None where the list says nothing about the model at that time."""
+        price = self.price(model, at)
+        return None if price is None else Cost(price.cost(usage), self.currency, self.version)
+
+    def price(self, model: str, at: UnixMs) -> Price | None:
+        """The price that applies at a time."""
         for name in (model, EVERY_MODEL):
             for price in self.prices.get(name, ()):
                 if price.since <= at:
-                    return Cost(price.cost(usage), self.currency, self.version)
+                    return price
         return None
 
 
@@ -107,6 +117,13 @@ class PriceBook:
 
     def cost(self, model: str, usage: Usage, at: UnixMs) -> Cost | None:
         return self.current.cost(model, usage, at) if self.current is not None else None
+
+    def public(self, model: str, at: UnixMs) -> dict[str, Json] | None:
+        """The price of a model as `/v1/models` shows it; None where the list has none."""
+        price = self.current.price(model, at) if self.current is not None else None
+        if self.current is None or price is None:
+            return None
+        return {**price.public(), "currency": self.current.currency, "price_version": self.current.version}
 
 
 def read_prices(text: str) -> PriceList:

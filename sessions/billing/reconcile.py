@@ -197,7 +197,8 @@ async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _LoggedRe
                 case ev.ResponseQueued():
                     pass  # the tokens beside it are the message's
                 case ev.ContentRetracted():
-                    logged.setdefault(event.response_id, _LoggedResponse()).rewritten = True
+                    if event.response_id:  # else somebody's message
+                        logged.setdefault(event.response_id, _LoggedResponse()).rewritten = True
                 case _ if private is not None and private.tokens and isinstance(event, ev.ResponseEvent):
                     logged.setdefault(event.response_id, _LoggedResponse()).ledger_tokens += len(private.tokens) // 4
                 case _:

@@ -48,7 +48,7 @@ from sessions.model.types import CommandId, Principal, ResponseId, UnixMs, Usage
 
 ITEMS_MAX = 20_000
 # What a full session still takes.
-_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase | cm.ReviewAppeal | cm.ReviewNotify
+_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase | cm.ItemDelete | cm.ReviewAppeal | cm.ReviewNotify
 # What is put into a log under names that follow from its id.
 _NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ToolOutput | cm.TurnCreate
 
@@ -220,6 +220,8 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
             return message_commands.add_tool_output(build, input, command)
         case cm.ResponseErase():
             return session_commands.erase_response(build, command)
+        case cm.ItemDelete():
+            return session_commands.delete_item(build, command)
         case cm.ReviewAppeal():
             return appeals.appeal(build, input, command)
         case cm.ReviewNotify():

@@ -15,14 +15,17 @@ from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.authorization import may_see, not_found
-from sessions.model.errors import BadInput, Conflict
+from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.types import (
     CommandId,
     FunctionCall,
+    FunctionCallOutput,
+    Item,
     ItemId,
     Message,
     Principal,
     Refusal,
+    ResponseId,
     derived_session_id,
     is_derived_session_id,
 )
@@ -99,15 +102,42 @@ def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
     answer = state.answers.get(response_id)
     if answer is None:
         raise response_not_found(response_id)
-    spans: list[tuple[ItemId, int, int, str]] = []  # item, part, length, what stays
-    for item in (state.items[item_id] for item_id in answer.items):
-        if isinstance(item, Message):
-            texts = [part.refusal if isinstance(part, Refusal) else part.text for part in item.content]
-            spans += [(item.id, index, len(text), "") for index, text in enumerate(texts)]
-        elif isinstance(item, FunctionCall):
-            spans.append((item.id, 0, len(item.arguments), "{}"))  # still JSON, for templates and for clients
+    spans = [span for item_id in answer.items for span in _spans(state.items[item_id])]
     of_none = ItemId(answer.items[0] if answer.items else response_id)
-    for item_id, index, length, left in spans or [(of_none, 0, 0, "")]:
+    _take_back(build, response_id, spans or [(of_none, 0, 0, "")], ERASED)
+    return cm.Ok(id=command.id, response_id=response_id, offset=state.top)
+
+
+def delete_item(build: StepBuilder, command: cm.ItemDelete) -> cm.Ok:
+    """Takes an item out of the tree, where nothing is being written."""
+    state = build.state
+    item = state.items.get(command.item_id)
+    if item is None:
+        raise NotFound("item_not_found", f"There is no item {command.item_id!r} in this session.", param="item_id")
+    if state.busy:
+        raise busy_conflict("response_in_progress" if state.open or state.queue else "tools_pending")
+    made_by = state.made_by.get(item.id, ResponseId(""))
+    _take_back(build, made_by, _spans(item) or [(item.id, 0, 0, "")], ev.ITEM_DELETED)
+    return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
+
+
+_Span = tuple[ItemId, int, int, str]  # item, part, length, what stays
+
+
+def _spans(item: Item) -> list[_Span]:
+    """All text of an item."""
+    match item:
+        case Message():
+            texts = [part.refusal if isinstance(part, Refusal) else part.text for part in item.content]
+            return [(item.id, index, len(text), "") for index, text in enumerate(texts)]
+        case FunctionCall():
+            return [(item.id, 0, len(item.arguments), "{}")]  # still JSON, for templates and for clients
+        case FunctionCallOutput():
+            return [(item.id, 0, len(item.output), "")]
+
+
+def _take_back(build: StepBuilder, response_id: ResponseId, spans: list[_Span], category: str) -> None:
+    for item_id, index, length, left in spans:
         build.put(
             ev.ContentRetracted(
                 response_id=response_id,
@@ -116,7 +146,6 @@ def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
                 start=0,
                 end=length,
                 replacement=left,
-                category=ERASED,
+                category=category,
             )
         )
-    return cm.Ok(id=command.id, response_id=response_id, offset=state.top)

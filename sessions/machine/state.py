@@ -388,9 +388,30 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
     elif isinstance(item, FunctionCall):
         state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
+    if event.category == ev.ITEM_DELETED:
+        _remove(state, event.item_id)
     state.item_tokens.pop(event.item_id, None)
     answer = state.answers.get(state.made_by.get(event.item_id, ResponseId("")))
     if answer is not None:  # the ledger is derived: it is made again from the scrubbed text
+        answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
+
+
+def _remove(state: State, item_id: ItemId) -> None:
+    """Takes an item out of the tree. A cut that began with it, or was its own, is forgotten: the next prompt of that
+    line is fitted anew."""
+    removed = state.items.pop(item_id, None)
+    if removed is None:
+        return
+    for name, item in state.items.items():
+        if item.parent_id == item_id:
+            state.items[name] = msgspec.structs.replace(item, parent_id=removed.parent_id)
+    if state.newest == item_id:
+        state.newest = removed.parent_id
+    state.cuts = {of: first for of, first in state.cuts.items() if item_id not in (of, first)}
+    made_by = state.made_by.pop(item_id, None)
+    answer = state.answers.get(made_by) if made_by is not None else None
+    if answer is not None:
+        answer.items = tuple(name for name in answer.items if name != item_id)
         answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
 
 

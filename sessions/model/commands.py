@@ -185,6 +185,12 @@ class ResponseErase(SessionCommand, frozen=True, kw_only=True, tag="response.era
     response_id: ResponseId
 
 
+class ItemDelete(SessionCommand, frozen=True, kw_only=True, tag="item.delete"):
+    """Takes one item out of the tree, with its text; what stood below it stands below its parent."""
+
+    item_id: ItemId
+
+
 class ReviewNotify(SessionCommand, frozen=True, kw_only=True, tag="review.tell"):
     """What a reviewer decided, for the log."""
 
@@ -209,7 +215,7 @@ ClientCommand = (
 )
 """What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
 
-ActorCommand = ClientCommand | TurnCreate | ResponseErase | ReviewNotify
+ActorCommand = ClientCommand | TurnCreate | ResponseErase | ItemDelete | ReviewNotify
 """What an actor answers."""
 
 

@@ -9,7 +9,7 @@ Delta events dominate every cost in the system; they stay flat and small.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -189,8 +189,12 @@ class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.fai
     response: ResponseBody
 
 
+ITEM_DELETED: Final = "item_deleted"  # a category: the item is out of the tree, what stood below it is its parent's
+
+
 class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"):
-    """Code points [start, end) of a part are replaced; replays, snapshots and exports obey it (I3)."""
+    """Code points [start, end) of a part are replaced; replays, snapshots and exports obey it (I3). `response_id`: ""
+    where no response wrote it."""
 
     response_id: ResponseId
     item_id: ItemId

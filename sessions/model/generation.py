@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import AsyncGenerator
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from sessions.model.types import Json, ResponseId, Sampling, SessionKey, Tokens
+
+RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

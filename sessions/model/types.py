@@ -191,6 +191,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 # -- sampling ------------------------------------------------------------------------------------------------
 
 MaxTokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
@@ -217,6 +218,9 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)] | None = None
     max_output_tokens: MaxTokens | None = None
     stop: StopString | Annotated[tuple[StopString, ...], msgspec.Meta(max_length=16)] | None = None
+    ignore_eos: bool = False  # the model's own end of an answer is left out of what it may write
+    min_tokens: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    stop_token_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=64)] = ()
     logit_bias: (
         Annotated[dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)] | None
     ) = None

@@ -24,7 +24,7 @@ from sessions.machine.state import Open, State, cut_of
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.events import SessionInfo
-from sessions.model.generation import EngineInfo
+from sessions.model.generation import RAW_PROMPT, EngineInfo
 from sessions.model.types import (
     CallId,
     FunctionCall,
@@ -104,6 +104,8 @@ class Ledger:
 
         Raises BadInput `context_length_exceeded` when it does not fit.
         """
+        if isinstance(open_.body.request, dict) and open_.body.request.get(RAW_PROMPT):
+            return await self._plan_raw(open_)
         opening = await self._open()
         pieces = await self._pieces(item_tree.branch(self._state, open_.body.parent_id))
         emitted = unpack_tokens(bytes(open_.tokens))
@@ -133,6 +135,23 @@ class Ledger:
             dropped=fitted.dropped,
             cut=pieces[fitted.first][0].item_id if fitted.moved else None,
         )
+
+    async def _plan_raw(self, open_: Open) -> PromptPlan:
+        """The prompt of a completion: its question's text, behind what every prompt begins with."""
+        assert open_.body.parent_id is not None
+        question = self._state.items[open_.body.parent_id]
+        prompt = array("I", self._tokenizer.starts)
+        prompt.extend(await self._tokenizer.text(question.text if isinstance(question, Message) else ""))
+        emitted = unpack_tokens(bytes(open_.tokens))
+        if open_.tail:
+            emitted.extend(await self._tokenizer.text(open_.tail))
+        window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
+        if len(prompt) >= window:
+            raise too_long(len(prompt), window - 1)
+        prompt.extend(emitted)
+        room = window - len(prompt)
+        left = min(room, answer_max - len(emitted)) if answer_max is not None else room
+        return PromptPlan(prompt=prompt, emitted=emitted, shared_prefix=0, max_tokens=left, dropped=0, cut=None)
 
     async def whole(self, leaf: ItemId | None) -> array[int]:
         """The ids of a branch as the next prompt would begin with them, up to an answer that is being written: what KV

@@ -60,6 +60,7 @@ class OutputAccumulator:
         self._texts: list[str] = []  # of one that may not
         self._bytes = 0
         self._logprobs: list[Json] = []
+        self._unplaced: tuple[Json, ...] = ()  # of text that a parser holds back
         self._tokens: list[bytes] = []
         self._retracted: Verdict | None = None
         self._taken = asyncio.Event()  # whenever the actor takes something
@@ -88,10 +89,15 @@ class OutputAccumulator:
             self._tokens.append(parsed.tokens)
             self.written += parsed.tokens
         self.tail = parsed.tail
+        if logprobs:
+            self._unplaced += logprobs
         for piece in parsed.pieces:
             last = self._pieces[-1] if self._pieces else None
+            if self._unplaced:
+                if isinstance(piece, event_writer.Text):
+                    piece = msgspec.structs.replace(piece, logprobs=self._unplaced)
+                self._unplaced = ()  # those of a call's text belong to no text that is shown
             if isinstance(piece, event_writer.Text):
-                piece, logprobs = msgspec.structs.replace(piece, logprobs=logprobs), ()
                 if isinstance(last, event_writer.Text):
                     piece = event_writer.Text(last.text + piece.text, last.logprobs + piece.logprobs)
                     self._pieces.pop()

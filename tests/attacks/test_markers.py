@@ -181,11 +181,53 @@ def responses(m: Iterator[str]) -> list[Sample]:
     ]
 
 
+def completions(m: Iterator[str]) -> list[Sample]:
+    return [
+        {"model": "simulated", "prompt": [next(m), next(m)], "echo": True, **sampling(m)},
+        {"model": "simulated", "prompt": next(m), "stop": next(m)},
+        {"model": next(m), "prompt": next(m), "logit_bias": {next(m): 1}},
+    ]
+
+
+def moderations(m: Iterator[str]) -> list[Sample]:
+    """What no model reads: these go to filters alone."""
+    return [
+        {"input": next(m), "model": next(m)},
+        {"input": [next(m)]},
+        {"input": [{"type": "text", "text": next(m)}]},
+    ]
+
+
+def token_counts(m: Iterator[str]) -> list[Sample]:
+    form = {"type": "json_schema", "name": next(m), "description": next(m), "schema": schema(m)}
+    return [
+        {"input": items(m), "instructions": next(m), "tools": [{"type": "function", **function(m)}]},
+        {"input": next(m), "text": {"format": form, "verbosity": next(m)}, "reasoning": {next(m): next(m)}},
+        *({"input": [each]} for each in item_refusals(m)),
+        {"model": next(m), "previous_response_id": next(m)},
+        {"conversation": next(m)},
+        {"conversation": {"id": next(m)}},
+        {"input": "x", "tool_choice": {"type": "function", "name": next(m)}},
+    ]
+
+
+def tokenized(m: Iterator[str]) -> list[Sample]:
+    return [
+        {"prompt": next(m)},
+        {"content": next(m), "model": next(m)},
+        *[{key: sample[key] for key in sample if key in ("messages", "tools")} for sample in chat(m)],
+    ]
+
+
 def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
     """By route; those that begin no answer are followed by a question in the same session."""
     metadata = {"metadata": {next(m): next(m)}}
     return {
         ("post", "/v1/chat/completions"): chat(m),
+        ("post", "/v1/completions"): completions(m),
+        ("post", "/v1/moderations"): moderations(m),
+        ("post", "/v1/responses/input_tokens"): token_counts(m),
+        ("post", "/tokenize"): tokenized(m),
         ("post", "/v1/responses"): responses(m),
         ("post", "/v1/conversations"): [{"items": items(m), **metadata}, *({"items": [e]} for e in item_refusals(m))],
         ("post", "/v1/conversations/{conversation}/items"): [

@@ -85,7 +85,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(Serve, (*DOORS, "Journal", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"),
     "gateway": CommandSpec(
         RunGateway,
-        (*DOORS, *JOURNAL_KEYS, "Directory", *CREDENTIALS),
+        (*DOORS, *JOURNAL_KEYS, "prices", "Directory", *CREDENTIALS),
         "gateway --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "replica": CommandSpec(

@@ -51,6 +51,9 @@ class Settings:
     tls_certificate: str = option("", "FILE", "PEM file of the certificate chain for HTTPS and gRPC")
     tls_key: str = option("", "FILE", "PEM file of its key; give both or none")
     origins: tuple[str, ...] = option((), "ORIGIN,...", "browser origins that may connect, beside the server's own")
+    unknown_parameters: Literal["refuse", "ignore"] = option(
+        "refuse", None, "of OpenAI's API: refused, or left out with a Warning header"
+    )
 
     auth: Literal["auto", "keys"] = option(
         "auto", None, "keys: a key is required; auto: only with --keys or --issuers", group="Authentication"

@@ -20,14 +20,14 @@ import grpc
 import grpc.aio
 import msgspec
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
 
 from sessions.model.errors import BadInput, Unavailable
 from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.public_services import add_public_services
 from transport.grpc_api.service import SessionsService, register
 from transport.http.tls import ServerTls
 
@@ -99,8 +99,7 @@ class GrpcServer:
         )
         shares = ConnectionShares(limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
         register(SessionsService(self.gateway, self._leaving, shares), server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        add_public_services(server, self._health, SERVICE)
         try:
             if self.tls is None:
                 self.port = server.add_insecure_port(self.address)

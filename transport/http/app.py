@@ -6,7 +6,9 @@ new file with a table `routes`, and a line in `make_app`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +23,12 @@ from starlette.requests import ClientDisconnect
 from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
 from transport import errors
 from transport.gateway import Gateway
+from transport.http.compression import Compression
 from transport.http.context import gateway_of
 from transport.http.credential_gate import CredentialGate, refusal_headers
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
+from transport.http.page_files import PageFiles
+from transport.http.path_methods import HeadRequests, PathMethods, allow
 from transport.http.routes import (
     audit,
     chat,
@@ -40,6 +45,7 @@ from transport.http.routes import (
     reviews,
     revocations,
     sessions,
+    texts,
     tickets,
     usage,
     users,
@@ -54,17 +60,41 @@ CORS_REQUEST_HEADERS: Final = (
     "content-type",
     "idempotency-key",
     "last-event-id",
+    "openai-beta",
+    "openai-organization",
+    "openai-project",
     "session-id",
+    "user-agent",
     "x-request-id",
     "x-sessile-event-ids",
     "x-session-id",
     "x-sessile-user",
+    *(
+        f"x-stainless-{name}"
+        for name in (
+            "arch",
+            "async",
+            "custom-poll-interval",
+            "helper-method",
+            "lang",
+            "os",
+            "package-version",
+            "poll-helper",
+            "retry-count",
+            "runtime",
+            "runtime-version",
+            "timeout",
+        )
+    ),
 )
-"""What a listed page may send. No cookies: credentials are headers, so a page acts by what it holds and no other."""
+"""What a listed page may send, by itself or through OpenAI's SDK (`x-stainless-*`). No cookies: credentials are
+headers, so a page acts by what it holds and no other."""
 CORS_RESPONSE_HEADERS: Final = (
     "retry-after",
     "retry-after-ms",
+    "warning",
     "x-request-id",
+    "x-session-id",
     *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
 )
 CORS_S: Final = 600
@@ -76,15 +106,26 @@ log = structlog.get_logger(__name__)
 
 def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> App:
     """The application. `web` is the folder of the page at `/`; None serves no page."""
-    app = FastAPI(title="Sessile", version=exposition.version, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Sessile", version=exposition.version, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.gateway, app.state.turn_starter = gateway, TurnStarter(gateway)
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
+    methods = app.state.methods = _add_routes(app, gateway, readiness=readiness, web=web, exposition=exposition)
+    app.add_middleware(HeadRequests, methods=methods)
     if gateway.access.origins.allowed:
         app.add_middleware(CORSMiddleware, **_cors_options(gateway))
+    app.add_middleware(Compression, body_bytes_max=BODY_BYTES_MAX)
+    return RequestContextMiddleware(
+        app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
+    )
+
+
+def _add_routes(
+    app: FastAPI, gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition
+) -> PathMethods:
     app.include_router(health.router(readiness))
     app.include_router(metrics.router(exposition))
     for each in (
@@ -92,6 +133,7 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
         keys,
         models,
         chat,
+        texts,
         responses,
         conversations,
         sessions,
@@ -110,11 +152,11 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
         from transport.http.routes import sign_in  # PyJWT takes a tenth of a second to load
 
         app.include_router(sign_in.router(gateway.access))
-    if web is not None:
-        app.include_router(page.router(web, signs_in=signs_in))  # last: it takes every path that nobody else has
-    return RequestContextMiddleware(
-        app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
-    )
+    methods = PathMethods(app.routes)
+    app.state.page_files = files = None if web is None else PageFiles(web, signs_in=signs_in)
+    if files is not None:  # last: it takes every path that nobody else has
+        app.include_router(page.router(files, methods))
+    return methods
 
 
 def make_gate(gateway: Gateway) -> CredentialGate:
@@ -126,7 +168,7 @@ def make_gate(gateway: Gateway) -> CredentialGate:
 def _cors_options(gateway: Gateway) -> dict[str, Any]:
     return {
         "allow_origins": gateway.access.origins.allowed,
-        "allow_methods": ("GET", "POST", "PATCH", "DELETE"),
+        "allow_methods": ("GET", "HEAD", "POST", "PATCH", "DELETE"),
         "allow_headers": CORS_REQUEST_HEADERS,
         "expose_headers": CORS_RESPONSE_HEADERS,
         "max_age": CORS_S,
@@ -184,15 +226,28 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, SessileError):  # met while the body was read
         return error_response(error.__cause__)
-    if error.status_code == 405:
+    if error.status_code == 405 and (allowed := await _methods_at(request)):
+        error.headers = allow(allowed)
         answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")
-    elif error.status_code == 404:
+    elif error.status_code in (404, 405):
+        error.headers = None
         answer = NotFound("not_found", f"There is nothing at {request.url.path}.")
     else:
         answer = BadInput("invalid_request", str(error.detail))
     response = error_response(answer)
     response.headers.update(error.headers or {})
     return response
+
+
+async def _methods_at(request: Request) -> frozenset[str]:
+    """The methods of the path of a request; empty where nothing is."""
+    methods: frozenset[str] = request.app.state.methods.of(request.url.path)
+    files: PageFiles | None = request.app.state.page_files
+    if not methods and files is not None:
+        with suppress(NotFound):
+            await asyncio.to_thread(files.get, request.url.path.removeprefix("/"))
+            return frozenset(("GET", "HEAD"))
+    return methods
 
 
 async def _client_disconnected(_: Request, __: Exception) -> Response:

@@ -80,11 +80,11 @@ class CredentialGate:
                 if place is not None:
                     place.authenticated(principal)
             encoding = headers.get("content-encoding", "identity").strip().lower()
-            if encoding not in ("", "identity"):
+            if encoding not in ("", "identity", "gzip", "x-gzip"):
                 raise BadInput(
                     "unsupported_content_encoding",
                     f"Bodies encoded as {encoding[:32]!r} are not read here: send this one as it is, without"
-                    " Content-Encoding.",
+                    " Content-Encoding, or as gzip.",
                 )
         except SessileError as error:
             return error

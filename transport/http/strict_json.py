@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from sessions.model.errors import BadInput
+from transport.http.unknown_parameters import leave_out, take_out, warning
 from transport.protocol.decoding import BadFrame, unacceptable
 
 BODY_VALUES_MAX: Final = 65_536
@@ -45,6 +47,11 @@ class StrictRequest(Request):
         return self._parsed
 
 
+def _ignores_unknown(request: Request) -> bool:
+    ignores: bool = request.app.state.gateway.ignores_unknown
+    return ignores
+
+
 class StrictRoute(APIRoute):
     """A route whose handler is given a `StrictRequest`."""
 
@@ -52,6 +59,16 @@ class StrictRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            return await handler(StrictRequest(request.scope, request.receive))
+            strict = StrictRequest(request.scope, request.receive)
+            try:
+                response = await handler(strict)
+            except RequestValidationError as error:
+                taken = take_out(await strict.json(), error.errors()) if _ignores_unknown(request) else []
+                if not taken:
+                    raise
+                leave_out(request, taken)
+                response = await handler(strict)
+            response.headers.update(warning(request))
+            return response
 
         return handle

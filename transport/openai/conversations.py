@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Depends, Query
 from pydantic import BaseModel
@@ -11,12 +11,20 @@ from pydantic import BaseModel
 from sessions.model.errors import NotFound
 from sessions.model.types import Item, ItemId, Json
 from transport.openai import responses_render
+from transport.openai.output_logprobs import OutputLogprobs
+
+LOGPROBS: Final = "message.output_text.logprobs"
+
+
+Include = Annotated[list[str] | None, Query(alias="include[]")]
+"""As OpenAI's SDKs write a list."""
 
 
 class ItemPageQuery(BaseModel):
     limit: int
     order: Literal["asc", "desc"]
     after: str | None
+    logprobs: bool = False
 
 
 def _page(
@@ -24,9 +32,11 @@ def _page(
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=128)] = None,
     include: Annotated[list[str] | None, Query()] = None,
+    bracketed: Include = None,
 ) -> ItemPageQuery:
-    del include  # nothing that it could name exists here
-    return ItemPageQuery(limit=limit, order=order, after=after)
+    return ItemPageQuery(
+        limit=limit, order=order, after=after, logprobs=LOGPROBS in (*(include or ()), *(bracketed or ()))
+    )
 
 
 ItemPageParams = Annotated[ItemPageQuery, Depends(_page)]
@@ -44,15 +54,16 @@ def branch_items(
     return branch[::-1]
 
 
-def item_page(items: Sequence[Item], page: ItemPageQuery) -> dict[str, Json]:
-    """A page of a branch. Raises NotFound for an `after` that is not on it."""
+def item_page(items: Sequence[Item], page: ItemPageQuery, logprobs: OutputLogprobs | None = None) -> dict[str, Json]:
+    """A page of a branch, with the log probabilities of its texts. Raises NotFound for an `after` that is not on it."""
     ordered = list(items) if page.order == "asc" else list(items)[::-1]
     if page.after is not None:
         places = [index for index, item in enumerate(ordered) if item.id == page.after]
         if not places:
             raise NotFound("item_not_found", f"There is no item {page.after!r} here.", param="after")
         ordered = ordered[places[0] + 1 :]
-    data: list[dict[str, Any]] = [responses_render.item(item) for item in ordered[: page.limit]]
+    found = OutputLogprobs() if logprobs is None else logprobs
+    data: list[dict[str, Any]] = [responses_render.item(item, found.of(item.id)) for item in ordered[: page.limit]]
     return {
         "object": "list",
         "data": data,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
 from sessions.model.errors import BadInput, NotFound, Unavailable
 from sessions.model.generation import EngineInfo
-from sessions.model.types import Json, Sampling
+from sessions.model.types import Json, Sampling, Tool
 from sessions.ports import Member, View
+
+OPTIONAL: Final = ("top_k", "min_p", "repeat_penalty", "ignore_eos", "min_tokens", "stop_token_ids")
+"""What clients of llama.cpp and vLLM send, and an engine may not have."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,19 +26,29 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int | None = None
     sampling: frozenset[str] | None = None
     tools: bool = False
-    price: dict[str, float] | None = None  # per million tokens: input, cached_input, output
 
-    def check(self, sampling: Sampling, *, format_param: str) -> None:
+    def unhonoured(self, sampling: Sampling) -> list[str]:
+        """Parameters of other servers that a request sets and this engine has not."""
+        known = self.sampling
+        return [] if known is None else [name for name in OPTIONAL if name not in known and getattr(sampling, name)]
+
+    def check(self, sampling: Sampling, tools: Sequence[Tool] = (), *, format_param: str) -> None:
         """Raises BadInput for what the engine would leave out although it changes what the answer is."""
         known = self.sampling
         if known is None:
             return
+        if tools and not self.tools and sampling.tool_choice != "none":
+            raise BadInput("unsupported_parameter", f"The model {self.id!r} cannot call tools.", param="tools")
         if sampling.text is not None and "text" not in known:
             raise BadInput(
                 "unsupported_parameter", f"The model {self.id!r} has no structured output.", param=format_param
             )
         if sampling.logprobs and "logprobs" not in known:
             raise BadInput("unsupported_parameter", f"The model {self.id!r} gives no logprobs.", param="logprobs")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.id, *self.aliases)
 
     def public(self, name: str = "") -> dict[str, Json]:
         return {
@@ -48,7 +62,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "structured_output": self.sampling is None or "text" in self.sampling,
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
             },
-            "price": self.price,
             "notice": self.notice,
         }
 
@@ -111,17 +124,12 @@ class ModelCatalog:
         )
 
 
-def listed(models: Models) -> list[dict[str, Json]]:
-    """Every model under each of its names."""
-    return [each.public(name) for each in models() for name in (each.id, *each.aliases)]
-
-
 def card(models: Models, name: str | None) -> ModelCard:
     """The card of a model by name, or of the first. Raises NotFound, or Unavailable where nothing is served yet."""
     cards = models()
     if not cards:
         raise Unavailable("no_replica", "No replica has joined yet.", retry_after_ms=1_000)
     for each in cards:
-        if name is None or each.id == name or name in each.aliases:
+        if name is None or name in each.names:
             return each
     raise NotFound("model_not_found", f"The model {name!r} does not exist here.", param="model")

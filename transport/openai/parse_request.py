@@ -14,6 +14,7 @@ from sessions.model.errors import BadInput
 from sessions.model.types import CallId, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from transport.openai import request_models
+from transport.openai.completion_models import CompletionRequest
 from transport.openai.history import Unit
 
 SEED_MODULUS = 2**31
@@ -29,8 +30,11 @@ def unsupported(what: str, param: str) -> BadInput:
 # -- chat -----------------------------------------------------------------------------------------------------------
 
 
-def chat_history(messages: Sequence[request_models.ChatMessageParam]) -> tuple[str | None, list[Unit]]:
-    """The instructions (a system message that comes first) and the messages."""
+def chat_history(
+    messages: Sequence[request_models.ChatMessageParam], *, open_ended: bool = False
+) -> tuple[str | None, list[Unit]]:
+    """The instructions (a system message that comes first) and the messages; `open_ended`: the last calls need no
+    outputs, for nobody answers."""
     instructions = None
     units: list[Unit] = []
     open_calls: dict[str, str] = {}
@@ -58,7 +62,7 @@ def chat_history(messages: Sequence[request_models.ChatMessageParam]) -> tuple[s
             units.append(Unit((cm.NewOutput(call_id=CallId(call_id), output=text),)))
         else:
             units.append(Unit((cm.NewMessage(role=message.role, content=text),)))
-    if open_calls:
+    if open_calls and not open_ended:
         raise _unanswered(open_calls)
     return instructions, units
 
@@ -145,6 +149,17 @@ def _schema_format(name: str, schema: Any, strict: bool | None) -> TextOptions:
     return TextOptions({"type": "json_schema", "name": name, "schema": schema, "strict": bool(strict)})
 
 
+def completion_sampling(request: CompletionRequest) -> Sampling:
+    drawn = _drawn(request) | ({} if request.logprobs is None else {"top_logprobs": request.logprobs})
+    return Sampling(
+        **drawn,
+        max_output_tokens=request.max_tokens,
+        stop=_stop(request.stop),
+        logit_bias=request.logit_bias or None,
+        logprobs=request.logprobs is not None,
+    )
+
+
 # -- responses ------------------------------------------------------------------------------------------------------
 
 
@@ -224,14 +239,24 @@ def _response_format(given: request_models.TextFormat | None) -> TextOptions | N
 
 
 def _drawn(request: request_models.SamplingRequest) -> dict[str, Any]:
+    repeat, repetition = request.repeat_penalty, request.repetition_penalty
+    if repeat is not None and repetition is not None and repeat != repetition:
+        raise BadInput(
+            "invalid_request",
+            "'repeat_penalty' and 'repetition_penalty' are one parameter: give one of the two.",
+            param="repetition_penalty",
+        )
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "top_k": request.top_k,
+        "top_k": request.top_k if request.top_k != -1 else 0,
         "min_p": request.min_p,
         "frequency_penalty": request.frequency_penalty,
         "presence_penalty": request.presence_penalty,
-        "repeat_penalty": request.repeat_penalty,
+        "repeat_penalty": repetition if repeat is None else repeat,
+        "ignore_eos": bool(request.ignore_eos),
+        "min_tokens": request.min_tokens or None,
+        "stop_token_ids": tuple(request.stop_token_ids or ()),
         "seed": None if request.seed is None else request.seed % SEED_MODULUS,
         "top_logprobs": request.top_logprobs,
         "parallel_tool_calls": request.parallel_tool_calls is not False,

@@ -31,15 +31,20 @@ class LenientModel(BaseModel):
 
 
 class SamplingRequest(RequestModel):
-    """How an answer is drawn, in the words that all doors share."""
+    """How an answer is drawn, in the words that all doors share: OpenAI's, and some of llama.cpp's and vLLM's, of which
+    one thing may have two names."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Field(max_length=64)] | None = None
     seed: Annotated[int, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     parallel_tool_calls: bool | None = None
@@ -196,4 +201,4 @@ class ResponsesRequest(SamplingRequest):
     stream_options: StreamOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     reasoning: dict[str, Any] | None = None
-    max_tool_calls: int | None = None
+    max_tool_calls: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None

@@ -255,7 +255,8 @@ class ResponseObject(ResponseModel):
 
     id: str
     object: Literal["response"]
-    created_at: float
+    created_at: int
+    completed_at: int | None
     status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     error: ResponseError | None
     incomplete_details: IncompleteDetails | None
@@ -266,10 +267,15 @@ class ResponseObject(ResponseModel):
     background: bool
     conversation: ConversationOf | None
     instructions: str | None
+    frequency_penalty: float
     max_output_tokens: int | None
+    max_tool_calls: int | None
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
+    prompt_cache_key: str | None
     reasoning: dict[str, Any]
+    safety_identifier: str | None
     service_tier: str
     store: bool
     temperature: float

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
 from sessions.model.errors import NotFound, SessileError, Unavailable
-from sessions.model.types import ResponseId
+from sessions.model.types import Json, ResponseId, UnixMs
 from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat, bad_event_id
 from transport.openai import responses_render
 from transport.openai.log_cursor import LogCursor
+from transport.openai.output_logprobs import OutputLogprobs
 from transport.openai.resume import check
 
 TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
 _encode = msgspec.json.Encoder().encode
+
+
+class _Read(NamedTuple):
+    body: ev.ResponseBody
+    ended_at: UnixMs | None
+    logprobs: OutputLogprobs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,19 +60,32 @@ class ResponseReader:
 
     async def body(self, *, ended: bool = False) -> ev.ResponseBody:
         """The response as it stands, or once it has `ended`."""
+        return (await self._read(ended=ended)).body
+
+    async def shown(self, *, ended: bool = False) -> dict[str, Json]:
+        """That as the `response` object."""
+        read = await self._read(ended=ended)
+        return responses_render.response(read.body, ended_at=read.ended_at, logprobs=read.logprobs)
+
+    async def _read(self, *, ended: bool) -> _Read:
         body: ev.ResponseBody | None = None
+        ended_at, logprobs = None, OutputLogprobs()
         async for record in self.cursor.records(self.after, live=ended):
             event = record.event
+            if isinstance(event, ev.ContentRetracted):
+                logprobs.take(event)
             if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
                 continue
+            logprobs.take(event)
             if isinstance(event, ev.ResponseQueued | ev.ResponseCreated | TERMINAL):
                 body = event.response
                 if isinstance(event, TERMINAL):
+                    ended_at = record.at
                     await self._report_end(body)
                     break
         if body is None:
             raise not_found(self.response_id)
-        return body
+        return _Read(body, ended_at, logprobs)
 
     async def _report_end(self, body: ev.ResponseBody) -> None:
         if self.ended is not None:
@@ -78,12 +99,17 @@ class ResponseReader:
                 return event.response
         raise not_found(self.response_id)
 
+    async def shown_begun(self) -> dict[str, Json]:
+        """That as the `response` object."""
+        return responses_render.response(await self.begun())
+
     async def stream(
         self, *, starting_after: int | None = None, ids: EventIdFormat | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
         """The events behind `starting_after` (a sequence number) and behind `skip` to the last one, with `ids` where
         they are given. What goes wrong is the last event, as OpenAI does."""
         body: ev.ResponseBody | None = None
+        logprobs = OutputLogprobs()
         upcoming = 0 if starting_after is None else starting_after + 1
         with self.cursor as cursor:
             try:
@@ -91,6 +117,7 @@ class ResponseReader:
                     event = record.event
                     if isinstance(event, ev.SessionDeleted):
                         raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
+                    logprobs.take(event)
                     if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
                         continue
                     upcoming = max(upcoming, event.sequence_number + 1)
@@ -101,7 +128,7 @@ class ResponseReader:
                     seen = starting_after is not None and event.sequence_number <= starting_after
                     seen = seen or (skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset)
                     if not seen:
-                        shown = responses_render.event(event)
+                        shown = responses_render.event(event, record.at, logprobs)
                         if isinstance(event, ev.ResponseInProgress) and body is not None:
                             shown["response"] = responses_render.response(
                                 msgspec.structs.replace(body, status="in_progress")

@@ -21,16 +21,23 @@ from sessions.model.types import (
     Refusal,
     Sampling,
     Tool,
+    UnixMs,
 )
+from transport.openai.output_logprobs import NONE, OutputLogprobs
 
 _DEFAULTS: Final[dict[str, Json]] = {
     "background": False,
     "conversation": None,
+    "frequency_penalty": 0.0,
     "instructions": None,
     "max_output_tokens": None,
+    "max_tool_calls": None,
     "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
     "previous_response_id": None,
+    "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
     "service_tier": "default",
     "store": True,
     "temperature": 1.0,
@@ -51,6 +58,8 @@ def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[s
         "parallel_tool_calls": sampling.parallel_tool_calls,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
         "top_logprobs": sampling.top_logprobs,
         "tool_choice": sampling.tool_choice,
         "text": None if sampling.text is None else {"format": sampling.text.format},
@@ -60,8 +69,10 @@ def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[s
     return {name: value for name, value in shown.items() if value is not None and value != _DEFAULTS.get(name)}
 
 
-def response(body: ev.ResponseBody) -> dict[str, Json]:
-    """The `response` object."""
+def response(
+    body: ev.ResponseBody, *, ended_at: UnixMs | None = None, logprobs: OutputLogprobs | None = None
+) -> dict[str, Json]:
+    """The `response` object; `ended_at`: when it did, `logprobs`: of its texts."""
     request: Mapping[str, Json] = body.request if isinstance(body.request, dict) else {}
     cancelled = (body.incomplete_details or {}).get("reason") == "cancelled"
     return {
@@ -69,12 +80,13 @@ def response(body: ev.ResponseBody) -> dict[str, Json]:
         **request,
         "id": body.id,
         "object": "response",
-        "created_at": body.created_at / 1000,
+        "created_at": body.created_at // 1000,
+        "completed_at": None if ended_at is None or body.status != "completed" else ended_at // 1000,
         "status": "cancelled" if cancelled else body.status,
         "error": body.error,
         "incomplete_details": None if cancelled else body.incomplete_details,
         "model": body.model,
-        "output": [item(each) for each in body.output],
+        "output": [item(each, NONE if logprobs is None else logprobs.of(each.id)) for each in body.output],
         "usage": None if body.usage is None else _usage(body.usage),
         "metadata": body.metadata,
     }
@@ -88,35 +100,37 @@ def _usage(given: Mapping[str, Any]) -> dict[str, Json]:
 _ITEM_FIELDS: Final = ("id", "type", "role", "call_id", "name", "arguments", "output", "status")
 
 
-def item(given: Item) -> dict[str, Json]:
-    """An item of input or output."""
+def item(given: Item, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
+    """An item of input or output; `logprobs`: of its text."""
     fields = msgspec.to_builtins(given)
     shown = {name: fields[name] for name in _ITEM_FIELDS if name in fields}
-    return {**shown, "content": [part(each) for each in given.content]} if isinstance(given, Message) else shown
+    return (
+        {**shown, "content": [part(each, logprobs) for each in given.content]} if isinstance(given, Message) else shown
+    )
 
 
-def part(given: InputText | OutputText | Refusal) -> dict[str, Json]:
+def part(given: InputText | OutputText | Refusal, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
     shown: dict[str, Json] = msgspec.to_builtins(given)
     if isinstance(given, OutputText):
-        shown |= {"annotations": list(given.annotations), "logprobs": []}
+        shown |= {"annotations": list(given.annotations), "logprobs": list(logprobs)}
     return shown
 
 
-def event(given: ev.ResponseEvent) -> dict[str, Json]:
-    """An event of a response's stream. Only the first and the last carry the response whole in the log; the one in
-    between is filled in by whoever has it (`with_response`)."""
+def event(given: ev.ResponseEvent, at: UnixMs, logprobs: OutputLogprobs) -> dict[str, Json]:
+    """An event of a response's stream, written `at`; `logprobs`: of all events up to it. Only the first and the last
+    carry the response whole in the log; the one in between is filled in by whoever has it (`ResponseReader.stream`)."""
     shown: dict[str, Any] = msgspec.to_builtins(given)
     match given:
         case ev.ResponseCreated() | ev.ResponseQueued():
             shown["response"] = response(given.response)
         case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-            shown["response"] = response(given.response)
+            shown["response"] = response(given.response, ended_at=at, logprobs=logprobs)
         case ev.OutputItemAdded() | ev.OutputItemDone():
-            shown["item"] = item(given.item)
+            shown["item"] = item(given.item, logprobs.of(given.item.id))
         case ev.ContentPartAdded() | ev.ContentPartDone():
-            shown["part"] = part(given.part)
+            shown["part"] = part(given.part, logprobs.of(given.item_id))
         case ev.OutputTextDelta():
             shown["logprobs"] = list(given.logprobs)
         case ev.OutputTextDone():
-            shown["logprobs"] = []
+            shown["logprobs"] = list(logprobs.of(given.item_id))
     return shown

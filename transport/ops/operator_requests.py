@@ -125,6 +125,8 @@ def merge_pages(query: SessionQuery, answers: Mapping[str, Surveyed | LinkDown])
 def parse_session_key(text: str) -> SessionKey:
     """TENANT/SESSION. Raises BadInput."""
     tenant, slash, session = text.partition("/")
-    if not slash:
-        raise BadInput("invalid_setting", f"--after {text!r} is not TENANT/SESSION, as a page names its last one.")
+    if not (tenant and slash and session):
+        raise BadInput(
+            "invalid_request", f"after {text!r} is not TENANT/SESSION, as a page names its last one.", param="after"
+        )
     return SessionKey(TenantId(tenant), SessionId(session))

@@ -208,6 +208,8 @@ class View:
                 "response_id": str(response_id),
             }:
                 self._end(response_id, name.removeprefix("response."), mapping_of(event.get("response")))
+            case {"type": "content.retracted", "category": "item_deleted", "item_id": str(item_id)}:
+                self._remove(item_id)
             case {"type": "content.retracted"}:
                 self._retract(event)
             case {"type": "review.appealed", "review_id": str(review_id)}:
@@ -293,6 +295,16 @@ class View:
             field = "refusal" if target.get("type") == "refusal" else "text"
         text = text_of(target.get(field))
         target[field] = text[:start] + replacement + text[end:]
+
+    def _remove(self, item_id: str) -> None:
+        """Takes an item out; what stood below it stands below its parent."""
+        removed = self.items.pop(item_id, None)
+        if removed is not None:
+            for below in self.items.values():
+                if below.parent_id == item_id:
+                    below.data["parent_id"] = removed.parent_id
+            if self.head == item_id:
+                self.head = removed.parent_id
 
     def _review(self, review_id: str, raw: Mapping[str, Any], *, appealed: bool | None, outcome: object) -> None:
         """Takes a case from a snapshot or an event. ``appealed`` None: as it was."""

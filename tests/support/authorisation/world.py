@@ -40,6 +40,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Finding
+from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
@@ -238,7 +239,11 @@ async def _a_world(keys_file: Path) -> AsyncIterator[World]:
         access = Authenticator(keys, clock=clock, now_ms=wall_ms, ring=ring, issued=issued, throttle=throttle)
         return access, ring
 
-    async with assembled(admit=admit, engine=SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8)) as assembly:
+    engine, filters = (
+        SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8),
+        KeywordFilterSet(input_phrases=["nightjar"]),
+    )
+    async with assembled(admit=admit, engine=engine, filters=filters) as assembly:
         ((ring, revocations),) = made
         server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0)
         assert await server.start()

@@ -136,6 +136,7 @@ async def assembled(
                 keys=ring,
                 operator_api=local_operator_api(lambda: member, runtime, simulated),
                 erase=eraser.sweep,
+                inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
             )
             gateway = Gateway(
                 runtime,

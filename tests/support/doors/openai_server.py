@@ -168,7 +168,9 @@ async def serving(
             limits=runtime_limits or RuntimeLimits(),
         ) as runtime:
             access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
-            services = GatewayServices(models=models)
+            services = GatewayServices(
+                models=models, inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question)
+            )
             gateway = Gateway(
                 runtime,
                 MemoryStore(journal=journal),

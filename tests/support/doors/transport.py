@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -190,10 +191,10 @@ def gateway_over(sessions: FakeSessions, access: Authenticator | None = None, **
     return Gateway(sessions, MemoryStore(journal=sessions.journal), access, clock, **options)
 
 
-def http_client(gateway: Gateway, **headers: str) -> httpx.AsyncClient:
-    """A client of the gateway's HTTP routes, in this process."""
+def http_client(gateway: Gateway, *, web: Path | None = None, **headers: str) -> httpx.AsyncClient:
+    """A client of the gateway's HTTP routes, in this process, with the pages of a folder."""
     exposition = MetricsExposition(gateway.measures, version="1", role="test")
-    app: Any = make_app(gateway, readiness=lambda: None, web=None, exposition=exposition)
+    app: Any = make_app(gateway, readiness=lambda: None, web=web, exposition=exposition)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers)
 
 

@@ -1,7 +1,9 @@
 """Requests made up from the OpenAPI document, thousands of them: no server error, no answer that is not as described.
 
-Half of the requests are as the document asks, the others are not; in
-most of them the model and the ids are ones that exist, so that they get behind the first check. Every answer must have
+In three phases: coverage (each constraint of the document at and beyond its bounds, unexpected methods included),
+sequences (answers' ids go into the next requests, along the links that schemathesis infers), and requests drawn at
+random. Half of these are as the document asks, the others are not; in most of them the model and the ids are ones that
+exist, so that they get behind the first check. Every answer must have
 a status, a content type and a body that the document describes; every line of a stream must fit its model, and what
 goes to an OpenAI client must also fit the types of OpenAI's own SDK.
 """
@@ -18,6 +20,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -32,8 +35,13 @@ from schemathesis.specs.openapi.checks import (
 
 from transport.openai.response_models import ChatChunk
 
-FAST: Final = ("--engine", "sim", "--journal", "memory", "--sim-tokens-per-s", "5000", "--sim-answer-tokens", "8")
+FAST: Final = (
+    *("--engine", "sim", "--journal", "memory", "--sim-tokens-per-s", "5000", "--sim-answer-tokens", "8"),
+    *("--input-keywords", "nightjar"),
+)
 KEPT_MAX: Final = 40
+COVERAGE_SHARE: Final = 0.4
+SEQUENCES_SHARE: Final = 0.25
 PASSES_MAX: Final = 6
 CHECKS: Final = (
     schemathesis.checks.not_a_server_error,
@@ -58,6 +66,8 @@ class Fuzzer:
         self.problems: list[str] = []
         self.statuses: Counter[int] = Counter()
         self.cases = 0
+        self.phases: Counter[str] = Counter()
+        self._phase = ""
         self._http = requests.Session()
         self._rng = random.Random(number)
         self._model = requests.get(f"{url}/v1/models", timeout=30).json()["data"][0]["id"]
@@ -80,11 +90,72 @@ class Fuzzer:
         return answer.json()
 
     def run(self, cases: int, number: int) -> None:
-        """Spreads the cases over the operations, more of them to those with bodies."""
+        """Coverage and sequences take their shares, as far as there are so many; the rest is drawn."""
         operations = [result.ok() for result in self.schema.get_all_operations() if isinstance(result, Ok)]
+        self._phase = "coverage"
+        self._cover(operations, round(cases * COVERAGE_SHARE))
+        self._phase = "sequences"
+        self._follow(round(cases * SEQUENCES_SHARE), number)
+        self._phase = "drawn"
+        self._draw(operations, cases, number)
+
+    def _cover(self, operations: list[Any], cases: int) -> None:
+        """Takes turns between the operations, so that none is left out where there are more than `cases`."""
+        modes = list(schemathesis.GenerationMode)
+        rest = [
+            self.schema.iter_coverage_cases(
+                operation,
+                generation_modes=modes,
+                generation_config=self.schema.config.generation_for(operation=operation, phase="coverage"),
+            )
+            for operation in operations
+        ]
+        while rest and self.cases < cases:
+            for one in list(rest):
+                case = next(one, None)
+                if case is None:
+                    rest.remove(one)
+                elif case.path != ENDLESS or self.cases % 2:  # of a session that is not there
+                    self._judge(case)
+
+    def _follow(self, cases: int, number: int) -> None:
+        fuzzer, until = self, self.cases + cases
+
+        class Sequences(self.schema.exclude(path=ENDLESS).as_state_machine()):  # type: ignore[misc]
+            def call(self, case: Any, **kwargs: Any) -> Any:
+                return fuzzer._call(case)
+
+            def validate_response(self, response: Any, case: Any, **kwargs: Any) -> None:
+                fuzzer._check(case, response)
+
+            def teardown(self) -> None:
+                pass
+
+        steps = 10
+        self._stock()
+        given = settings(
+            max_examples=max(1, cases // steps),
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        )
+        machine = seed(number)(Sequences.TestCase)
+        machine.settings = given
+        while self.cases < until:
+            before = self.cases
+            run_state_machine_as_test(Sequences, settings=given)
+            if self.cases == before:
+                break
+
+    def _draw(self, operations: list[Any], cases: int, number: int) -> None:
+        """Spreads the cases over the operations, more of them to those with bodies."""
+        begun = self.cases
+        cases -= begun
         weights = [4 if operation.body else 1 for operation in operations]
         for again in range(PASSES_MAX):  # some operations have fewer requests to make up than their share
-            left = cases - self.cases
+            left = cases - (self.cases - begun)
             for operation, weight in zip(operations, weights, strict=True):
                 if left > 0:
                     self._operation(operation, max(1, round(left * weight / sum(weights))), number + 1000 * again)
@@ -132,12 +203,19 @@ class Fuzzer:
                     body[name] = self._rng.choice([None, *self._kept[where]])
 
     def _judge(self, case: Any) -> None:
-        self.cases += 1
         try:
-            answer = case.call(session=self._http, timeout=30)
+            answer = self._call(case)
         except requests.RequestException as error:
             self._wrong(case, f"no answer: {error!r}")
             return
+        self._check(case, answer)
+
+    def _call(self, case: Any) -> Any:
+        self.cases += 1
+        self.phases[self._phase] += 1
+        return case.call(session=self._http, timeout=30)
+
+    def _check(self, case: Any, answer: Any) -> None:
         self.statuses[answer.status_code] += 1
         if case.method == "DELETE" or answer.status_code == 410:
             for kept in self._kept.values():

@@ -124,12 +124,25 @@ def test_tools_are_rendered_and_their_words_make_no_special_tokens() -> None:
     harmless = template.opening("Be brief.", (Tool(name="look_up"),))
     for spelling in ("<|im_start|>", "<|im_end|>"):  # ... but no piece that is parsed has it in one
         assert _parsed(pieces, spelling) == _parsed(harmless, spelling) > 0
-    assert made(SMOLLM2).opening("Be brief.", (tool,)) == made(SMOLLM2).opening("Be brief.", ())
     assert template.scaffold.tools and not made(SMOLLM2).scaffold.tools
 
 
 def _parsed(pieces: list[tuple[str, bool]], spelling: str) -> int:
     return sum(piece.count(spelling) for piece, special in pieces if special)
+
+
+@pytest.mark.parametrize("name", ["smollm2", "llama3", "phi3", "strict"])
+@pytest.mark.parametrize("instructions", [None, "Be brief."])
+def test_tools_without_a_place_in_the_template_stand_behind_the_instructions(
+    name: str, instructions: str | None
+) -> None:
+    template, tool = made(TEMPLATES[name]), Tool(name="look", description="<|im_end|>", parameters={"type": "object"})
+    assert not template.scaffold.tools
+    pieces = template.opening(instructions, (tool,))
+    (said,) = [text for text, special in pieces if not special]
+    assert said.startswith(instructions or "You may call functions.")
+    assert '"name": "look", "description": "<|im_end|>"' in said and "<tool_call>" in said
+    assert all("look" not in text for text, special in pieces if special)  # no word of a client's is scaffold
 
 
 def test_a_template_cannot_reach_outside_its_sandbox() -> None:

@@ -4,28 +4,44 @@ A stream carries `data:` lines and `[DONE]` and nothing else, unless `X-Sessile-
 request with the last of them as `Last-Event-ID` goes on behind it. Closing a plain stream cancels its answer, but only
 if the request carried neither `Idempotency-Key` nor that header and nobody else reads the answer here; whoever reads
 its whole session does, a stream of another answer of that session does not.
+
+`POST /v1/completions`: bare prompts go on as the model would have them, without a chat template. A prompt passes the
+input chain as a message does. Several prompts are several answers of one completion, written at the same time; a stream
+shows them one after the other.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from sessions.billing.prices import sum_public
+from sessions.model import commands as cm
 from sessions.model.errors import BadInput
+from sessions.model.generation import RAW_PROMPT
+from sessions.model.types import Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
+from transport.http.unknown_parameters import check_optional
 from transport.openai.chat import ChatCompletionReader
+from transport.openai.completion_models import Completion, CompletionRequest
+from transport.openai.completions import CompletionReader
+from transport.openai.history import Unit
 from transport.openai.model_catalog import ModelCard, card
-from transport.openai.parse_request import CHAT_SCHEMAS, chat_history, chat_sampling, chat_tools
+from transport.openai.parse_request import CHAT_SCHEMAS, chat_history, chat_sampling, chat_tools, completion_sampling
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
+from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnInput, TurnRequest
 
 ROUTE: Final = "chat"
+COMPLETIONS: Final = "completions"
 
 
 routes = APIRouter(tags=["chat"], route_class=StrictRoute)
@@ -38,7 +54,9 @@ async def create(request: Request, body: ChatRequest) -> Response:
     gateway.check_draining()
     headers, given = read_retry_headers(request), await request.body()
     seen = resumed_event_id(request, headers, given)
-    turn = chat_turn(body, card(gateway.models, body.model))
+    model = card(gateway.models, body.model)
+    turn = chat_turn(body, model)
+    check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
@@ -76,13 +94,124 @@ def chat_turn(body: ChatRequest, model: ModelCard) -> TurnInput:
         )
     instructions, units = chat_history(body.messages)
     sampling = chat_sampling(body)
-    model.check(sampling, format_param="response_format")
+    tools = chat_tools(body.tools)
+    model.check(sampling, tools, format_param="response_format")
     return TurnInput(
         model=model.id,
         user=body.user or body.safety_identifier,
         instructions=instructions,
-        tools=chat_tools(body.tools),
+        tools=tools,
         units=units,
         sampling=sampling,
         choices=body.n or 1,
     )
+
+
+# -- bare prompts -----------------------------------------------------------------------------------------------------
+
+
+@routes.post("/v1/completions", response_model=None, responses=answers(Completion, also=STREAM))
+async def complete(request: Request, body: CompletionRequest) -> Response:
+    """Goes on with a prompt; `stream: true` gives server-sent events."""
+    gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
+    gateway.check_draining()
+    check_completion(body)
+    model = card(gateway.models, body.model)
+    sampling = completion_sampling(body)
+    model.check(sampling, format_param="prompt")
+    check_optional(request, model, sampling)
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    turns = [
+        TurnInput(
+            model=model.id,
+            user=body.user or body.safety_identifier,
+            instructions=None,
+            tools=(),
+            units=[Unit((cm.NewMessage(content=prompt),))],
+            sampling=sampling,
+            choices=body.n or 1,
+            request={"store": False, RAW_PROMPT: True},
+        )
+        for prompt in prompts
+    ]
+    started = await _started(request, principal, turns)
+    plain = read_retry_headers(request).idempotency_key is None
+
+    def left() -> None:
+        for each in started:
+            if plain and each.cursor.sole_reader:
+                starter.cancel_soon(principal, each.cursor.key.session, each.responses)
+
+    counted = body.stream_options is not None and bool(body.stream_options.include_usage)
+    readers = [
+        CompletionReader(
+            starter,
+            each,
+            model=model.id,
+            logprobs=sampling.logprobs,
+            usage=counted,
+            first=number * (body.n or 1),
+            echo=prompts[number] if body.echo else "",
+        )
+        for number, each in enumerate(started)
+    ]
+    named = {"x-session-id": started[0].cursor.key.session}
+    if not body.stream:
+        wholes = await sse.cancel_on_disconnect(request, asyncio.gather(*(each.whole() for each in readers)), left)
+        return JSONResponse(merged(wholes), headers=named)
+    chunks = _streamed(readers)
+    first = await sse.cancel_on_disconnect(request, anext(chunks), left)
+    return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=named)
+
+
+async def _started(request: Request, principal: Principal, turns: Sequence[TurnInput]) -> list[StartedTurn]:
+    """All of them, or none: what was begun is cancelled where one is refused."""
+    starter, given, key = turn_starter_of(request), await request.body(), read_retry_headers(request).idempotency_key
+    started: list[StartedTurn] = []
+    try:
+        for number, turn in enumerate(turns):
+            of_this = key if key is None or number == 0 else f"{key}\0{number}"
+            started.append(await starter.start(TurnRequest(principal, COMPLETIONS, turn, given, of_this)))
+    except BaseException:
+        for each in started:
+            each.cursor.close()
+            starter.cancel_soon(principal, each.cursor.key.session, each.responses)
+        raise
+    return started
+
+
+async def _streamed(readers: Sequence[CompletionReader]) -> AsyncGenerator[bytes, None]:
+    """One stream of several: each but the last ends without the end."""
+    for number, reader in enumerate(readers, 1):
+        async for chunk in reader.stream():
+            if chunk != sse.DONE or number == len(readers):
+                yield chunk
+
+
+def merged(wholes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One completion of one for each prompt."""
+    if len(wholes) == 1:
+        return wholes[0]
+    usage = {
+        name: sum(each["usage"][name] for each in wholes)
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    }
+    details = {
+        name: {field: sum(each["usage"][name][field] for each in wholes) for field in wholes[0]["usage"][name]}
+        for name in ("prompt_tokens_details", "completion_tokens_details")
+    }
+    cost = sum_public(each["usage"]["cost"] for each in wholes if "cost" in each["usage"])
+    return {
+        **wholes[0],
+        "choices": [choice for each in wholes for choice in each["choices"]],
+        "usage": {**usage, **details, **({} if cost is None else {"cost": cost})},
+    }
+
+
+def check_completion(body: CompletionRequest) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise BadInput("invalid_request", "'stream_options' needs 'stream'.", param="stream_options")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise BadInput("unsupported_parameter", "'best_of' may only be as large as 'n'.", param="best_of")
+    if body.echo and body.logprobs is not None:
+        raise BadInput("unsupported_parameter", "'echo' with 'logprobs' is not served here.", param="echo")

@@ -1,24 +1,26 @@
 """`/v1/conversations`: sessions under OpenAI's name for them, and their items.
 
-A conversation's items are those of its present branch. They are not taken out one by one: a response is erased by
-`DELETE /v1/responses/{id}`, a conversation as a whole.
+A conversation's items are those of its present branch. One that is deleted is out of it, and its text is in no log that
+is read from then on; the answer that it was part of stays.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from sessions.model import commands as cm
 from sessions.model.errors import NotFound
-from sessions.model.types import Json, Principal, SessionId, SessionKey, derived_session_id
+from sessions.model.types import ItemId, Json, Principal, SessionId, SessionKey, derived_session_id
 from transport.http.context import command_id_of, gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models, responses_render
-from transport.openai.conversations import ItemPageParams, ItemPageQuery, branch_items, item_page
+from transport.openai.conversations import LOGPROBS, Include, ItemPageParams, ItemPageQuery, branch_items, item_page
+from transport.openai.log_cursor import LogCursor
+from transport.openai.output_logprobs import NONE, OutputLogprobs
 from transport.openai.parse_request import input_units
 from transport.openai.response_models import Conversation, ConversationDeleted, ItemList, ItemObject, answers
 
@@ -104,8 +106,10 @@ async def delete(request: Request, conversation: str) -> Response:
 @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
 async def items(request: Request, conversation: str, page: ItemPageParams) -> Response:
     """Its items, newest first unless `order` says otherwise."""
-    state = await state_of(request, principal_of(request, "read"), conversation)
-    return JSONResponse(item_page(branch_items(state["items"], state["head"]), page))
+    principal = principal_of(request, "read")
+    state = await state_of(request, principal, conversation)
+    logprobs = await _logprobs(request, principal, conversation) if page.logprobs else None
+    return JSONResponse(item_page(branch_items(state["items"], state["head"]), page, logprobs))
 
 
 @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
@@ -126,12 +130,47 @@ async def add(request: Request, conversation: str, body: ItemsCreate) -> Respons
 
 
 @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ItemObject))
-async def item(request: Request, conversation: str, item_id: str) -> Response:
-    state = await state_of(request, principal_of(request, "read"), conversation)
+async def item(
+    request: Request,
+    conversation: str,
+    item_id: str,
+    include: Annotated[list[str] | None, Query()] = None,
+    bracketed: Include = None,
+) -> Response:
+    principal = principal_of(request, "read")
+    state = await state_of(request, principal, conversation)
     for each in state["items"]:
         if each.id == item_id:
-            return JSONResponse(responses_render.item(each))
+            found = (
+                await _logprobs(request, principal, conversation)
+                if LOGPROBS in (*(include or ()), *(bracketed or ()))
+                else None
+            )
+            return JSONResponse(responses_render.item(each, NONE if found is None else found.of(each.id)))
     raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
+
+
+@routes.delete("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(Conversation))
+async def delete_item(request: Request, conversation: str, item_id: str) -> Response:
+    """Takes one item out; what stood behind it stands behind the one before it."""
+    principal = principal_of(request, "chat")
+    command = cm.ItemDelete(
+        id=command_id_of(request, principal, ROUTE),
+        session=key_of(principal, conversation).session,
+        item_id=ItemId(item_id),
+    )
+    await gateway_of(request).execute(principal, command)
+    return JSONResponse(await conversation_of(request, principal, conversation))
+
+
+async def _logprobs(request: Request, principal: Principal, conversation: str) -> OutputLogprobs:
+    """Of all texts of a conversation: they stand in its log alone."""
+    found = OutputLogprobs()
+    with LogCursor(gateway_of(request), principal, key_of(principal, conversation)) as cursor:
+        await cursor.check(0)
+        async for record in cursor.records(0, live=False):
+            found.take(record.event)
+    return found
 
 
 def key_of(principal: Principal, session: str) -> SessionKey:

@@ -26,6 +26,7 @@ def router(readiness: Readiness) -> APIRouter:
         """200 as long as the process answers."""
         return Health(status="ok")
 
+    @routes.get("/health", responses={**ERRORS, 503: {"model": Health}})
     @routes.get("/readyz", responses={**ERRORS, 503: {"model": Health}})
     async def ready(response: Response) -> Health:
         """200 when traffic is welcome; 503 with the reason while draining or while the engine is started again."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from transport.http.context import gateway_of, principal_of
-from transport.openai.model_catalog import card, listed
+from transport.openai.model_catalog import ModelCard, card
 from transport.openai.response_models import ERRORS
 
 
@@ -18,6 +18,16 @@ class Capabilities(BaseModel):
     logprobs: bool
 
 
+class PriceObject(BaseModel):
+    """Per million tokens, as the list of prices says now; null where this process has no price for the model."""
+
+    input: float
+    cached_input: float
+    output: float
+    currency: str
+    price_version: str
+
+
 class ModelObject(BaseModel):
     id: str
     object: Literal["model"]
@@ -25,7 +35,7 @@ class ModelObject(BaseModel):
     owned_by: str
     context_window: int | None
     capabilities: Capabilities
-    price: dict[str, float] | None
+    price: PriceObject | None
     notice: str | None
 
 
@@ -41,12 +51,18 @@ routes = APIRouter(tags=["models"])
 async def models(request: Request) -> ModelList:
     """The models that are served here."""
     principal_of(request, "read")
-    rows = listed(gateway_of(request).models)
-    return ModelList(object="list", data=[ModelObject.model_validate(each) for each in rows])
+    named = ((each, name) for each in gateway_of(request).models() for name in each.names)
+    return ModelList(object="list", data=[_object(request, each, name) for each, name in named])
 
 
 @routes.get("/v1/models/{model:path}", responses=ERRORS)
 async def model(model: str, request: Request) -> ModelObject:
     """One of them."""
     principal_of(request, "read")
-    return ModelObject.model_validate(card(gateway_of(request).models, model).public(model))
+    return _object(request, card(gateway_of(request).models, model), model)
+
+
+def _object(request: Request, model: ModelCard, name: str) -> ModelObject:
+    gateway = gateway_of(request)
+    price = gateway.prices.public(model.id, gateway.now_ms())
+    return ModelObject.model_validate({**model.public(name), "price": price})

@@ -6,12 +6,13 @@ at once; an unchanged file costs a 304.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from sessions.model.errors import NotFound
 from transport.http.page_files import PageFiles
+from transport.http.path_methods import PathMethods
 
 POLICY: Final = "; ".join(
     (
@@ -39,15 +40,18 @@ HEADERS: Final = {
 }
 
 
-def router(folder: Path, *, signs_in: bool = False) -> APIRouter:
-    """`signs_in`: pages offer to sign in with the provider."""
+def router(files: PageFiles, methods: PathMethods) -> APIRouter:
+    """`methods`: of all other paths, which this router would hide."""
     routes = APIRouter(include_in_schema=False)
-    files = PageFiles(folder, signs_in=signs_in)
 
     @routes.api_route("/{name:path}", methods=["GET", "HEAD"])
     def page(name: str, request: Request) -> Response:
         # A plain function: FastAPI runs it in a thread, so that a slow disk does not hold up the loop.
-        file = files.get(name)
+        try:
+            file = files.get(name)
+        except NotFound:
+            methods.check(f"/{name}")
+            raise
         headers = {**HEADERS, "etag": file.etag}
         if file.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)

@@ -7,6 +7,7 @@ is stateless: its session is found by the history that the client resends, and i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -17,17 +18,30 @@ from msgspec.structs import asdict
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
-from sessions.model.types import INTEGER_MAX, CommandId, Principal, ResponseId, SessionId, Tool, derived_session_id
+from sessions.model.types import (
+    INTEGER_MAX,
+    CommandId,
+    ItemId,
+    Json,
+    Principal,
+    ResponseId,
+    SessionId,
+    SessionKey,
+    Tool,
+    derived_session_id,
+)
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
+from transport.http.unknown_parameters import check_optional
 from transport.openai import responses_render
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
+from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.log_cursor import LogCursor
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import input_units, response_sampling, response_tools
-from transport.openai.request_models import ConversationRef, ResponsesRequest
+from transport.openai.request_models import ConversationRef, InputItem, ResponsesRequest
 from transport.openai.response_models import STREAM, ItemList, ResponseDeleted, ResponseObject, answers
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
@@ -85,7 +99,9 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     model = card(gateway.models, body.model)
     _check(body)
     if body.store is False:
-        turn = stateless_turn(body, model)
+        resolved = await _resolved(request, principal, body)
+        turn = stateless_turn(body, model, resolved.items)
+        check_optional(request, model, turn.sampling)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text)
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
         record = partial(starter.record_answer, started)
@@ -113,9 +129,9 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         ids = event_id_format(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
         return sse.EventStreamResponse(answer.stream(ids=ids, skip=seen), left=left, headers=named)
     with cursor:
-        work = answer.begun() if body.background else answer.body(ended=True)
+        work = answer.shown_begun() if body.background else answer.shown(ended=True)
         whole = await sse.cancel_on_disconnect(request, work, left)
-    return JSONResponse(responses_render.response(whole), headers=named)
+    return JSONResponse(whole, headers=named)
 
 
 async def stored_turn(
@@ -123,20 +139,25 @@ async def stored_turn(
 ) -> cm.TurnCreate:
     tools = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
-    model.check(sampling, format_param="text.format")
+    model.check(sampling, tools, format_param="text.format")
+    check_optional(request, model, sampling)
     create: cm.SessionSettings | None = None
     instructions: Any = body.instructions
     turn_tools: Any = tools
     after: ResponseId | None = None
+    within: SessionId | None = None
     conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     if body.previous_response_id is not None:
-        session = await session_behind(request, principal, body.previous_response_id, command_id)
+        session = within = await session_behind(request, principal, body.previous_response_id, command_id)
         after = ResponseId(body.previous_response_id)
     elif conversation is not None:
-        session = SessionId(conversation)
+        session = within = SessionId(conversation)
         instructions = UNSET if body.instructions is None else body.instructions
         turn_tools = UNSET if body.tools is None else tools
-    else:
+    resolved = await _resolved(request, principal, body, within=within, after=after)
+    if resolved.session is not None:
+        session = resolved.session
+    elif within is None:
         session = derived_session_id(principal, command_id)
         create = cm.SessionSettings(model=model.id, instructions=body.instructions, tools=tools)
     return cm.TurnCreate(
@@ -145,7 +166,8 @@ async def stored_turn(
         create=create,
         instructions=instructions,
         tools=turn_tools,
-        items=tuple(item for unit in input_units(body.input) for item in unit.items),
+        items=tuple(item for unit in input_units(resolved.items) for item in unit.items),
+        parent_id=UNSET if resolved.leaf is None else resolved.leaf,
         after_response=after,
         metadata=dict(body.metadata or {}),
         request=responses_render.requested(
@@ -155,8 +177,7 @@ async def stored_turn(
             previous_response_id=body.previous_response_id,
             conversation=None if conversation is None else {"id": conversation},
             background=bool(body.background),
-            truncation=body.truncation,
-            user=body.user,
+            **_echoed(body),
         ),
         **asdict(sampling),
     )
@@ -180,7 +201,7 @@ async def retrieve(
         ids = EventId if headers.event_ids else None
         return sse.EventStreamResponse(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
     with answer.cursor:
-        return JSONResponse(responses_render.response(await answer.body()))
+        return JSONResponse(await answer.shown())
 
 
 @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
@@ -199,8 +220,8 @@ async def cancel(request: Request, response_id: str) -> Response:
                 response_id=answer.response_id,
             )
             await gateway_of(request).execute(principal, command)
-            body = await answer.body(ended=True)
-        return JSONResponse(responses_render.response(body))
+            return JSONResponse(await answer.shown(ended=True))
+        return JSONResponse(await answer.shown())
 
 
 @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
@@ -248,20 +269,61 @@ def _check(body: ResponsesRequest) -> None:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
 
 
-def stateless_turn(body: ResponsesRequest, model: ModelCard) -> TurnInput:
-    """A request that is not stored, in our words."""
+async def _resolved(
+    request: Request,
+    principal: Principal,
+    body: ResponsesRequest,
+    *,
+    within: SessionId | None = None,
+    after: ResponseId | None = None,
+) -> ResolvedInput:
+    """The input of a request with what its references name, in a session that it may go on from behind `after`."""
+    given = body.input
+    if not has_references(given):
+        return ResolvedInput(given)
+    assert isinstance(given, list)
+
+    async def find(response_id: ResponseId) -> SessionKey:
+        answer = await answer_to(request, principal, response_id, param="input")
+        answer.cursor.close()
+        return answer.cursor.key
+
+    async def load(key: SessionKey) -> dict[str, Json]:
+        return (await gateway_of(request).logs.state(principal, key))[1]
+
+    key = None if within is None else SessionKey(principal.tenant, within)
+    leaf = None
+    if key is not None and after is not None:
+        made_by = (await load(key))["made_by"]
+        leaf = next((ItemId(item) for item in reversed(made_by) if made_by[item] == after), None)
+    return await resolve_references(given, find=find, load=load, within=key, leaf=leaf)
+
+
+def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequence[InputItem] | None) -> TurnInput:
+    """A request that is not stored, in our words; `given`: its input."""
     tools: tuple[Tool, ...] = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
-    model.check(sampling, format_param="text.format")
+    model.check(sampling, tools, format_param="text.format")
     return TurnInput(
         model=model.id,
         user=body.user or body.safety_identifier,
         instructions=body.instructions,
         tools=tools,
-        units=input_units(body.input),
+        units=input_units(given),
         sampling=sampling,
         metadata=dict(body.metadata or {}),
         request=responses_render.requested(
-            sampling, tools, instructions=body.instructions, store=False, truncation=body.truncation, user=body.user
+            sampling, tools, instructions=body.instructions, store=False, **_echoed(body)
         ),
     )
+
+
+def _echoed(body: ResponsesRequest) -> dict[str, Any]:
+    """Parameters that a response shows and that change nothing here."""
+    return {
+        "max_tool_calls": body.max_tool_calls,
+        "prompt_cache_key": body.prompt_cache_key,
+        "safety_identifier": body.safety_identifier,
+        "truncation": body.truncation,
+        "user": body.user,
+    }

@@ -80,7 +80,7 @@ async def described(request: Request, principal: Principal, session: str) -> dic
 async def list_sessions(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    after: Annotated[str | None, Query(max_length=64)] = None,
+    after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = None,
 ) -> Response:
     """The sessions that are the asker's to see, newest first."""
     principal, position = principal_of(request, "read"), None if after is None else SessionId(after)

@@ -30,9 +30,25 @@ def test_every_parameter_has_its_name_and_a_ban_is_absolute() -> None:
     parameters = completion_parameters(request(key("a"), (1,), sampling=sampling), 100)
     assert (parameters["temperature"], parameters["top_k"], parameters["repeat_penalty"]) == (0.5, 3, 1.5)
     assert parameters["logit_bias"] == [[4, False], [5, 2.0]]
-    assert parameters["n_probs"] == 2 and parameters["json_schema"] == {"type": "object"}
+    assert parameters["n_probs"] == 2 and parameters["json_schema"]["type"] == "object"
     only = completion_parameters(request(key("a"), (1,), sampling=Sampling(logprobs=True)), 100)
     assert only["n_probs"] == 1
+
+
+def test_a_format_has_one_blank_between_values_whatever_the_client_says_of_it() -> None:
+    for given in ({"type": "object"}, {"x-guidance": {"whitespace_flexible": True, "lenient": True}}):
+        text = TextOptions(format={"type": "json_schema", "name": "x", "schema": given})
+        schema = completion_parameters(request(key("a"), (1,), sampling=Sampling(text=text)), 100)["json_schema"]
+        assert schema["x-guidance"] == {
+            "whitespace_flexible": False,
+            "item_separator": ", ",
+            "key_separator": ": ",
+        }
+
+
+def test_an_end_that_is_to_be_ignored_is() -> None:
+    parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(ignore_eos=True)), 100)
+    assert parameters["ignore_eos"] is True
 
 
 def test_log_probabilities_name_the_chosen_token_and_the_best_others() -> None:

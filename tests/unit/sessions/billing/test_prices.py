@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.billing.prices import PICOS, amount, read_prices, sum_public
+from sessions.billing.prices import PICOS, PriceBook, amount, read_prices, sum_public
 from sessions.model.types import UnixMs, Usage
 from transport.cli.config_files import PriceFile
 from transport.cli.settings import BadSetting
@@ -55,6 +55,17 @@ def test_a_response_costs_what_its_day_s_price_says() -> None:
         read_prices('currency="EUR"\n[[prices]]\nmodel="small"\ninput=1\noutput=1').cost("x", usage, at("2026-01-01"))
         is None
     )
+
+
+def test_a_model_s_price_is_shown_per_million_tokens_and_only_where_there_is_one() -> None:
+    book = PriceBook(read_prices(LIST))
+    shown = book.public("small", at("2026-11-30"))
+    assert shown is not None and shown["currency"] == "USD" and shown["output"] == 0.6
+    assert (shown["input"], shown["cached_input"]) == (0.15, 0.05)
+    later = book.public("small", at("2026-12-01"))
+    assert later is not None and later["input"] != 0.15
+    only = PriceBook(read_prices('currency="EUR"\n[[prices]]\nmodel="small"\ninput=1\noutput=1'))
+    assert only.public("x", at("2026-01-01")) is None and PriceBook().public("small", at("2026-01-01")) is None
 
 
 def test_the_version_is_of_what_a_list_says() -> None:

@@ -74,3 +74,27 @@ def test_erasing_an_empty_answer_stands_in_the_log() -> None:
     ground.ok(cm.ResponseErase(id=ground.name(), session=SESSION, response_id=response_id))
     event = ground.records[-1].event
     assert isinstance(event, ev.ContentRetracted) and (event.start, event.end) == (0, 0)
+
+
+def test_an_item_that_is_deleted_is_out_of_the_tree_and_its_text_out_of_the_log() -> None:
+    ground = Ground()
+    ground.create()
+    first = ground.say("hello").response_id
+    assert first is not None
+    ground.write(first, Text("an answer"))
+    question = next(iter(ground.state.items))
+    ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=question), "response_in_progress")
+    ground.finish(first)
+    (answer,) = ground.state.answers[first].items
+    ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=question))
+    assert list(ground.state.items) == [answer] and ground.state.items[answer].parent_id is None
+    ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer))
+    state = ground.state
+    assert not state.items and state.newest is None and not state.made_by and state.answers[first].items == ()
+    retracted = [record.event for record in ground.records if isinstance(record.event, ev.ContentRetracted)]
+    assert [(each.response_id, each.end, each.category) for each in retracted] == [
+        ("", 5, ev.ITEM_DELETED),
+        (first, 9, ev.ITEM_DELETED),
+    ]
+    ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer), "item_not_found")
+    ground.say("again")

@@ -68,7 +68,7 @@ def test_what_needs_a_credential(method: str, path: str, needed: bool) -> None:
 def test_bodies_that_nobody_can_read() -> None:
     for keyed in (True, False):
         good: dict[str, Any] = {"authorization": "Bearer good", "keyed": keyed}
-        assert judged("POST", "/v1/responses", content_encoding="gzip", **good) == "unsupported_content_encoding"
+        assert judged("POST", "/v1/responses", content_encoding="br", **good) == "unsupported_content_encoding"
         assert judged("POST", "/v1/responses", content_encoding="Identity", **good) == "passed"
 
 

@@ -1,0 +1,64 @@
+"""Answers questions about texts with this process's engine and filters: tokens, and what the filters say.
+
+Writes nothing and reads no session. Does not know policies: filters say what they find.
+"""
+
+from __future__ import annotations
+
+from sessions.model.errors import BadInput
+from sessions.model.inspection import (
+    Answer,
+    JudgedTexts,
+    Judgement,
+    Judgements,
+    PromptTokens,
+    Question,
+    TextTokens,
+    TokenIds,
+)
+from sessions.model.types import Principal
+from sessions.ports import ChatMessage, Engine, FilterSet
+
+
+class Inspector:
+    def __init__(self, engine: Engine, filters: FilterSet) -> None:
+        self._engine = engine
+        self._filters = filters
+
+    async def inspect(self, principal: Principal, question: Question) -> Answer:
+        """Raises BadInput where nothing judges texts for the principal, and what the engine raises."""
+        match question:
+            case TextTokens():
+                starts = self._engine.tokenizer.starts if question.starts else ()
+                return self._ids([*starts, *await self._engine.tokenizer.text(question.text)])
+            case PromptTokens():
+                return self._ids(await self._prompt(question))
+            case JudgedTexts():
+                return await self._judge(principal, question.texts)
+
+    async def _prompt(self, question: PromptTokens) -> list[int]:
+        tokenizer = self._engine.tokenizer
+        tokens = list(await tokenizer.opening(question.instructions, question.tools))
+        for each in question.messages:
+            message = ChatMessage(
+                role=each.role, text=each.text, name=each.name, call_id=each.call_id, calls=each.calls
+            )
+            tokens += await tokenizer.message(message)
+        return [*tokens, *tokenizer.answer_opening] if question.answer else tokens
+
+    def _ids(self, tokens: list[int]) -> TokenIds:
+        return TokenIds(tuple(tokens), self._engine.info.context_window)
+
+    async def _judge(self, principal: Principal, texts: tuple[str, ...]) -> Judgements:
+        filters = self._filters.input_filters(principal)
+        if not filters:
+            raise BadInput("moderation_unavailable", "No policy judges messages here: see --policy.", param="input")
+        judged, detectors = [], dict[str, None]()
+        for text in texts:
+            scores: dict[str, float] = {}
+            for each in filters:
+                for finding in (await each.check(principal, text)).findings:
+                    scores[finding.category] = max(finding.score, scores.get(finding.category, 0.0))
+                    detectors[finding.model] = None
+            judged.append(Judgement(scores))
+        return Judgements(tuple(judged), tuple(name for name in detectors if name))

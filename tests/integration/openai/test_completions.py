@@ -1,0 +1,67 @@
+"""`POST /v1/completions`: bare prompts by OpenAI's own SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from inference.simulated import decode
+from inference.simulated.vocabulary import BEGIN
+from tests.support.doors.openai_server import SIMULATED, Serving
+
+
+async def completed(client: openai.AsyncOpenAI, prompt: Any = "Once upon a time", **more: Any) -> Any:
+    return await client.completions.create(model=SIMULATED, prompt=prompt, **more)
+
+
+async def test_the_model_reads_the_prompt_and_nothing_else(client: openai.AsyncOpenAI, server: Serving) -> None:
+    done = await completed(client, max_tokens=5)
+    assert server.engine.prompts[-1][0] == BEGIN and decode(server.engine.prompts[-1][1:]) == "Once upon a time"
+    assert done.object == "text_completion" and done.id.startswith("cmpl-") and done.choices[0].text
+    assert done.usage.completion_tokens <= 5 and done.usage.prompt_tokens == len(server.engine.prompts[-1])
+    assert (await completed(client)).usage.completion_tokens <= 16  # as OpenAI has it
+
+
+async def test_a_stream_says_what_the_whole_says(client: openai.AsyncOpenAI) -> None:
+    whole = await completed(client, max_tokens=8, temperature=0)
+    stream = await completed(client, max_tokens=8, temperature=0, stream=True, stream_options={"include_usage": True})
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == whole.choices[0].text
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_prompts_and_choices_have_their_places(client: openai.AsyncOpenAI, stream: bool) -> None:
+    prompts = ["a river", "a hill"]
+    done = await completed(client, prompts, n=2, max_tokens=4, echo=True, stream=stream)
+    texts: dict[int, str] = {}
+    for each in [chunk async for chunk in done] if stream else [done]:
+        for choice in each.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+    assert sorted(texts) == [0, 1, 2, 3]
+    assert [texts[index].startswith(prompts[index // 2]) for index in range(4)] == [True] * 4
+    if not stream:
+        assert done.usage.total_tokens == done.usage.prompt_tokens + done.usage.completion_tokens
+
+
+async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI) -> None:
+    refused: list[dict[str, Any]] = [
+        {"best_of": 3},
+        {"suffix": "end"},
+        {"echo": True, "logprobs": 1},
+        {"stream_options": {}},
+    ]
+    for more in refused:
+        with pytest.raises(openai.BadRequestError):
+            await completed(client, **more)
+    for prompt in ([], [1, 2, 3], ["x"] * 17, None):
+        with pytest.raises(openai.BadRequestError):
+            await completed(client, prompt)
+
+
+async def test_a_key_gives_the_same_again(client: openai.AsyncOpenAI) -> None:
+    more: Any = {"extra_headers": {"Idempotency-Key": "once"}, "temperature": 1}
+    assert await completed(client, ["a", "b"], **more) == await completed(client, ["a", "b"], **more)

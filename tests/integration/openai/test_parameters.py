@@ -1,0 +1,90 @@
+"""Parameters of llama.cpp's and vLLM's clients: honoured, refused, or left out with a Warning; tools never silently."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from inference.simulated import SimulatedOptions
+from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.openai_server import SIMULATED, Serving
+
+SAID = [{"role": "user", "content": "hello"}]
+ENGINE = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4)
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": SIMULATED, "messages": SAID},
+    "/v1/responses": {"model": SIMULATED, "input": "hello"},
+}
+doors = pytest.mark.parametrize("path", BODIES)
+
+
+@asynccontextmanager
+async def opened(*, ignores: bool) -> AsyncIterator[tuple[Assembly, httpx.AsyncClient]]:
+    async with assembled(engine=ENGINE) as assembly, httpx.AsyncClient(base_url=assembly.server.url) as http:
+        assembly.gateway.ignores_unknown = ignores
+        yield assembly, http
+
+
+@doors
+async def test_what_the_engine_has_not_is_refused_by_its_name(path: str) -> None:
+    async with opened(ignores=False) as (_, http):
+        for more, code, param in (
+            ({"min_p": 0.1}, "unsupported_parameter", "min_p"),
+            ({"repetition_penalty": 1.1}, "unsupported_parameter", "repeat_penalty"),
+            ({"stop_token_ids": [1]}, "unsupported_parameter", "stop_token_ids"),
+            ({"mirostat": 2}, "unknown_parameter", "mirostat"),
+            ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "unknown_parameter", None),
+            ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "invalid_request", "repetition_penalty"),
+        ):
+            answer = await http.post(path, json=BODIES[path] | more)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (400, code) and param in (None, error["param"])
+
+
+@doors
+@pytest.mark.parametrize("stream", [False, True])
+async def test_it_is_left_out_with_a_warning_where_the_settings_say_so(path: str, stream: bool) -> None:
+    more = {"min_p": 0.1, "mirostat": 2, 'a"\nb': {}, "stream": stream, "top_k": -1}
+    if stream and path.endswith("completions"):
+        more["stream_options"] = {"continuous_usage_stats": True, "include_usage": True}
+    async with opened(ignores=True) as (_, http):
+        answer = await http.post(path, json=BODIES[path] | more)
+        assert answer.status_code == 200
+        names = answer.headers["warning"].removeprefix('299 - "Parameters were ignored: ').removesuffix('"').split(", ")
+        assert {"mirostat", "a??b", "min_p"} <= set(names) and "top_k" not in names
+        assert ("stream_options.continuous_usage_stats" in names) == ("stream_options" in more)
+        if "stream_options" in more:
+            assert '"completion_tokens"' in answer.text
+        wrong = await http.post(path, json=BODIES[path] | {"mirostat": 2, "temperature": 9})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "temperature")
+        assert "warning" not in (await http.post(path, json=BODIES[path])).headers
+
+
+async def test_an_end_that_is_ignored_and_a_least_length(client: openai.AsyncOpenAI, server: Serving) -> None:
+    async def written(**more: Any) -> int:
+        done = await client.chat.completions.create(model=SIMULATED, messages=SAID, max_tokens=200, extra_body=more)  # type: ignore[arg-type]
+        assert done.usage is not None
+        return done.usage.completion_tokens
+
+    plain = await written()
+    assert plain < 200 == await written(ignore_eos=True)
+    assert await written(min_tokens=150) >= 150 > plain
+    assert server.engine.asked[-1].min_tokens == 150
+
+
+@doors
+async def test_tools_are_refused_where_no_model_calls_them(path: str) -> None:
+    flat = path == "/v1/responses"
+    tools = [{"type": "function", **FUNCTION} if flat else {"type": "function", "function": FUNCTION}]
+    async with opened(ignores=True) as (_, http):
+        answer = await http.post(path, json=BODIES[path] | {"tools": tools})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_parameter")
+        assert answer.json()["error"]["param"] == "tools"
+        idle = await http.post(path, json=BODIES[path] | {"tools": tools, "tool_choice": "none"})
+        assert idle.status_code == 200

@@ -1,0 +1,131 @@
+"""Gzip both ways: what is unpacked is bounded, what is packed pays and may be."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from sessions.model.errors import BadInput, TooLarge
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
+from transport.http.compression import Compression, takes_gzip
+from transport.http.middleware import Message, Receive, Scope, Send
+
+TEXT = b'{"text": "' + b"words " * 500 + b'"}'
+
+
+class Echo:
+    """Reads the body and sends it back under a type."""
+
+    def __init__(self, **headers: str) -> None:
+        self.headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        self.seen: dict[bytes, bytes] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.seen, body, more = dict(scope["headers"]), b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        headers = [*self.headers, (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def through(app: Echo, pieces: list[bytes], bytes_max: int = 100_000, **headers: str) -> list[Message]:
+    sent: list[Message] = []
+    incoming = [
+        {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
+        for number, piece in enumerate(pieces, 1)
+    ]
+
+    async def receive() -> Message:
+        return incoming.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    await Compression(app, bytes_max)({"type": "http", "method": "POST", "headers": raw}, receive, send)
+    return sent
+
+
+async def test_a_packed_body_is_read_plain_however_it_is_cut() -> None:
+    packed = gzip.compress(TEXT)
+    for cut in (1, 7, len(packed)):
+        pieces = [packed[at : at + cut] for at in range(0, len(packed), cut)]
+        app = Echo(content_type="image/png")
+        (_, body) = await through(app, pieces, content_encoding="gzip", content_length=str(len(packed)))
+        assert body["body"] == TEXT
+        assert b"content-encoding" not in app.seen and app.seen[b"transfer-encoding"] == b"chunked"
+
+
+async def test_a_bomb_is_too_large_as_soon_as_it_is() -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    with pytest.raises(TooLarge):
+        await through(Echo(), [bomb], content_encoding="gzip")
+    nested = [bomb[at : at + 1000] for at in range(0, len(bomb), 1000)]
+    with pytest.raises(TooLarge):
+        await through(Echo(), nested, content_encoding="gzip")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{}", gzip.compress(TEXT)[:-3], gzip.compress(TEXT) + b"x", zlib.compress(TEXT), b""],
+    ids=["plain", "cut", "more behind", "deflate", "empty"],
+)
+async def test_what_is_no_gzip_is_refused(body: bytes) -> None:
+    with pytest.raises(BadInput):
+        await through(Echo(), [body], content_encoding="gzip")
+
+
+async def test_an_answer_that_pays_is_packed_for_who_takes_it() -> None:
+    start, body = await through(Echo(content_type="application/json", etag='"a"'), [TEXT], accept_encoding="br, gzip")
+    headers = dict(start["headers"])
+    assert gzip.decompress(body["body"]) == TEXT and headers[b"content-length"] == str(len(body["body"])).encode()
+    assert (headers[b"content-encoding"], headers[b"vary"], headers[b"etag"]) == (b"gzip", b"accept-encoding", b'W/"a"')
+    large = TEXT * 100
+    _, body = await through(Echo(content_type="text/plain"), [large], bytes_max=10**7, accept_encoding="*")
+    assert gzip.decompress(body["body"]) == large
+
+
+@pytest.mark.parametrize(
+    ("headers", "accept", "body"),
+    [
+        ({"content_type": "application/json"}, "br", TEXT),
+        ({"content_type": "application/json"}, "gzip;q=0, *", TEXT),
+        ({"content_type": "application/json"}, "gzip", b"{}"),
+        ({"content_type": "image/png"}, "gzip", TEXT),
+        ({"content_type": "text/event-stream"}, "gzip", TEXT),
+        ({"content_type": "application/json", "set_cookie": "a=b"}, "gzip", TEXT),
+        ({"content_type": "application/json", "cache_control": "no-store"}, "gzip", TEXT),
+    ],
+)
+async def test_every_other_answer_goes_as_it_is(headers: dict[str, str], accept: str, body: bytes) -> None:
+    start, sent = await through(Echo(**headers), [body], accept_encoding=accept)
+    assert sent["body"] == body and b"content-encoding" not in dict(start["headers"])
+
+
+def test_who_takes_gzip() -> None:
+    assert takes_gzip("gzip, deflate") and takes_gzip("*") and takes_gzip("gzip;q=0.5")
+    assert not takes_gzip("") and not takes_gzip("identity") and not takes_gzip("gzip;q=0")
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with http_client(gateway_over(await memory_sessions())) as made:
+        yield made
+
+
+async def test_the_doors_refuse_a_bomb_and_garbage_in_the_api_s_words(client: httpx.AsyncClient) -> None:
+    async def sent(content: bytes) -> Any:
+        headers = {"content-encoding": "gzip", "content-type": "application/json"}
+        answer = await client.post("/v1/chat/completions", content=content, headers=headers)
+        return answer.status_code, answer.json()["error"]["code"]
+
+    assert await sent(gzip.compress(b" " * 5_000_000)) == (413, "too_large")
+    assert await sent(b"{}") == (400, "invalid_request")
+    assert await sent(gzip.compress(b"{}")) == (400, "missing_required_parameter")

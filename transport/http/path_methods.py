@@ -1,0 +1,77 @@
+"""Which methods a path has: 405 with a whole `Allow`, 404 for paths that are not there, HEAD wherever GET is.
+
+Looked at only where no route took a request, and for HEAD: what is served costs nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from transport.http.middleware import App, Message, Receive, Scope, Send
+
+
+class PathMethods:
+    """The methods of every path of an application, by its routes."""
+
+    def __init__(self, routes: Iterable[Any]) -> None:
+        self._table: list[tuple[re.Pattern[str], frozenset[str]]] = list(_rows(routes))
+
+    def of(self, path: str) -> frozenset[str]:
+        """Empty for a path that is not there."""
+        found = frozenset[str]().union(*(methods for pattern, methods in self._table if pattern.match(path)))
+        return found | {"HEAD"} if "GET" in found else found
+
+    def check(self, path: str) -> None:
+        """Raises HTTPException 405 for a path that is there, where none of its methods was called."""
+        if methods := self.of(path):
+            raise HTTPException(405, headers=allow(methods))
+
+
+def allow(methods: Iterable[str]) -> dict[str, str]:
+    return {"allow": ", ".join(sorted(methods))}
+
+
+def _rows(routes: Iterable[Any]) -> Iterator[tuple[re.Pattern[str], frozenset[str]]]:
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            yield from _rows(included.routes)
+        else:
+            yield route.path_regex, frozenset(route.methods)
+
+
+@dataclass(eq=False, repr=False)
+class HeadRequests:
+    """ASGI middleware: HEAD is GET up to the end of the answer's head; what would go on is cancelled there."""
+
+    app: App
+    methods: PathMethods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD" or "GET" not in self.methods.of(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        begun = asyncio.Event()
+
+        async def send_head(message: Message) -> None:
+            if not begun.is_set():
+                begun.set()
+                await send(message)
+                await send({"type": "http.response.body", "body": b""})
+
+        work = asyncio.ensure_future(self.app({**scope, "method": "GET"}, receive, send_head))
+        head = asyncio.create_task(begun.wait())
+        try:
+            await asyncio.wait((work, head), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+        finally:
+            work.cancel()
+            head.cancel()
+            await asyncio.wait((work, head))

@@ -1,0 +1,135 @@
+"""What the requests and answers of the older and the smaller doors look like: completions, moderations, token counts.
+
+A model for reading, and for the page at /docs, as in `request_models` and `response_models`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from transport.openai import request_models as given
+from transport.openai.response_models import ChatUsage, FinishReason, ResponseModel
+
+TEXT_CHARS_MAX: Final = 1_000_000
+Model = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Text = Annotated[str, StringConstraints(max_length=TEXT_CHARS_MAX)]
+
+
+# -- completions ------------------------------------------------------------------------------------------------------
+
+
+class CompletionRequest(given.SamplingRequest):
+    model: Model
+    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=16)]
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = 16
+    n: Annotated[int, Field(ge=1, le=16)] | None = 1
+    best_of: Annotated[int, Field(ge=1, le=16)] | None = None
+    echo: bool | None = False
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    stream_options: given.StreamOptions | None = None
+    suffix: Literal[""] | None = None
+
+
+class CompletionLogprobs(ResponseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(ResponseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class Completion(ResponseModel):
+    """Whole, or one `data:` line of a stream; the last line is `[DONE]`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: ChatUsage | None = None
+
+
+# -- moderations ------------------------------------------------------------------------------------------------------
+
+
+class ModerationPart(given.LenientModel):
+    type: Literal["text"]
+    text: Text
+
+
+class ModerationRequest(given.RequestModel):
+    model: Model | None = None
+    input: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=32)]
+        | Annotated[list[ModerationPart], Field(min_length=1, max_length=32)]
+    )
+
+
+class ModerationResult(ResponseModel):
+    """`categories` and `category_scores` have OpenAI's names, all of them, and those of our own detectors; what no
+    detector here looks for is never found."""
+
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, list[Literal["text"]]]
+
+
+class Moderation(ResponseModel):
+    id: str
+    model: str
+    results: list[ModerationResult]
+
+
+# -- token counts -----------------------------------------------------------------------------------------------------
+
+
+class InputTokensRequest(given.RequestModel):
+    """What `POST /v1/responses` would be sent, as far as it is read."""
+
+    model: Model | None = None
+    input: str | Annotated[list[given.InputItem], Field(max_length=4096)] | None = None
+    instructions: str | None = None
+    previous_response_id: given.Key | None = None
+    conversation: given.Key | given.ConversationRef | None = None
+    tools: Annotated[list[given.FunctionTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | given.FunctionChoice | None = None
+    text: given.TextConfig | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+class InputTokens(ResponseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class TokenizeRequest(given.RequestModel):
+    """A text (`prompt`, or llama.cpp's `content`), or a conversation (`messages`) as the model reads it."""
+
+    model: Model | None = None
+    prompt: Text | None = None
+    content: Text | None = None
+    messages: Annotated[list[given.ChatMessageParam], Field(min_length=1, max_length=4096)] | None = None
+    tools: Annotated[list[given.ChatTool], Field(max_length=128)] | None = None
+    add_generation_prompt: bool | None = True
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+
+
+class Tokenized(ResponseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]

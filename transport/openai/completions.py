@@ -1,0 +1,75 @@
+"""Reads completions of bare prompts: chat completions' reader, whose entries are text.
+
+A prompt goes to the model as it is, behind nothing but what every prompt of the model begins with.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from sessions.model.types import Json
+from transport.http.headers import EventId
+from transport.openai.chat import ChatCompletionReader
+from transport.openai.resume import StartedTurn
+from transport.openai.turn_starter import TurnStarter
+
+
+class CompletionReader(ChatCompletionReader):
+    """`first`: the index of its first choice; `echo`: what each text begins with."""
+
+    def __init__(
+        self,
+        starter: TurnStarter,
+        started: StartedTurn,
+        *,
+        model: str,
+        logprobs: bool,
+        usage: bool,
+        first: int = 0,
+        echo: str = "",
+    ) -> None:
+        super().__init__(starter, started, model=model, logprobs=logprobs, usage=usage)
+        self._first_index = first
+        self._echo = echo
+        self._lengths: dict[int, int] = {}  # of each choice's text so far
+
+    async def whole(self) -> dict[str, Json]:
+        whole = await super().whole()
+        choices = [
+            self._choice(entry, entry["message"]["content"] or entry["message"]["refusal"] or "")
+            for entry in whole["choices"]
+        ]
+        return {**whole, "choices": choices}
+
+    def _choice(self, entry: dict[str, Any], text: str) -> dict[str, Json]:
+        index = entry["index"]
+        begun = index in self._lengths
+        at = self._lengths.get(index, len(self._echo))
+        self._lengths[index] = at + len(text)
+        return {
+            "index": self._first_index + index,
+            "text": text if begun else self._echo + text,
+            "logprobs": None if entry["logprobs"] is None else legacy_logprobs(entry["logprobs"]["content"], at),
+            "finish_reason": entry["finish_reason"],
+        }
+
+    def _head(self, kind: str) -> dict[str, Json]:
+        head = super()._head(kind)
+        del head["service_tier"]
+        return {**head, "id": f"cmpl-{head['id'].removeprefix('chatcmpl-')}", "object": "text_completion"}
+
+    def _chunk(self, entries: list[dict[str, Json]], event_id: EventId | None) -> bytes:
+        texts = [each["delta"].get("content") or each["delta"].get("refusal") or "" for each in entries]
+        return super()._chunk([self._choice(each, text) for each, text in zip(entries, texts, strict=True)], event_id)
+
+
+def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:
+    """Log probabilities as completions show them; the text of the first of these begins `at`."""
+    tokens = [each["token"] for each in entries]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [each["logprob"] for each in entries],
+        "top_logprobs": [{one["token"]: one["logprob"] for one in each["top_logprobs"]} for each in entries],
+        "text_offset": list(itertools.accumulate((len(token) for token in tokens[:-1]), initial=at)) if tokens else [],
+    }

@@ -1,0 +1,154 @@
+"""Resolves `item_reference`: items of stored answers that a client names instead of sending them again.
+
+An output item's id has its response's in it, so the journal knows where it is, whichever gateway is called. What is
+not stored, was erased, or is somebody else's is not found. A history that some session holds already, up to the last
+item that it names, goes on there: histories that name their answers cost no more than `previous_response_id`.
+
+Pure but for `find` and `load`. Input items have no response in their ids: they are found in the session that the
+request goes on from, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from sessions.model.errors import BadInput, NotFound
+from sessions.model.types import (
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Json,
+    Message,
+    ResponseId,
+    SessionId,
+    SessionKey,
+)
+from transport.openai.conversations import branch_items
+from transport.openai.request_models import InputItem
+
+LOOKUPS_MAX: Final = 256  # answers of one request, each in the journal
+_OUTPUT_ID: Final = re.compile(r"^(?:msg|fc)_([a-z0-9]+)_\d{1,6}$")
+
+State = dict[str, Json]
+Find = Callable[[ResponseId], Awaitable[SessionKey]]
+Load = Callable[[SessionKey], Awaitable[State]]
+
+
+class ResolvedInput(NamedTuple):
+    """The items of a request without references; where `session` is set, it holds all up to `leaf` already."""
+
+    items: str | Sequence[InputItem] | None
+    session: SessionId | None = None
+    leaf: ItemId | None = None
+
+
+def is_reference(item: InputItem) -> bool:
+    """Its `type` may be left out: then an id is all that it has."""
+    return item.type == "item_reference" or (item.type is None and item.id is not None and item.role is None)
+
+
+def has_references(given: str | Sequence[InputItem] | None) -> bool:
+    return isinstance(given, list) and any(map(is_reference, given))
+
+
+async def resolve_references(
+    given: Sequence[InputItem], *, find: Find, load: Load, within: SessionKey | None = None, leaf: ItemId | None = None
+) -> ResolvedInput:
+    """`within`, `leaf`: the session that the request goes on from, and where: what stands there already is left out.
+    Raises NotFound, and what `find` and `load` raise."""
+    known, states = _Items(find), _States(load)
+    if within is not None:
+        state = await states.of(within)
+        known.add(state)
+        above = {item.id for item in branch_items(state["items"], leaf or state["head"])}
+        return ResolvedInput(
+            [
+                await known.resolved(item, at, states) if is_reference(item) else item
+                for at, item in enumerate(given)
+                if not (is_reference(item) and item.id in above)
+            ]
+        )
+    last = max(at for at, item in enumerate(given) if is_reference(item))
+    key = await known.place(given[last], last)
+    state = await states.of(key)
+    known.add(state)
+    items = [await known.resolved(item, at, states) if is_reference(item) else item for at, item in enumerate(given)]
+    held = branch_items(state["items"], ItemId(given[last].id or ""))
+    if [_content(item) for item in items[: last + 1]] == [_content(as_input(item)) for item in held]:
+        return ResolvedInput(items[last + 1 :], key.session, held[-1].id)
+    return ResolvedInput(items)
+
+
+class _States:
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._loaded: dict[SessionKey, State] = {}
+
+    async def of(self, key: SessionKey) -> State:
+        if key not in self._loaded:
+            self._loaded[key] = await self._load(key)
+        return self._loaded[key]
+
+
+class _Items:
+    """The items of all states that were loaded."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._items: dict[str, Item] = {}
+        self._lookups = 0
+
+    def add(self, state: State) -> None:
+        self._items |= {item.id: item for item in state["items"]}
+
+    async def resolved(self, reference: InputItem, at: int, states: _States) -> InputItem:
+        name = reference.id or ""
+        if name not in self._items:
+            self.add(await states.of(await self.place(reference, at)))
+        item = self._items.get(name)
+        if item is None:
+            raise _not_found(name, at)
+        return as_input(item)
+
+    async def place(self, reference: InputItem, at: int) -> SessionKey:
+        """The session of an output item."""
+        name = reference.id or ""
+        match = _OUTPUT_ID.match(name)
+        if match is None:
+            raise _not_found(name, at)
+        self._lookups += 1
+        if self._lookups > LOOKUPS_MAX:
+            message = f"Items of more than {LOOKUPS_MAX} answers are referenced: use previous_response_id."
+            raise BadInput("invalid_request", message, param=f"input[{at}].id")
+        try:
+            return await self._find(ResponseId(f"resp_{match[1]}"))
+        except NotFound as error:
+            raise _not_found(name, at) from error
+
+
+def as_input(item: Item) -> InputItem:
+    """An item as a client would send it."""
+    match item:
+        case Message():
+            return InputItem(type="message", role="user" if item.role == "tool" else item.role, content=item.text)
+        case FunctionCall():
+            return InputItem(type="function_call", call_id=item.call_id, name=item.name, arguments=item.arguments)
+        case FunctionCallOutput():
+            return InputItem(type="function_call_output", call_id=item.call_id, output=item.output)
+
+
+def _content(item: InputItem) -> list[object]:
+    """What a model reads of an item."""
+    texts = [
+        text if isinstance(text, str) or text is None else "".join(part.text or "" for part in text)
+        for text in (item.content, item.output)
+    ]
+    return [item.type or "message", item.role, item.call_id, item.name, item.arguments, *texts]
+
+
+def _not_found(name: str, at: int) -> NotFound:
+    message = f"Item with id {name!r} not found. Items are kept for stored responses only; send the item itself."
+    return NotFound("item_not_found", message, param=f"input[{at}].id")
