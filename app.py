@@ -88,13 +88,13 @@ from transport.cli import (
     users,
 )
 from transport.cli.commands import VERSION, parse
-from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
-from transport.cli.credentials import open_credentials
-from transport.cli.preflight import check_journal_exists, check_ports, checked_start
 from transport.cli.reconciliation_text import reconciled_text
-from transport.cli.security import certificate_watchers, peer_security, tls_of
 from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
-from transport.cli.stop_signal import AT_ONCE, stop_signal
+from transport.cli.start.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
+from transport.cli.start.credentials import open_credentials
+from transport.cli.start.preflight import check_journal_exists, check_ports, checked_start
+from transport.cli.start.security import certificate_watchers, peer_security, tls_of
+from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits

@@ -19,8 +19,8 @@ from inference.models.library import ModelLibrary, PulledModel
 from inference.models.memory import check_fits, folder_footprint
 from inference.models.reference import EXAMPLE, HubModel, Kind, parse_reference
 from transport.cli import commands, models
-from transport.cli.preflight import check_files, check_ports
 from transport.cli.settings import DEFAULT_MODEL, BadSetting, Settings
+from transport.cli.start.preflight import check_files, check_ports
 
 
 def prepared(options: object, settings: Settings) -> Settings:

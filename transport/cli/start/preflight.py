@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from sessions.governance.retention import Retention
-from transport.cli.config_files import ConfigFile, limits_file, parse_retention
 from transport.cli.settings import BadSetting, Settings, read_keys
+from transport.cli.start.config_files import ConfigFile, limits_file, parse_retention
 
 JOURNAL: Final = "journal.db"
 KEYS: Final = "keys.db"
