@@ -23,6 +23,10 @@ CLUSTER = ("--directory", "redis://x", "--journal", "postgresql://x/y")
 OWN = {
     "sessions": {"--replica", "--tenant", "--session", "--state", "--limit", "--after", "--json"},
     "usage reconcile": {"--tenant", "--json"},
+    "load": {
+        *("--url", "--model", "--users", "--rate", "--seconds", "--requests", "--mix", "--long-tokens", "--trace"),
+        *("--ttft-ms", "--tpot-ms", "--goodput", "--timeout-s", "--seed", "--report", "--watch", "--json"),
+    },
     "keys create": {
         "--tenant",
         "--role",
