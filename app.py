@@ -31,7 +31,6 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +53,7 @@ from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
+from deploy.model_commands import model_notice, prepared, run_models_command
 from inference import audit_policies, make_engine, open_filters
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, connect_store, make_stores, offline_stores
@@ -73,15 +73,28 @@ from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.tickets import Tickets
-from transport.cli import audit, chat, cluster, commands, encryption, keys, load, load_command, logs, tokens, users
+from transport.cli import (
+    audit,
+    chat,
+    cluster,
+    commands,
+    encryption,
+    keys,
+    load,
+    load_command,
+    logs,
+    models,
+    tokens,
+    users,
+)
 from transport.cli.commands import VERSION, parse
-from transport.cli.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
-from transport.cli.credentials import open_credentials
-from transport.cli.preflight import check_journal_exists, check_ports, checked_start
 from transport.cli.reconciliation_text import reconciled_text
-from transport.cli.security import certificate_watchers, peer_security, tls_of
-from transport.cli.settings import MODEL_PATH, BadSetting, Settings, exposed_files, secrets_in
-from transport.cli.stop_signal import AT_ONCE, stop_signal
+from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
+from transport.cli.start.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
+from transport.cli.start.credentials import open_credentials
+from transport.cli.start.preflight import check_journal_exists, check_ports, checked_start
+from transport.cli.start.security import certificate_watchers, peer_security, tls_of
+from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
@@ -126,13 +139,13 @@ def main(arguments: Sequence[str]) -> int:
         if parsed is None:
             return 0 if {"--help", "-h", "--version"} & set(arguments) else 2
         options, settings, config = parsed
-        if settings.model == MODEL_PATH:  # the one that `make model` fetches, from whatever folder this is started
-            settings = replace(settings, model=str(Path(__file__).parent / MODEL_PATH))
         logs.configure(settings.log_level, settings.log_format, secrets=secrets_in(settings))
         for path in exposed_files(settings, config):
             log.warning("secret_file_exposed", file=path, hint=f"other users may read it: chmod 600 {path}")
+        if isinstance(options, models.ModelCommand):
+            return run_models_command(settings, options)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run(options, settings))
+            return runner.run(run(options, prepared(options, settings)))
     except (BadSetting, SessileError, BaseExceptionGroup) as error:
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
@@ -313,7 +326,7 @@ async def serve(settings: Settings) -> int:
         reencryption = stores.reencryption(measures)
         sweeper = Sweeps(runtime, Stores(store, directory, keys), engine, CLOCK, retention=retention.now)
         services = GatewayServices(
-            models=lambda: (card_of(engine.info, created=started_at),),
+            models=lambda: (card_of(engine.info, created=started_at, notice=model_notice(settings)),),
             keys=api_keys,
             operator_api=local_operator_api(lambda: member, runtime, engine),
             schemas=schemas,

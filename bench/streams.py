@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from bench.device import Device, DeviceFrame, Happened
+from bench.reading_device import Device, DeviceFrame, Happened
 from bench.support import report, run_bench, spread
 from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.percentiles import percentile

@@ -20,6 +20,8 @@ import structlog
 from tests.support.doors.server_process import ROOT
 from tests.support.percentiles import percentile
 
+os.environ.setdefault("SESSILE_MODEL", "smollm2-135m")  # what the servers of benches serve; other figures name theirs
+
 
 class Option(NamedTuple):
     """An option of a bench's command line whose default does not say all of it."""

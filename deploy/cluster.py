@@ -92,7 +92,8 @@ def stop_process(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> No
 def start_member(stack: contextlib.ExitStack, role: str, name: str, flags: list[str], shared: dict[str, str]) -> None:
     """Starts a gateway or a replica and waits for its line. `shared` are settings that no process list shows."""
     command = [sys.executable, "app.py", role, "--name", name, *flags]
-    environment = os.environ | {f"SESSILE_{key.upper()}": value for key, value in shared.items()}
+    small = {"SESSILE_MODEL": "smollm2-135m"}  # three replicas share this machine; --model and the variable go before
+    environment = small | os.environ | {f"SESSILE_{key.upper()}": value for key, value in shared.items()}
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -1,10 +1,10 @@
-"""Turns the small chat model's GGUF into the folder that vLLM reads: safetensors, configuration and tokenizer.
+"""Turns a shipped chat model's GGUF into the folder that vLLM reads: safetensors, configuration and tokenizer.
 
-Decides: the folder's name (`MODEL-vllm-fp32`, beside the GGUF) and that it appears whole or not at all. Weights are
-dequantised to float32, so that what vLLM computes cold, from resident and from restored KV can be compared bit by bit.
+Decides: the folder's name (`MODEL-vllm-fp32`, or `-bf16`, beside the GGUF) and that it appears whole or not at all.
+Tests take float32, so that what vLLM computes cold, from resident and from restored KV can be compared bit by bit.
 
-A Llama GGUF with a GPT-2 style byte-level tokenizer is understood and nothing else: larger models come from their
-makers in vLLM's own format. llama.cpp stores query and key rows of a head interleaved; here they are put back.
+A Llama or Qwen2 GGUF with a byte-level tokenizer is understood and nothing else: larger models come from their makers
+in vLLM's own format. llama.cpp stores query and key rows of a Llama's head interleaved; here they are put back.
 
 Does NOT know: who loads the folder. Needs `gguf`, `torch`, `safetensors` and `tokenizers`, so it runs in `.venv-vllm`.
 """
@@ -22,7 +22,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 GGUF = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-SUFFIX = "-vllm-fp32"
+SUFFIXES = {"float32": "-vllm-fp32", "bfloat16": "-vllm-bf16"}
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+# How a tokenizer of this kind cuts a text before its merges, as its makers publish it.
+QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -42,13 +47,13 @@ class ConvertError(Exception):
     """The model cannot be converted; the message says why."""
 
 
-def target_of(source: Path) -> Path:
-    return source.with_name(f"{source.stem}{SUFFIX}")
+def target_of(source: Path, dtype: str = "float32") -> Path:
+    return source.with_name(f"{source.stem}{SUFFIXES[dtype]}")
 
 
-def convert(source: Path) -> Path:
+def convert(source: Path, dtype: str = "float32") -> Path:
     """The folder, after making it if it is missing or older than its source."""
-    target = target_of(source)
+    target = target_of(source, dtype)
     done = target / "config.json"
     if done.is_file() and done.stat().st_mtime_ns >= source.stat().st_mtime_ns:
         return target
@@ -56,68 +61,76 @@ def convert(source: Path) -> Path:
 
     reader = GGUFReader(str(source))
     head = {name: field.contents() for name, field in reader.fields.items()}
-    if head.get("general.architecture") != "llama" or head.get("tokenizer.ggml.model") != "gpt2":
-        raise ConvertError(f"{source.name} is not a Llama with a byte-level tokenizer: take the model in vLLM's format")
+    if head.get("general.architecture") not in CLASSES or head.get("tokenizer.ggml.model") != "gpt2":
+        raise ConvertError(
+            f"{source.name} is not a Llama or Qwen2 with a byte-level tokenizer: take the model in vLLM's format"
+        )
     with tempfile.TemporaryDirectory(dir=source.parent, prefix=".convert-") as scratch:
         folder = Path(scratch) / target.name
         folder.mkdir()
-        write_weights(folder, reader, head)
+        tied = write_weights(folder, reader, head, dtype)
         write_tokenizer(folder, head)
-        (folder / "config.json").write_text(json.dumps(config_of(head), indent=1))
+        (folder / "config.json").write_text(json.dumps(config_of(head, dtype, tied=tied), indent=1))
         if target.exists():
             shutil.rmtree(target)
         os.replace(folder, target)
     return target
 
 
-def config_of(head: dict[str, Any]) -> dict[str, Any]:
-    heads = head["llama.attention.head_count"]
-    width = head["llama.embedding_length"]
+def config_of(head: dict[str, Any], dtype: str = "float32", *, tied: bool = True) -> dict[str, Any]:
+    kind = head["general.architecture"]
+    heads = head[f"{kind}.attention.head_count"]
+    width = head[f"{kind}.embedding_length"]
+    end = head["tokenizer.ggml.eos_token_id"]
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [CLASSES[kind]],
+        "model_type": kind,
         "vocab_size": len(head["tokenizer.ggml.tokens"]),
         "hidden_size": width,
         "head_dim": width // heads,
-        "intermediate_size": head["llama.feed_forward_length"],
-        "num_hidden_layers": head["llama.block_count"],
+        "intermediate_size": head[f"{kind}.feed_forward_length"],
+        "num_hidden_layers": head[f"{kind}.block_count"],
         "num_attention_heads": heads,
-        "num_key_value_heads": head["llama.attention.head_count_kv"],
-        "max_position_embeddings": head["llama.context_length"],
-        "rms_norm_eps": head["llama.attention.layer_norm_rms_epsilon"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": head["llama.rope.freq_base"]},
-        "rope_theta": head["llama.rope.freq_base"],
+        "num_key_value_heads": head[f"{kind}.attention.head_count_kv"],
+        "max_position_embeddings": head[f"{kind}.context_length"],
+        "rms_norm_eps": head[f"{kind}.attention.layer_norm_rms_epsilon"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": head[f"{kind}.rope.freq_base"]},
+        "rope_theta": head[f"{kind}.rope.freq_base"],
         "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "bos_token_id": head["tokenizer.ggml.bos_token_id"],
-        "eos_token_id": head["tokenizer.ggml.eos_token_id"],
+        "tie_word_embeddings": tied,
+        "bos_token_id": head.get("tokenizer.ggml.bos_token_id", end),
+        "eos_token_id": end,
         "pad_token_id": head.get("tokenizer.ggml.padding_token_id"),
-        "dtype": "float32",
+        "dtype": dtype,
     }
 
 
-def write_weights(folder: Path, reader: Any, head: dict[str, Any]) -> None:
+def write_weights(folder: Path, reader: Any, head: dict[str, Any], dtype: str = "float32") -> bool:
+    """Returns whether the output's weights are the embedding's."""
     import torch
     from gguf.quants import dequantize
     from safetensors.torch import save_file
 
-    rows_of = {
-        "attn_q": head["llama.attention.head_count"],
-        "attn_k": head["llama.attention.head_count_kv"],
+    kind = head["general.architecture"]
+    # Only Llama's rotary embedding has its rows in another order in a GGUF.
+    interleaved = {
+        "attn_q": head[f"{kind}.attention.head_count"],
+        "attn_k": head[f"{kind}.attention.head_count_kv"],
     }
+    rows_of = interleaved if kind == "llama" else {}
     tensors = {}
     for tensor in reader.tensors:
         parts = tensor.name.split(".")
         weight = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy()).float()
         if parts[0] == "blk":
-            kind = parts[2]
-            if kind in rows_of:
-                weight = deinterleave(weight, rows_of[kind])
-            name = f"model.layers.{parts[1]}.{LAYER_NAMES[kind]}.weight"
+            if parts[2] in rows_of:
+                weight = deinterleave(weight, rows_of[parts[2]])
+            name = f"model.layers.{parts[1]}.{LAYER_NAMES[parts[2]]}.{parts[-1]}"
         else:
             name = f"{NAMES[parts[0]]}.weight"
-        tensors[name] = weight.contiguous()
+        tensors[name] = weight.to(getattr(torch, dtype)).contiguous()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return "lm_head.weight" not in tensors
 
 
 def deinterleave(weight: Any, heads: int) -> Any:
@@ -127,36 +140,44 @@ def deinterleave(weight: Any, heads: int) -> Any:
 
 
 def write_tokenizer(folder: Path, head: dict[str, Any]) -> None:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     tokens = head["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in head["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    if head.get("tokenizer.ggml.pre") == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+        cut = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated")
+        bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    else:
+        cut = pre_tokenizers.Digits(individual_digits=True)
+        bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, bytes_])
     tokenizer.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, head["tokenizer.ggml.token_type"], strict=True) if kind == 3]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     tokenizer.save(str(folder / "tokenizer.json"))
+    end = head["tokenizer.ggml.eos_token_id"]
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": tokens[head["tokenizer.ggml.bos_token_id"]],
-        "eos_token": tokens[head["tokenizer.ggml.eos_token_id"]],
+        "bos_token": tokens[head.get("tokenizer.ggml.bos_token_id", end)],
+        "eos_token": tokens[end],
         "pad_token": tokens[head.get("tokenizer.ggml.padding_token_id", 0)],
         "unk_token": tokens[head.get("tokenizer.ggml.unknown_token_id", 0)],
         "chat_template": head.get("tokenizer.chat_template"),
-        "model_max_length": head["llama.context_length"],
+        "model_max_length": head[f"{head['general.architecture']}.context_length"],
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Convert the small chat model for vLLM.")
+    parser = argparse.ArgumentParser(description="Convert a shipped chat model for vLLM.")
     parser.add_argument("--model", type=Path, default=GGUF, help="the GGUF to convert")
+    parser.add_argument("--dtype", choices=sorted(SUFFIXES), default="float32", help="of the weights")
     arguments = parser.parse_args()
     try:
-        folder = convert(arguments.model)
+        folder = convert(arguments.model, arguments.dtype)
     except (ConvertError, OSError, KeyError) as error:
         print(f"[convert] {error}", flush=True)
         return 1

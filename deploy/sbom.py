@@ -31,6 +31,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 NPM_LOCK: Final = ROOT / "clients" / "typescript" / "package-lock.json"
 LICENCES: Final = ROOT / "docs" / "licences.md"
 
+UNLISTED: Final = frozenset({"vllm-cuda"})
+"""Locks of what is neither delivered nor installed here: a person with a GPU installs it under its makers' terms."""
+
 _PIN: Final = re.compile(r"^([a-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(.*)$", re.MULTILINE)
 _ROW: Final = re.compile(r"^\| (\S+) \| (\S*\d\S*) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
@@ -59,6 +62,8 @@ def locked() -> dict[Pin, Locked]:
     hashes: dict[Pin, set[tuple[str, str]]] = {}
     locks: dict[Pin, list[str]] = {}
     for lock in sorted((ROOT / "requirements").glob("*.lock")):
+        if lock.stem in UNLISTED:
+            continue
         for name, version, rest in _PIN.findall(lock.read_text().replace("\\\n", " ")):
             pin = Pin("pypi", normal(name), version)
             hashes.setdefault(pin, set()).update(("SHA-256", each) for each in re.findall(r"sha256:([0-9a-f]+)", rest))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import jinja2
@@ -214,6 +215,18 @@ def template_source(name: str | None, own: str | None, missing: str) -> str:
     if source is None:
         raise BadInput("bad_chat_template", missing, param="chat_template")
     return source
+
+
+def template_beside(model: Path) -> str | None:
+    """The template in the files that a repository has beside a model file; None where there is none. Blocking."""
+    try:
+        jinja, settings = model.with_name("chat_template.jinja"), model.with_name("tokenizer_config.json")
+        if jinja.is_file():
+            return jinja.read_text()
+        template = json.loads(settings.read_bytes()).get("chat_template") if settings.is_file() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+    return template if isinstance(template, str) else None
 
 
 def call_text(name: str, arguments: str) -> str:

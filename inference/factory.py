@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import structlog
 
 from inference.brownout_engine import make_brownout_engine
+from inference.chat_template import BUILT_IN
 from sessions.metrics import Metrics
 from sessions.model.audit import INSTALLATION, Action, Audited, AuditLog
 from sessions.model.errors import BadInput, SessileError
@@ -35,11 +36,21 @@ class EngineSettings(Protocol):
     @property
     def model(self) -> str: ...
     @property
+    def served_model_name(self) -> tuple[str, ...]: ...
+    @property
     def brownout_model(self) -> str: ...
     @property
     def brownout_slots(self) -> int: ...
     @property
     def chat_template(self) -> str: ...
+    @property
+    def device(self) -> Literal["auto", "cpu", "cuda"]: ...
+    @property
+    def gpu_layers(self) -> int: ...
+    @property
+    def gpu_memory(self) -> float: ...
+    @property
+    def memory_check(self) -> Literal["on", "off"]: ...
     @property
     def threads(self) -> int: ...
     @property
@@ -97,6 +108,7 @@ def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
 
 def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
     try:
+        from inference.vllm.device import check_device
         from inference.vllm.engine import VllmEngine, VllmOptions
     except ImportError as exc:
         raise BadInput(
@@ -114,6 +126,8 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
     block_tokens = engine_args.pop("block_size", 32)
     if type(block_tokens) is not int or block_tokens < 1:
         raise BadInput("invalid_setting", "block_size in vllm_args must be a number of tokens.", param="vllm_args")
+    if check_device(settings.device) == "cuda":
+        engine_args.setdefault("gpu_memory_utilization", settings.gpu_memory)
     return VllmEngine(
         VllmOptions(
             model_path=Path(settings.model),
@@ -132,7 +146,9 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
 def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[str, Any]:
     """What the options of llama.cpp and vLLM have in common, but for the default of host memory."""
     return {
-        "chat_template": None if settings.chat_template == "model" else settings.chat_template,
+        "model_name": settings.served_model_name[0] if settings.served_model_name else None,
+        "model_aliases": settings.served_model_name[1:],
+        "chat_template": _chat_template(settings.chat_template),
         "staging_folder": Path(settings.kv_staging) if settings.kv_staging else None,
         "host_bytes_max": settings.kv_host_mb * 1_000_000 or host_bytes_max,
         "disk_folder": Path(settings.data) / "kv" if settings.kv_disk_mb else None,
@@ -140,6 +156,23 @@ def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[st
         "redis_url": settings.kv_redis,
         "redis_bytes_max": settings.kv_redis_mb * 1_000_000,
     }
+
+
+def _chat_template(given: str) -> str | None:
+    """None for the model's own, a built-in one's name, or the text of a file. Raises BadInput."""
+    if given == "model":
+        return None
+    if given in BUILT_IN:
+        return given
+    try:
+        return Path(given).read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise BadInput(
+            "bad_chat_template",
+            f"chat_template = {given!r} cannot be read ({exc}). Allowed are model, {', '.join(BUILT_IN)}, and the path"
+            " of a file with a Jinja template.",
+            param="chat_template",
+        ) from exc
 
 
 def _threads(settings: EngineSettings) -> int:
@@ -160,7 +193,10 @@ def _simulated(settings: EngineSettings) -> Engine:
     from inference.simulated import SimulatedEngine, SimulatedOptions
 
     window = settings.context or 8192
+    names = settings.served_model_name or ("simulated",)
     options = SimulatedOptions(
+        model=names[0],
+        model_aliases=names[1:],
         slots=settings.slots,
         context_window=window,
         kv_tokens_max=max(262_144, window * settings.slots),
@@ -180,8 +216,14 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     threads = _threads(settings)
     # Both compute at the same time, and threads of llama.cpp spin: more of them than cores would starve each other.
     smaller_threads = max(1, threads // 4) if settings.brownout_model else 0
+    from inference.llama.devices import find_backends, layers_on_device
+
+    backends = find_backends()
     options = LlamaOptions(
         model_path=Path(settings.model),
+        gpu_layers=layers_on_device(settings.device, settings.gpu_layers, backends),
+        gpu_free_bytes=int(sum(each.free_bytes for each in backends) * settings.gpu_memory),
+        checks_memory=settings.memory_check == "on",
         slots=settings.slots,
         context_window=settings.context or 1 << 20,  # cut to what the model was trained for
         threads=max(1, threads - smaller_threads),

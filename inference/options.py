@@ -25,6 +25,7 @@ class ModelOptions(KvOptions, frozen=True, kw_only=True):
 
     model_path: Path
     model_name: str | None = None  # the public name; None: that of the file or folder, without its ending
+    model_aliases: tuple[str, ...] = ()  # more public names of it
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     threads: int = 1  # an engine's spinning threads starve where anything else wants the cores
     waiting_max: int = 64

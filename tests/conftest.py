@@ -18,6 +18,9 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Servers that tests start serve the small model, whatever else is on this machine.
+os.environ["SESSILE_MODEL"] = "smollm2-135m"
+
 # The machine is shared, so the time that one example takes says nothing. A failure prints how to replay it.
 settings.register_profile("sessile", deadline=None, print_blob=True)
 settings.load_profile("sessile")

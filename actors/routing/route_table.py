@@ -211,6 +211,9 @@ class RouteTable:
         """The model to place by. In a cluster of one model every name means that one, as in a single process."""
         served = {member.model for member in self.view.members}
         if new and model not in served and len(served) > 1 and model is not None:
+            for member in self.view.members:
+                if member.engine is not None and model in member.engine.aliases:
+                    return member.model
             raise NotFound("model_not_found", f"No replica serves the model {model!r}.", param="model")
         return None if len(served) == 1 else model
 

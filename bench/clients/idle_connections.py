@@ -19,7 +19,7 @@ import time
 
 import psutil
 
-from bench.device import HANDSHAKE, framed
+from bench.reading_device import HANDSHAKE, framed
 from bench.support import Option, report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected

@@ -24,7 +24,7 @@ import psutil
 import uvloop
 
 from actors.routing.router import Router
-from bench.device import Device, DeviceFrame, Happened
+from bench.reading_device import Device, DeviceFrame, Happened
 from bench.support import command_line, report, spread
 from sessions.model.events import OutputTextDelta
 from sessions.ports import Published

@@ -37,9 +37,11 @@ def served(folder: Path) -> tuple[float, float]:
     """Runs `make serve` once; seconds until ready, and until the first token."""
     port = free_port()
     started = time.monotonic()
+    environment = {name: value for name, value in os.environ.items() if name != "SESSILE_MODEL"}  # the default one
     process = subprocess.Popen(
         ["make", "serve", f"PORT={port}", "ARGS=--threads 1 --log-level error"],
         cwd=folder,
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -299,23 +299,26 @@ async def beside_engine(pairs: int) -> bool:
 async def measure(rounds: int) -> bool:
     words = " ".join(read(DATA)[0]).split()
     rng = random.Random(3)
-    texts = [message(rng, words) for _ in range(rounds)]
+
+    def texts(count: int = rounds) -> list[str]:
+        return [message(rng, words) for _ in range(count)]
 
     async def chain(each: InputFilter) -> dict[str, Any]:
-        await timed(each, texts[:20], 1)
+        await timed(each, texts(20), 1)
         figures: dict[str, Any] = {}
         for name, at_once in (("alone", 1), ("eight at once", 8)):
-            figures |= spread(name + ", {} ms", await timed(each, texts, at_once))
+            figures |= spread(name + ", {} ms", await timed(each, texts(), at_once))
+        fresh = texts()
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
-            took = await timed(each, texts, 1)
+            took = await timed(each, fresh, 1)
         finally:
             busy.kill()
             busy.wait()
         return figures | spread("beside a busy process, {} ms", took) | {"quality": await quality(each)}
 
     async def named(each: InputFilter) -> dict[str, Any]:
-        return spread("with names, {} ms", await timed(each, texts[:60], 1))
+        return spread("with names, {} ms", await timed(each, texts(60), 1))
 
     figures = await with_filter(POLICY.replace("KINDS", ""), chain)
     found = figures.pop("quality")

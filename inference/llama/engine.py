@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inference.chat_template import ChatTemplate, template_source
+from inference.chat_template import ChatTemplate, template_beside, template_source
 from inference.forecast import LoadForecast
 from inference.http_client import HttpClient
 from inference.kv.catalog import make_catalog
@@ -27,6 +27,7 @@ from inference.kv.staging import StagingFolder, create_staging_folder
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.llama.completion import LlamaCompletion
+from inference.llama.devices import ALL
 from inference.llama.eager_save import EagerSaver
 from inference.llama.gguf import GgufModel, read_model
 from inference.llama.options import LlamaOptions
@@ -40,6 +41,7 @@ from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
+from inference.models.memory import Footprint, available_bytes, check_fits, gguf_kv_bytes_per_token
 from inference.request_checks import check_model, check_prompt
 from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
@@ -153,6 +155,8 @@ class LlamaEngine:
         template = _template(self.options.chat_template, model, vocabulary)
         window = min(self.options.context_window, model.context_window or _WINDOW_UNKNOWN)
         window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
+        if self.options.checks_memory:
+            await asyncio.to_thread(_check_memory, self.options, model, window)
         async with contextlib.AsyncExitStack() as undo:
             options, staging = await asyncio.to_thread(_staged, self.options)
             undo.callback(staging.close)
@@ -191,6 +195,7 @@ class LlamaEngine:
                 slots=options.slots,
                 sampling=HONOURED,
                 tool_format="hermes",
+                aliases=options.model_aliases,
             ),
             tokenizer=tokenizer,
             vocabulary_size=len(model.metadata.get("tokenizer.ggml.tokens", ())),
@@ -396,7 +401,16 @@ def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
     return options.without_spill(), StagingFolder(Path(tempfile.gettempdir()))
 
 
+def _check_memory(options: LlamaOptions, model: GgufModel, window: int) -> None:
+    """Raises BadInput where the model does not fit, with what would. Blocking."""
+    need = Footprint(model.size_bytes, gguf_kv_bytes_per_token(model.metadata), window, options.slots)
+    if options.gpu_layers >= ALL and options.gpu_free_bytes:
+        check_fits(model.path, need, options.gpu_free_bytes, where="the GPU's memory")
+    elif not options.gpu_layers:  # some layers there and some here: nobody knows how much of each
+        check_fits(model.path, need, available_bytes())
+
+
 def _template(name: str | None, model: GgufModel, vocabulary: Vocabulary) -> ChatTemplate:
     missing = f"The model file {model.path} has no chat template. Start with --chat-template chatml, which is built in."
-    source = template_source(name, model.chat_template, missing)
+    source = template_source(name, model.chat_template or template_beside(model.path), missing)
     return ChatTemplate(source, bos=vocabulary.bos_text, eos=vocabulary.eos_text, specials=vocabulary.specials)

@@ -19,6 +19,8 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
     context_window: int = 8192  # cut to what the model was trained for
     batch_tokens: int = 0  # prefilled in one step, what aborts and other streams wait for; 0: 64, with a GPU 512
     gpu_layers: int = 0
+    gpu_free_bytes: int = 0  # what layers may take there; 0: not known
+    checks_memory: bool = False  # before the model is loaded
     spill_tokens_min: int = 32  # fewer unsaved tokens are recomputed rather than saved or restored
     save_idle_s: float = 5.0  # a session that has rested for so long is saved, if there is a tier that outlives us
 
@@ -39,6 +41,7 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
             self.without_spill(),
             model_path=model_path,
             model_name=None,
+            model_aliases=(),
             slots=slots,
             threads=threads,
             context_window=context_window,

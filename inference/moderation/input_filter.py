@@ -7,7 +7,10 @@ A block fails closed and a flag open when a classifier fails or is late.
 from __future__ import annotations
 
 import asyncio
+import os
+from collections import OrderedDict
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 from inference.moderation.findings import FindingReporter
@@ -22,6 +25,8 @@ from sessions.model.verdicts import PASS, Finding, Verdict
 INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well below a millisecond
 
 _GRAVEST: Final = ("block", "redact", "retract", "flag")
+
+PASSED_MAX: Final = 8_192  # texts that are remembered, by their digests alone
 
 Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
 
@@ -39,11 +44,15 @@ def scan_message(scanner: Scanner, text: str) -> list[Place]:
     """Returns every hit in a whole text and its other readings, with its place there."""
     places: list[Place] = []
     placed: list[Reading] = []
+    clean: set[str] = set()  # readings without a hit: the same text has none again
     for number, reading in enumerate(readings_of(text)):
+        if reading.text in clean:
+            continue
         plain = normalize_text(reading.text)
         hits = scanner.find(plain, fold_case(plain), whole=True)
         drawn = [*scanner.raw_hits(reading.text)]
         if not hits and not drawn:
+            clean.add(reading.text)
             continue
         placed = placed or list(readings_of(text, placed=True))
         normal, known = Normalizer(), tuple(places)
@@ -62,8 +71,36 @@ def _covers(found: Place, place: Place) -> bool:
     return (hit.category, hit.action) == (other.category, other.action) and start < last and first < end
 
 
+class PassedTexts:
+    """Remembers which texts a filter judged whole and let through without a finding; the least recent one goes first.
+
+    A conversation's texts come again with each of its turns, its seams too. One belongs to one filter, and so to one
+    version of one policy; what a tenant sent says nothing to another one, not even by the time that an answer takes.
+    """
+
+    def __init__(self) -> None:
+        self._secret = os.urandom(16)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def key(self, principal: Principal, text: str, *seam: int) -> bytes:
+        given = f"{len(principal.tenant)} {principal.tenant} {seam} {text}".encode("utf-8", "surrogatepass")
+        return blake2b(given, digest_size=16, key=self._secret).digest()
+
+    def has(self, key: bytes) -> bool:
+        if key not in self._known:
+            return False
+        self._known.move_to_end(key)
+        return True
+
+    def add(self, key: bytes) -> None:
+        self._known[key] = None
+        if len(self._known) > PASSED_MAX:
+            self._known.popitem(last=False)
+
+
 class PolicyInputFilter:
-    """Filters messages by one policy; shared by all of them."""
+    """Filters messages by one policy; shared by all of them. A guard is a service that may change its mind: where it
+    judges, no text is remembered."""
 
     def __init__(
         self,
@@ -78,9 +115,10 @@ class PolicyInputFilter:
         self._models = policy.input.models
         self._judge = judge
         self._report = FindingReporter(policy, policy.input, models)
+        self._passed = PassedTexts()
 
     async def check(self, principal: Principal, text: str) -> Verdict:
-        if not text:
+        if not text or self._passed.has(key := self._passed.key(principal, text)):
             return PASS
         inline = len(text) <= INLINE_MAX
         judging, scanning = self._judge(text, scan=not inline and not self._scanner.empty)
@@ -101,13 +139,17 @@ class PolicyInputFilter:
         spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
         if judging is not None:
             findings += await self._classified(judging, text, spans)
-        return self._verdict(text, spans, findings)
+        verdict = self._verdict(text, spans, findings)
+        if verdict is PASS and "guard" not in self._models:
+            self._passed.add(key)
+        return verdict
 
     def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
-        if self._scanner.empty:
+        if self._scanner.empty or self._passed.has(key := self._passed.key(principal, text, last, first)):
             return PASS
         places = [place for place in scan_message(self._scanner, text) if place[1] < last and place[2] > first]
         if not places:
+            self._passed.add(key)
             return PASS
         findings = tuple(
             self._report.hit(hit, start, end, text=text, within=(start, end)) for hit, start, end in places

@@ -109,6 +109,7 @@ def is_ignorable(character: str) -> bool:
 
 
 _PLAIN: Final = _Plain()
+_PLAIN_ASCII: Final = {code: _PLAIN[chr(code)] for code in range(128)}  # for `str.translate`
 _RUN: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTALL)
 _ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: printable ASCII, less the backtick
 
@@ -221,9 +222,8 @@ def lookalikes_of() -> Iterator[tuple[str, str]]:
 
 def normalize_text(text: str) -> str:
     """Returns a whole text's plain form."""
-    if text.isascii() and _ALREADY.fullmatch(text):
-        return text
-    return _SPACES.sub(" ", "".join(map(_PLAIN.__getitem__, text)))
+    plain = text.translate(_PLAIN_ASCII) if text.isascii() else "".join(map(_PLAIN.__getitem__, text))
+    return _SPACES.sub(" ", plain) if "  " in plain else plain
 
 
 def fold_case(plain: str) -> str:

@@ -161,11 +161,11 @@ SECRETS: Final[tuple[Pattern, ...]] = (
     ),
 )
 
-# Searched for first, in every match of a kind: one of these texts, or this pattern (it begins with what is rare).
-HINTS: Final[dict[str, tuple[str, ...] | re.Pattern[str]]] = {
+# In every match of a kind, which is one word: one of these texts or patterns, which begin with a single rare character.
+HINTS: Final[dict[str, tuple[str | re.Pattern[str], ...]]] = {
     "email": ("@",),
-    "ip_address": re.compile(r"\.\d{1,3}\.\d{1,3}\.|:[0-9a-fA-F]{1,4}:"),
-    "aws_key": ("AKIA", "ASIA", "AGPA", "AIDA", "AROA"),
+    "ip_address": (re.compile(r"\.\d{1,3}\.\d{1,3}\."), re.compile(":[0-9a-fA-F]{1,4}:")),
+    "aws_key": (re.compile("A(?:KIA|SIA|GPA|IDA|ROA)"),),
     "github_token": ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
     "gitlab_token": ("glpat-",),
     "slack_token": ("xox",),
@@ -175,9 +175,14 @@ HINTS: Final[dict[str, tuple[str, ...] | re.Pattern[str]]] = {
     "package_token": ("npm_", "pypi-"),
     "jwt": ("eyJ",),
     "url_password": ("://",),
-    "assigned": re.compile(r"[=:](?<=[YTNDytnd\"'].)"),  # the last letters of its names, or a quote
+    "assigned": (  # behind the last letters of its names, or a quote
+        re.compile(r"=(?<=[YTNDytnd\"'].)"),
+        re.compile(r":(?<=[YTNDytnd\"'].)"),
+    ),
 }
-NUMBERS: Final = re.compile(r"\d(?:[ ().\-/_*,;:|~+#=]{0,3}\d){7,}")  # in every match of these kinds, all of its digits
+NUMBERS: Final = re.compile(
+    r"\d(?<!\d\d)(?:[ ().\-/_*,;:|~+#=]{0,3}\d){7,}", re.ASCII
+)  # in every match of these kinds, all of its digits
 AROUND_NUMBER: Final = 4  # code points beside it that belong to a match, or are checked by one
 NUMBERED: Final = frozenset({"credit_card", "us_ssn", "phone"})
 

@@ -20,9 +20,11 @@ DEPTH: Final = 3
 _TAGS: Final = re.compile("[\U000e0020-\U000e007e]")
 _SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4,}")  # as bytes of a hidden text
 # Whatever has none of these is as plain as it looks.
-_SIGNS: Final = (
-    *("<", "&", "\\", "%", "*", "~", "`", "\x1b", "__", "](", "] (", "][", "] [", "U+", "u+", "==", "[/", "=\n", "=\r"),
-)
+_SIGNS: Final = ("<", "&", "\\", "%", "*", "~", "`", "\x1b")
+_LONGER_SIGNS: Final = {  # by a code point that is in each of them
+    "_": ("__",), "]": ("](", "] (", "][", "] ["), "[": ("[/",), "+": ("U+", "u+"), "=": ("==", "=\n", "=\r"),
+    "$": ("${",),
+}  # fmt: skip
 _BESIDE: Final = re.compile(  # the same, of several letters
     r"[{}+=](?:(?<=\w\{)|(?<=\})(?=\w)|(?<=\+)[A-Z][A-Za-z0-9+/]{2}|(?<==)[0-9A-F]{2})"
 )
@@ -60,7 +62,7 @@ _UNSHOWN: Final = re.compile(  # an element with its content
     re.IGNORECASE,
 )
 _JOINED: Final = re.compile(r"""(["'])(?:\s{0,4}[+.&]\s{0,4}|\s{1,4}|)(["'])|(?<=\w)\s{0,4}\+\s{0,4}(?=["'])|[$"']""")
-_JOIN: Final = re.compile(r"""["']\s{0,4}[+.&]\s{0,4}["']|["'] ?["']""")
+_JOINS: Final = tuple((quote, re.compile(rf"""{quote}(?:\s{{0,4}}[+.&]\s{{0,4}}| ?)["']""")) for quote in "\"'")
 _LINE_ESCAPE: Final = re.compile(r"(?<!\\)\\[nrtfv]")
 _Undo = Callable[["re.Match[str]"], str | None]
 
@@ -104,12 +106,15 @@ def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
 def _is_suspect(text: str) -> bool:
     if any(map(text.__contains__, _SIGNS)) or ("_" in text and _EDGE.search(text) is not None):
         return True
-    return _BESIDE.search(text) is not None or "${" in text or _is_joined(text)
+    for sign, longer in _LONGER_SIGNS.items():
+        if sign in text and any(map(text.__contains__, longer)):
+            return True
+    return (any(map(text.__contains__, "{}+=")) and _BESIDE.search(text) is not None) or _is_joined(text)
 
 
 def _is_joined(text: str) -> bool:
     """Whether text in quotes is put together."""
-    return ('"' in text or "'" in text) and _JOIN.search(text) is not None
+    return any(quote in text and join.search(text) is not None for quote, join in _JOINS)
 
 
 def _windows(text: str) -> Iterator[tuple[int, int]]:

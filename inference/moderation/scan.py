@@ -44,7 +44,10 @@ from sessions.turn.output_pipeline import beginnings, held_back
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
 _WORD_END: Final = re.compile(r"[!-~]*\Z")
 _NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
-_LONG: Final = re.compile(r"[!-~]{12,8192}")
+WORD_LENGTH_MAX: Final = 8_192
+_LONG: Final = re.compile(rf"[!-~]{{12,{WORD_LENGTH_MAX}}}")
+_SEEN: Final = {code: "x" if 0x21 <= code <= 0x7E else " " for code in range(128)}
+_LONG_MIN: Final = "x" * 12
 _MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9%]")  # in whatever is encoded, and in few long words
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
 _BASE32: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z2-7]{14,}|[a-z2-7]{14,})={0,6}(?![A-Za-z0-9])")
@@ -129,15 +132,15 @@ class Scanner:
         """Returns every hit, by where it begins; of those that begin together a block comes first. `before` is the code
         point before the text. In a `whole` text also phrases by their letters alone."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
-        words = [*_LONG.finditer(plain)]
+        words = _long_words(plain)
         if whole:
             hits += (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
             hits += self._respelled_hits(folded)
             hits += self._over_spaces(plain, words, DEPTH)
         for word in words:
-            inner = self._encoded(word[0], DEPTH)
+            inner = self._encoded(plain[slice(*word)], DEPTH)
             if inner is not None:
-                hits.append(Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action))
+                hits.append(Hit(*word, inner.category, f"encoded {inner.kind}", inner.action))
         hits.sort(key=lambda hit: (hit.start, hit.action != "block", -hit.end))
         return hits
 
@@ -147,12 +150,12 @@ class Scanner:
             return None
         return next((hit for text in possible_decodings(word) for hit in self._inside(text, depth - 1)), None)
 
-    def _over_spaces(self, plain: str, words: Sequence[re.Match[str]], depth: int) -> Iterator[Hit]:
+    def _over_spaces(self, plain: str, words: Sequence[tuple[int, int]], depth: int) -> Iterator[Hit]:
         """The first hit in each run of codes, and in base64 of several lines."""
         runs = list(code_runs(plain))
-        for word in words:
-            if plain[word.end() : word.end() + 1] == " ":
-                runs += base64_lines(plain, *word.span())
+        for start, end in words:
+            if plain[end : end + 1] == " ":
+                runs += base64_lines(plain, start, end)
         for text, start, end in runs:
             if (inner := next(self._inside(text, depth - 1), None)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
@@ -167,10 +170,10 @@ class Scanner:
             yield from self.raw_hits(reading.text)
             if not depth:
                 continue
-            words = [*_LONG.finditer(plain)]
+            words = _long_words(plain)
             yield from self._over_spaces(plain, words, depth)
             for word in words:
-                if (inner := self._encoded(word[0], depth)) is not None:
+                if (inner := self._encoded(plain[slice(*word)], depth)) is not None:
                     yield inner
 
     def raw_hits(self, text: str) -> Iterator[Hit]:
@@ -219,18 +222,53 @@ class Scanner:
 
 
 def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, int]]) -> Iterator[re.Match[str]]:
-    """Yields a pattern's matches from `start` on; skips it where its hint is absent."""
+    """Yields a pattern's matches from `start` on; looks only where its hint is: between the spaces around it, for all
+    matches of a pattern that has one lie in one word."""
     if pattern.kind in NUMBERED:
         for first, last in numbers:
             begin = max(start, first - AROUND_NUMBER)
             yield from pattern.regex.finditer(text, begin, min(len(text), last + AROUND_NUMBER))
         return
-    match HINTS.get(pattern.kind):
-        case tuple() as hints if not any(map(text.__contains__, hints)):
-            return
-        case re.Pattern() as hint if hint.search(text) is None:
-            return
-    yield from pattern.regex.finditer(text, start)
+    if (hints := HINTS.get(pattern.kind)) is None:
+        yield from pattern.regex.finditer(text, start)
+        return
+    for begin, end in _words_with(hints, text):
+        yield from pattern.regex.finditer(text, max(begin, start), end)
+
+
+def _long_words(plain: str) -> list[tuple[int, int]]:
+    """The runs of printable ASCII that are long enough to be encoded."""
+    if not plain.isascii():
+        return [each.span() for each in _LONG.finditer(plain)]
+    words: list[tuple[int, int]] = []
+    seen = plain.translate(_SEEN) + " "
+    start = seen.find(_LONG_MIN)
+    while start >= 0:
+        end = min(seen.index(" ", start), start + WORD_LENGTH_MAX)
+        words.append((start, end))
+        start = seen.find(_LONG_MIN, end)
+    return words
+
+
+def _words_with(hints: Sequence[str | re.Pattern[str]], text: str) -> list[tuple[int, int]]:
+    """What stands between spaces and holds one of these."""
+    words: set[tuple[int, int]] = set()
+    for hint in hints:
+        end = 0
+        if isinstance(hint, re.Pattern):
+            while (found := hint.search(text, end)) is not None:
+                words.add(word := _word_at(text, found.start()))
+                end = word[1]
+        elif hint[-1] in text:  # one character is looked for several times faster
+            while (at := text.find(hint, end)) >= 0:
+                words.add(word := _word_at(text, at))
+                end = word[1]
+    return sorted(words)
+
+
+def _word_at(text: str, index: int) -> tuple[int, int]:
+    end = text.find(" ", index)
+    return text.rfind(" ", 0, index) + 1, end if end >= 0 else len(text)
 
 
 def possible_decodings(word: str) -> Iterator[str]:

@@ -23,6 +23,7 @@ BACKWARDS_MIN: Final = 8  # letters of a phrase that is looked for backwards too
 JOINED_MIN: Final = 12  # letters of a phrase that is looked for with its spaces elsewhere: shorter ones occur by chance
 FURTHER_MIN: Final = 3  # letters that a phrase with doubled letters has beyond its own
 LETTER_BY_LETTER: Final = 5
+FEW: Final = 24  # phrases that are looked for one by one in less time than by their pattern
 _RN: Final = re.compile(r"(?:r+n+)+")
 _DOUBLED: Final = re.compile(rb"\0(?:\0|[^\0]\0[^\0]\0)")
 _FIRST_LETTER: Final = ord("a")
@@ -90,6 +91,7 @@ class SqueezedPhrases:
                         self._backwards.add(form)
         exact = [*map(_squeeze, self._phrases.values())]
         allowed = [letters for each in allow if (letters := _squeeze(each))]
+        self._few = exact if len(exact) <= FEW else None
         self._find = re.compile(any_of(exact)) if exact else None
         self._find_repeated = re.compile(_repeated(any_of(self._phrases))) if exact else None
         self._allow = re.compile(any_of(allowed)) if allowed else None
@@ -105,7 +107,10 @@ class SqueezedPhrases:
     def _found(self, folded: str, table: _Letters) -> Iterator[tuple[int, int]]:
         assert self._find is not None and self._find_repeated is not None
         letters = _squeeze(folded, table)
-        pattern = self._find_repeated if _is_doubled(folded) else self._find
+        doubled = _is_doubled(folded)
+        if not doubled and self._few is not None and not any(map(letters.__contains__, self._few)):
+            return
+        pattern = self._find_repeated if doubled else self._find
         found = pattern.search(letters)
         if found is None:
             return

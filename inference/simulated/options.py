@@ -21,6 +21,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str = "simulated"
+    model_aliases: tuple[str, ...] = ()  # more public names of it
     weights: int = 0  # which model it is: another number says other things in the same tokens
     slots: int = 32
     context_window: int = 8192
@@ -54,6 +55,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self,
             model=model,
+            model_aliases=(),
             weights=self.weights + 1,
             slots=slots,
             step_base_s=self.step_base_s / speed,

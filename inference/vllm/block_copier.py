@@ -7,20 +7,17 @@ block one part for each rank:
     block    | rank 0 | rank 1  | ...
     rank     | layer 0 | layer 1 | ... | layer n-1        (each: the layer's tensor at that block, row-major)
 
-On a GPU the copies run on side streams through pinned memory, so that neither the forward pass nor its stream waits; on
-a CPU they are plain copies that give the interpreter's lock back. What is loaded is checked against the snapshot's tags
-after it has been read and before it touches the device, so no later change of the file matters. All bytes pass through
-memory that each thread made at its start: what is new to a process is touched page by page, and that took longer than
-reading, checking and copying together.
+How bytes get to a device and back beside the forward pass is `kv_device`'s. What is loaded is checked against the
+snapshot's tags after it has been read and before it touches the device, so no later change of the file matters. All
+bytes pass through memory that each thread made at its start: what is new to a process is touched page by page, and that
+took longer than reading, checking and copying together.
 
 It does not know requests beyond their names; when blocks may be read or written is the connector's to say.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import mmap
 import os
 import queue
 import threading
@@ -29,10 +26,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-import torch
-
 from inference.kv.envelope import CHUNK_BYTES, SnapshotRefused, check_chunks
 from inference.vllm.connector_metadata import BlockLoad, BlockSave
+from inference.vllm.kv_device import BlockLayers, KvDevice
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, WorkerEventSender, WorkerReady
 
 log = logging.getLogger(__name__)
@@ -43,12 +39,14 @@ _IDLE_WAIT_S: Final = 0.005  # how long a step without tokens waits for a copy, 
 
 
 class BlockCopier:
-    def __init__(self, sender: WorkerEventSender, rank: int, world: int) -> None:
+    def __init__(self, sender: WorkerEventSender, rank: int, world: int, device: KvDevice | None = None) -> None:
+        """`device` None: that of the tensors."""
         self.sender = sender
         self.rank = rank
         self.world = world
         self.block_bytes = 0  # of this rank
-        self._layers: list[tuple[Any, int]] = []  # (tensor with its blocks first, bytes of a block)
+        self._device = device
+        self._layers: BlockLayers | None = None
         self._changed = threading.Condition()
         self._reading: Counter[str] = Counter()  # saves that are not over, by request
         self._torn: set[str] = set()  # requests whose blocks were overwritten under a read
@@ -56,35 +54,24 @@ class BlockCopier:
         self._received: set[str] = set()
         self._bad_blocks: set[int] = set()
         self._underway = 0
-        self._saves: queue.SimpleQueue[BlockSave | None] = queue.SimpleQueue()
-        self._loads: queue.SimpleQueue[BlockLoad | None] = queue.SimpleQueue()
+        self._saves: queue.SimpleQueue[tuple[BlockSave, Any] | None] = queue.SimpleQueue()  # with marks
+        self._loads: queue.SimpleQueue[tuple[BlockLoad, Any] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._pinned = False
 
     def register(self, kv_caches: dict[str, Any], num_blocks: int) -> None:
         """Raises ValueError for a layout that has no dimension of blocks, RuntimeError where there is no memory to copy
         through."""
-        layout = []
-        for name in kv_caches:
-            tensor = kv_caches[name]
-            dimension = next((d for d in (0, 1) if d < tensor.dim() and tensor.shape[d] == num_blocks), None)
-            if dimension is None:
-                raise ValueError(f"the KV of {name} has shape {tuple(tensor.shape)} for {num_blocks} blocks")
-            blocks = tensor.movedim(dimension, 0)
-            size = blocks[0].numel() * blocks.element_size()
-            self._layers.append((blocks, size))
-            layout.append(f"{tuple(blocks.shape[1:])}:{blocks.dtype}")
-        self.block_bytes = sum(size for _, size in self._layers)
-        device = self._layers[0][0].device
-        self._pinned = device.type == "cuda"
-        stages = self._new_stage(0), self._new_stage(2 * CHUNK_BYTES)  # what is read begins and ends with whole chunks
+        self._layers = layers = BlockLayers(kv_caches, num_blocks, self._device)
+        self.block_bytes = layers.block_bytes
+        room = self._rows * self.block_bytes * self.world
+        stages = [layers.device.new_stage(room + extra) for extra in (0, 2 * CHUNK_BYTES)]  # whole chunks are read
         for target, name, stage in zip((self._save_loop, self._load_loop), ("save", "load"), stages, strict=True):
-            thread = threading.Thread(target=target, args=(device, stage), name=f"kv-{name}", daemon=True)
+            thread = threading.Thread(target=target, args=(layers, stage), name=f"kv-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
-        distinct = sorted(set(layout))
+        distinct = " or ".join(sorted(set(layers.shapes)))
         self.sender.send(
-            WorkerReady(self.rank, self.world, self.block_bytes, f"{len(layout)} layers of {' or '.join(distinct)}")
+            WorkerReady(self.rank, self.world, self.block_bytes, f"{len(layers.shapes)} layers of {distinct}")
         )
 
     def close(self) -> None:
@@ -100,12 +87,15 @@ class BlockCopier:
         with self._changed:
             self._reading[save.request] += 1
             self._underway += 1
-        self._saves.put(save)
+        self._saves.put((save, self._mark()))
 
     def load(self, load: BlockLoad) -> None:
         with self._changed:
             self._underway += 1
-        self._loads.put(load)
+        self._loads.put((load, self._mark()))
+
+    def _mark(self) -> Any:
+        return None if self._layers is None else self._layers.device.mark()
 
     def finish_reads(self, requests: set[str]) -> None:
         """Waits until nothing of these requests is being read: their blocks are about to be overwritten."""
@@ -131,12 +121,13 @@ class BlockCopier:
 
     # -- device to file ------------------------------------------------------------------------------------
 
-    def _save_loop(self, device: Any, stage: Any) -> None:
-        with _side_stream(device):
-            while (save := self._saves.get()) is not None:
-                failed = False
+    def _save_loop(self, layers: BlockLayers, stage: Any) -> None:
+        with layers.device.thread():
+            while (order := self._saves.get()) is not None:
+                (save, mark), failed = order, False
                 try:
-                    self._write(save, stage)
+                    layers.device.follow(mark)
+                    self._write(save, layers, stage)
                 except Exception:
                     log.exception("KV could not be saved: it will be recomputed")
                     failed = True
@@ -157,14 +148,14 @@ class BlockCopier:
                         self._sent.add(save.request)
                     self._changed.notify_all()
 
-    def _write(self, save: BlockSave, stage: Any) -> None:
+    def _write(self, save: BlockSave, layers: BlockLayers, stage: Any) -> None:
         if not save.block_ids:
             return
         file = os.open(save.path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             for first, ids in self._portions(save.first_block, save.block_ids):
                 part = stage[: len(ids) * self.block_bytes].view(len(ids), self.block_bytes)
-                self._gather(ids, part)
+                layers.gather(ids, part)
                 data = part.numpy()
                 if self.world == 1:
                     _write_all(file, memoryview(data).cast("B"), first * self.block_bytes)
@@ -176,13 +167,13 @@ class BlockCopier:
 
     # -- file to device ------------------------------------------------------------------------------------
 
-    def _load_loop(self, device: Any, stage: Any) -> None:
-        with _side_stream(device):
-            while (load := self._loads.get()) is not None:
-                begun = time.monotonic()
-                reason = ""
+    def _load_loop(self, layers: BlockLayers, stage: Any) -> None:
+        with layers.device.thread():
+            while (order := self._loads.get()) is not None:
+                (load, mark), begun, reason = order, time.monotonic(), ""
                 try:
-                    self._read(load, stage)
+                    layers.device.follow(mark)
+                    self._read(load, layers, stage)
                 except SnapshotRefused as exc:
                     reason = exc.reason
                 except OSError:
@@ -201,7 +192,7 @@ class BlockCopier:
                     self._received.add(load.request)
                     self._changed.notify_all()
 
-    def _read(self, load: BlockLoad, stage: Any) -> None:
+    def _read(self, load: BlockLoad, layers: BlockLayers, stage: Any) -> None:
         source = load.source
         end = (load.first_block + len(load.block_ids)) * self.block_bytes * self.world
         if end > source.payload_bytes:
@@ -212,7 +203,7 @@ class BlockCopier:
             if size != source.payload_bytes:
                 raise SnapshotRefused("truncated" if size < source.payload_bytes else "too_long")
             for first, ids in self._portions(load.first_block, load.block_ids):
-                self._scatter(self._fill(file, first, len(ids), load, stage), ids)
+                layers.scatter(self._fill(file, first, len(ids), load, stage), ids)
         finally:
             os.close(file)
 
@@ -238,55 +229,9 @@ class BlockCopier:
 
     # -- shared --------------------------------------------------------------------------------------------
 
-    def _gather(self, ids: list[int], part: Any) -> None:
-        """Blocks of the device into `part`, (blocks, bytes of a block) of the stage."""
-        index = self._index(ids)
-        there = torch.empty_like(part, device=index.device) if self._pinned else part
-        at = 0
-        for blocks, size in self._layers:
-            bytes_ = blocks.index_select(0, index).view(torch.uint8).reshape(len(ids), size)
-            there[:, at : at + size].copy_(bytes_)
-            at += size
-        if self._pinned:
-            part.copy_(there, non_blocking=True)  # both are whole: one transfer
-            _synchronize()
-
-    def _scatter(self, part: Any, ids: list[int]) -> None:
-        """The other way round. `part` may have gaps between its rows, which are the other ranks'."""
-        index = self._index(ids)
-        if self._pinned:
-            there = torch.empty(part.shape, dtype=torch.uint8, device=index.device)
-            for mine, row in zip(part, there, strict=True) if self.world > 1 else ((part, there),):
-                row.copy_(mine, non_blocking=True)
-            part = there
-        at = 0
-        for blocks, size in self._layers:
-            bytes_ = part[:, at : at + size]
-            if (bytes_.storage_offset() | bytes_.stride(0)) % blocks.element_size():
-                bytes_ = bytes_.contiguous()  # its numbers would begin between two of their places
-            new = bytes_.view(blocks.dtype).reshape((len(ids), *blocks.shape[1:]))
-            blocks.index_copy_(0, index, new)
-            at += size
-        if self._pinned:
-            _synchronize()
-
-    def _new_stage(self, extra: int) -> Any:
-        """Room for as many blocks of all ranks as are moved at once, and `extra` bytes."""
-        size = self._rows * self.block_bytes * self.world + extra
-        if self._pinned:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        pages = mmap.mmap(-1, size)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without them: the pages are small ones
-                pages.madvise(mmap.MADV_HUGEPAGE)
-        return torch.frombuffer(pages, dtype=torch.uint8).zero_()
-
     @property
     def _rows(self) -> int:
         return max(1, _STAGE_BYTES // max(1, self.block_bytes * self.world))
-
-    def _index(self, ids: list[int]) -> Any:
-        return torch.tensor(ids, dtype=torch.long, device=self._layers[0][0].device)
 
     def _offset(self, block: int) -> int:
         return (block * self.world + self.rank) * self.block_bytes
@@ -294,31 +239,6 @@ class BlockCopier:
     def _portions(self, first: int, ids: list[int]) -> Iterator[tuple[int, list[int]]]:
         for start in range(0, len(ids), self._rows):
             yield first + start, ids[start : start + self._rows]
-
-
-class _side_stream:
-    """On a GPU: this thread's work goes to a stream of its own."""
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self._context: Any = None
-
-    def __enter__(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-            self._context = torch.cuda.stream(torch.cuda.Stream(self._device))
-            self._context.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self._context is not None:
-            self._context.__exit__(*error)
-
-
-def _synchronize() -> None:
-    """Waits for this thread's stream, and for nobody else's."""
-    event = torch.cuda.Event()
-    event.record()
-    event.synchronize()
 
 
 def _write_all(file: int, data: memoryview, offset: int) -> None:

@@ -185,6 +185,7 @@ class VllmEngine:
             slots=self.options.slots,
             sampling=HONOURED_HERE,
             tool_format="hermes",
+            aliases=self.options.model_aliases,
         )
         self._supervisor.started()
 

@@ -84,7 +84,7 @@ class PromptFilter:
         """A message's, an answer's or an output's text, as it may be read; the next one stands behind it."""
         text = await self.alone(text)
         if self._filters:
-            text = self._beside(text, by_model)
+            text = await self._beside(text, by_model)
             self._near.add(PromptText(text, by_model))
         return text
 
@@ -100,7 +100,7 @@ class PromptFilter:
             return call
         names = f"{call.call_id} {call.name}\n"
         given = names + call.arguments
-        text = self._beside(await self._checked(given, "content"), True)
+        text = await self._beside(await self._checked(given, "content"), True)
         self._near.add(PromptText(f"{call.name} {call.arguments}", True))
         if text == given:
             return call
@@ -191,7 +191,7 @@ class PromptFilter:
         await asyncio.sleep(0)  # a long history is no single step of the loop
         return text
 
-    def _beside(self, text: str, by_model: bool) -> str:
+    async def _beside(self, text: str, by_model: bool) -> str:
         """A text, judged together with the end of what stands before it."""
         for end, joint in self._near.ends(by_model) if text else ():
             for each in self._filters:
@@ -205,6 +205,7 @@ class PromptFilter:
                     raise _refused("content", verdict)
                 if verdict.action == "redact":
                     text = verdict.replacement + text[verdict.end - first :]
+            await asyncio.sleep(0)  # nor are all seams of a text
         return text
 
 

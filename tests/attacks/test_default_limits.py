@@ -12,8 +12,8 @@ from sessions.model.types import Principal, TenantId
 from tests.support.doors.assembly import assembled
 from tests.support.doors.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
-from transport.cli.config_files import default_limits
 from transport.cli.settings import Settings
+from transport.cli.start.config_files import default_limits
 
 CHAT = {"model": "simulated", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 KEYS = {

@@ -470,3 +470,17 @@ test("what is refused stays in the reader's hands; what is withheld is said to b
     await server.dispose();
   }
 });
+
+test("the page shows what the server says its model is worth, and nothing where it says nothing", async () => {
+  const page = await browser.page();
+  open.add(page);
+  const notice = "This is a toy: it is often wrong. For a real one start with --model hf:ORG/REPO.";
+  await page.route("**/v1/models", (route) => route.fulfill({ json: { object: "list", data: [{ id: "m", notice }] } }));
+  await page.goto(quick.url);
+  await page.waitForSelector("#worth:not([hidden])");
+  assert.equal(await page.textContent("#worth"), notice);
+  const other = await visit(quick);
+  await say(other, "Hello");
+  await written(other);
+  assert.equal(await other.isHidden("#worth"), true);
+});

@@ -31,7 +31,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 ASSIGNMENT = re.compile(r"^[A-Z][A-Z_]*=")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 COMMAND_HEADS = ("make ", "python ", "./sessile ", "app.py ", "bench.", "curl ", "pip ", "npm ", "openssl ", ".venv")
-FAMILIES = ("keys", "tokens", "audit", "users", "usage", "encryption")  # commands that have commands of their own
+FAMILIES = ("keys", "tokens", "audit", "users", "usage", "encryption", "models")  # commands that have their own
 COMMANDS = (
     *("serve", "gateway", "replica", "replicas", "sessions", "drain", "chat", "load", *FAMILIES),
     *("keys create", "keys list", "keys show", "keys revoke", "audit list", "audit verify"),
@@ -39,6 +39,7 @@ COMMANDS = (
     *("users export", "users erase", "usage reconcile"),
     *("encryption status", "encryption rotate", "encryption rewrap", "encryption stop", "encryption resume"),
     *("encryption destroy", "encryption master"),
+    *("models list", "models pull", "models remove"),
 )
 NO_COMMAND = "planted"
 # Commands of others, by their beginning, and why they are in our documents.

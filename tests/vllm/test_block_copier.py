@@ -17,10 +17,12 @@ from inference.vllm import block_copier as copier_module
 from inference.vllm.block_copier import BlockCopier
 from inference.vllm.connector_metadata import BlockLoad, BlockSave, SnapshotSource
 from inference.vllm.worker_events import WorkerEventSender
+from tests.support.engines.made_up_device import MadeUpDevice
 
 pytestmark = pytest.mark.vllm
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+DEVICES = ["cpu", "made up", pytest.param("cuda", marks=NO_GPU)]
 NUM_BLOCKS = 96
 # name -> (shape, dtype): blocks first or second; one of three bytes a block, so that what follows it lies askew
 KINDS: dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]] = {
@@ -40,7 +42,7 @@ def caches(kind: str, device: str, seed: int) -> dict[str, Any]:
     for name, (shape, dtype) in KINDS[kind].items():
         size = torch.empty(shape, dtype=dtype).view(torch.uint8).numel()
         data = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=chance)
-        made[name] = data.view(dtype).view(shape).to(device)
+        made[name] = data.view(dtype).view(shape).to("cuda" if device == "cuda" else "cpu")
     return made
 
 
@@ -60,8 +62,8 @@ Start = Callable[..., BlockCopier]
 def start(tmp_path: Path) -> Iterator[Start]:
     made: list[BlockCopier] = []
 
-    def one(held: dict[str, Any], rank: int = 0, world: int = 1) -> BlockCopier:
-        copier = BlockCopier(WorkerEventSender(tmp_path), rank, world)
+    def one(held: dict[str, Any], rank: int = 0, world: int = 1, device: MadeUpDevice | None = None) -> BlockCopier:
+        copier = BlockCopier(WorkerEventSender(tmp_path), rank, world, device)
         copier.register(held, NUM_BLOCKS)
         made.append(copier)
         return copier
@@ -99,20 +101,61 @@ def test_blocks_come_back_bit_for_bit(
     monkeypatch.setattr(copier_module, "_STAGE_BYTES", 2_500_000)  # several portions, none of them of whole chunks
     ids, path = [7, 3, *range(20, 60)], tmp_path / "payload"
     before = [caches(kind, device, rank) for rank in range(world)]
+    made_up = MadeUpDevice() if device == "made up" else None
     for rank, held in enumerate(before):
-        saved(start(held, rank, world), path, ids)
+        saved(start(held, rank, world, made_up), path, ids)
     wanted = b"".join(block(held, block_id) for block_id in ids for held in before)
     assert path.read_bytes() == wanted and len(wanted) > 2 * CHUNK_BYTES
     first, into = 5, [90, 2, *range(30, 65)]
     after = [caches(kind, device, 10 + rank) for rank in range(world)]
     for rank, held in enumerate(after):
         untouched = block(held, 0)
-        copier = start(held, rank, world)
+        copier = start(held, rank, world, made_up)
         copier.load(BlockLoad("r", "r", source_of(path, len(ids)), first, into, 0))
         assert until_over(copier) == {"r"} and copier.bad_blocks() == set()
         for number, block_id in enumerate(into):
             assert block(held, block_id) == block(before[rank], ids[first + number])
         assert block(held, 0) == untouched
+    assert made_up is None or (made_up.copies >= 4 and made_up.faults == [] and made_up.outstanding == 0)
+
+
+def test_a_save_begins_after_what_the_forward_pass_has_queued(start: Start, tmp_path: Path) -> None:
+    held, device, filled = caches("bf16", "cpu", 1), MadeUpDevice(), caches("bf16", "cpu", 2)
+    copier = start(held, device=device)
+
+    def step() -> None:
+        for name, tensor in held.items():
+            tensor[3].copy_(filled[name][3])
+
+    device.queue(step)  # the step that fills the block, which the device has not come to yet
+    saved(copier, tmp_path / "payload", [3])
+    assert (tmp_path / "payload").read_bytes() == block(filled, 3) and device.faults == []
+
+
+def test_a_load_begins_after_who_had_its_blocks_before(start: Start, tmp_path: Path) -> None:
+    held, device = caches("bf16", "cpu", 1), MadeUpDevice()
+    copier = start(held, device=device)
+    saved(copier, tmp_path / "payload", [3])
+
+    def last_step_of_another() -> None:
+        for tensor in held.values():
+            tensor[9].zero_()
+
+    device.queue(last_step_of_another)
+    copier.load(BlockLoad("r", "r", source_of(tmp_path / "payload", 1), 0, [9], 0))
+    assert until_over(copier) == {"r"}
+    device.drain()
+    assert block(held, 9) == block(held, 3) and device.faults == []
+
+
+def test_what_is_not_waited_for_is_seen(start: Start, tmp_path: Path) -> None:
+    class Hasty(MadeUpDevice):
+        def wait(self) -> None:
+            return
+
+    held = caches("bf16", "cpu", 1)
+    saved(start(held, device=Hasty()), tmp_path / "payload", [3])
+    assert (tmp_path / "payload").read_bytes() != block(held, 3)
 
 
 def test_a_kernel_without_huge_pages_moves_them_all_the_same(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, encryption, keys, load, tokens, users
+from transport.cli import audit, encryption, keys, load, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
@@ -77,6 +77,7 @@ URL: Final = "--url http://127.0.0.1:8080"
 ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
 OPERATOR: Final = ("directory", "directory_file", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
+MODELS: Final = ("model_folder", "engine")
 EITHER: Final = (*OFFLINE, "Running server")  # on the journal, or through a server
 DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry", "Logging")
 
@@ -115,6 +116,9 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "encryption master": CommandSpec(
         encryption.ChangeMasterKey, ("data", "master_key", "Logging"), "encryption master add"
     ),
+    "models list": CommandSpec(models.ListModels, MODELS, "models list"),
+    "models pull": CommandSpec(models.PullModel, MODELS, "models pull hf:Qwen/Qwen3-4B-GGUF:Q4_K_M"),
+    "models remove": CommandSpec(models.RemoveModel, MODELS, "models remove hf:Qwen/Qwen3-4B-GGUF"),
     "users export": CommandSpec(users.ExportUser, EITHER, "users export mary --tenant acme --out mary.jsonl"),
     "users erase": CommandSpec(users.EraseUser, EITHER, "users erase mary --tenant acme"),
     "load": CommandSpec(
@@ -130,6 +134,7 @@ FAMILIES: Final = {
     "audit": audit.__doc__,
     "users": users.__doc__,
     "encryption": encryption.__doc__,
+    "models": models.__doc__,
 }
 
 

@@ -17,7 +17,7 @@ import msgspec
 from transport.cli.api_client import base_of
 from transport.cli.load import WATCH_RATE, GenerateLoad
 from transport.cli.settings import BadSetting, Settings
-from transport.cli.stop_signal import stop_signal
+from transport.cli.start.stop_signal import stop_signal
 from transport.load.html_report import ReportHeader, html_report
 from transport.load.live_table import error_lines, headline, table_of
 from transport.load.load_exposition import LoadExposition

@@ -23,7 +23,7 @@ from sessions.model.api_keys import ApiKeyRequest, user_of_key
 from sessions.model.errors import BadInput
 from sessions.model.types import DEFAULT_SCOPES, Authority, Principal, Scope, TenantId
 
-MODEL_PATH: Final = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT_MODEL: Final = "default"
 PREFIX: Final = "SESSILE_"
 NOT_SETTINGS: Final = ("SESSILE_TEST_", "SESSILE_BENCH_")  # the tests' and the benches' own variables
 
@@ -81,12 +81,28 @@ class Settings:
     engine: Literal["llama", "vllm", "sim"] = option(
         "llama", None, "llama.cpp, vLLM, or simulated text for tests", group="Engine"
     )
-    model: str = option(MODEL_PATH, "PATH", "path of a GGUF file; for vLLM of a model folder")
+    model: str = option(
+        DEFAULT_MODEL,
+        "MODEL",
+        "PATH of a GGUF file, for vLLM of a folder; hf:ORG/REPO[:FILE] of Hugging Face's hub; see docs/models.md",
+    )
+    served_model_name: tuple[str, ...] = option(
+        (), "NAME,...", "its names for clients, the first one in answers; empty: that of the file or repository"
+    )
+    model_folder: str = option("", "FOLDER", "folder of pulled models; empty: .cache/models beside the program")
     brownout_model: str = option(
         "", "PATH", "GGUF file of a smaller model of its family, for brownout; see docs/limits.md"
     )
     brownout_slots: int = option(0, "N", "its answers at the same time; 0: half of --slots", ge=0, le=4096)
-    chat_template: str = option("model", "NAME", "the model's own chat template, or chatml")
+    chat_template: str = option("model", "NAME", "model: the model's own; chatml; or a file with a Jinja template")
+    device: Literal["auto", "cpu", "cuda"] = option(
+        "auto", None, "what it computes on; auto: a GPU where the engine's build has one"
+    )
+    gpu_layers: int = option(-1, "N", "layers of a GGUF model on the GPU; -1: all, where there is one", ge=-1)
+    gpu_memory: float = option(0.9, "PART", "part of the GPU's memory that the engine may take", gt=0, le=1)
+    memory_check: Literal["on", "off"] = option(
+        "on", None, "a model that does not fit into memory is refused before it is loaded"
+    )
     threads: int = option(0, "N", "engine threads in all; 0: one less than the cores", ge=0, le=1024)
     slots: int = option(4, "N", "answers that run at the same time", ge=1, le=4096)
     context: int = option(0, "TOKENS", "context window per session in tokens; 0: the model's", ge=0)

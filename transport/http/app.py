@@ -23,7 +23,6 @@ from starlette.requests import ClientDisconnect
 from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
 from transport import errors
 from transport.gateway import Gateway
-from transport.http.compression import Compression
 from transport.http.context import gateway_of
 from transport.http.credential_gate import CredentialGate, refusal_headers
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
@@ -117,7 +116,6 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     app.add_middleware(HeadRequests, methods=methods)
     if gateway.access.origins.allowed:
         app.add_middleware(CORSMiddleware, **_cors_options(gateway))
-    app.add_middleware(Compression, body_bytes_max=BODY_BYTES_MAX)
     return RequestContextMiddleware(
         app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
     )

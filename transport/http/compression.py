@@ -12,13 +12,13 @@ import asyncio
 import gzip
 import re
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import Message, Receive, Scope
 
 from sessions.model.errors import BadInput, TooLarge
-from transport.http.middleware import App, Message, Receive, Scope, Send
 
 PACKED_FROM_BYTES: Final = 1400  # below that it is one packet anyhow
 AT_ONCE_BYTES: Final = 64 * 1024  # more is packed in a thread: the loop does not stand still for it
@@ -26,40 +26,20 @@ LEVEL: Final = 5
 _TYPES: Final = re.compile(r"application/(json|javascript|manifest\+json|xml)|image/svg\+xml|text/(?!event-stream)")
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _REFUSED: Final = re.compile(r"(gzip|\*)\s*;\s*q=0(\.0*)?\s*(,|$)")
-
-
-@dataclass(eq=False, repr=False)
-class Compression:
-    """ASGI middleware, behind the check of credentials. `body_bytes_max`: of an unpacked body."""
-
-    app: App
-    body_bytes_max: int
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        if headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip"):
-            plain = [(name, value) for name, value in scope["headers"] if name not in _OF_PACKED]
-            scope = {**scope, "headers": [*plain, (b"transfer-encoding", b"chunked")]}
-            receive = _unpacked(receive, self.body_bytes_max)
-        if takes_gzip(headers.get("accept-encoding", "")) and scope["method"] != "HEAD":
-            send = _Packer(send).send
-        await self.app(scope, receive, send)
-
-
 _OF_PACKED: Final = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 
-def takes_gzip(accepted: str) -> bool:
-    """Whether an Accept-Encoding header takes gzip. One that names every encoding by `*` takes it too."""
-    accepted = accepted.lower()
-    return ("gzip" in accepted or "*" in accepted) and _REFUSED.search(accepted) is None
+# -- in ---------------------------------------------------------------------------------------------------------------
 
 
-def _unpacked(receive: Receive, bytes_max: int) -> Receive:
-    """Bodies of one gzip member. Raises TooLarge, and BadInput for what is no gzip."""
+def is_packed(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request says that its body is gzip."""
+    return headers.get(b"content-encoding", b"").strip().lower() in (b"gzip", b"x-gzip")
+
+
+def unpacked(scope: Scope, receive: Receive, bytes_max: int) -> tuple[Scope, Receive]:
+    """The request as a plain one. Reading it raises TooLarge, and BadInput for what is not one whole gzip member."""
+    plain = [(name, value) for name, value in scope["headers"] if name not in _OF_PACKED]
     unpacker, taken = zlib.decompressobj(_GZIP), 0
 
     async def read() -> Message:
@@ -78,48 +58,27 @@ def _unpacked(receive: Receive, bytes_max: int) -> Receive:
             raise _bad_body()
         return {**message, "body": body}
 
-    return read
+    return {**scope, "headers": [*plain, (b"transfer-encoding", b"chunked")]}, read
 
 
 def _bad_body() -> BadInput:
     return BadInput("invalid_request", "The body of this request is not the gzip that its Content-Encoding promises.")
 
 
-class _Packer:
-    """Packs one answer, if it comes whole and is worth it."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._start: Message | None = None  # held back until it is known whether the body comes in one piece
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            if _packable(Headers(raw=message["headers"]), message["status"]):
-                self._start = message
-            else:
-                await self._send(message)
-            return
-        start, self._start = self._start, None
-        if start is not None:
-            body = message.get("body", b"")
-            if not message.get("more_body", False) and len(body) >= PACKED_FROM_BYTES:
-                pack = len(body) <= AT_ONCE_BYTES
-                packed = _packed(body) if pack else await asyncio.to_thread(_packed, body)
-                message = {**message, "body": packed}
-                _describe(MutableHeaders(raw=start["headers"]), len(packed))
-            await self._send(start)
-        await self._send(message)
+# -- out --------------------------------------------------------------------------------------------------------------
 
 
-def _packed(body: bytes) -> bytes:
-    return gzip.compress(body, LEVEL, mtime=0)
+def takes_gzip(accepted: str) -> bool:
+    """Whether an Accept-Encoding header takes gzip. One that names every encoding by `*` takes it too."""
+    accepted = accepted.lower()
+    return ("gzip" in accepted or "*" in accepted) and _REFUSED.search(accepted) is None
 
 
-def _packable(headers: Headers, status: int) -> bool:
-    """By the head of an answer. The length is named where a body is whole."""
+def packable(start: Message) -> bool:
+    """Whether an answer that starts so is worth packing, and may be. Its length is named where its body is whole."""
+    headers = Headers(raw=start["headers"])
     return (
-        status >= 200
-        and int(headers.get("content-length", 0)) >= PACKED_FROM_BYTES
+        int(headers.get("content-length", 0)) >= PACKED_FROM_BYTES
         and _TYPES.match(headers.get("content-type", "")) is not None
         and "content-encoding" not in headers
         and "set-cookie" not in headers
@@ -127,9 +86,21 @@ def _packable(headers: Headers, status: int) -> bool:
     )
 
 
-def _describe(headers: MutableHeaders, length: int) -> None:
+async def pack(start: Message, message: Message) -> Message:
+    """The packed body of an answer that is `packable`, whose `start` says so from then on; its first message as it is
+    where it does not hold all of the body."""
+    body = message.get("body", b"")
+    if message.get("more_body", False) or len(body) < PACKED_FROM_BYTES:
+        return message
+    packed = _packed(body) if len(body) <= AT_ONCE_BYTES else await asyncio.to_thread(_packed, body)
+    headers = MutableHeaders(raw=start["headers"])
     headers["content-encoding"] = "gzip"
-    headers["content-length"] = str(length)
+    headers["content-length"] = str(len(packed))
     headers.add_vary_header("accept-encoding")
     if (etag := headers.get("etag", "")).startswith('"'):
         headers["etag"] = f"W/{etag}"  # the same file in other bytes
+    return {**message, "body": packed}
+
+
+def _packed(body: bytes) -> bytes:
+    return gzip.compress(body, LEVEL, mtime=0)

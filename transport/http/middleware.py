@@ -1,4 +1,5 @@
-"""What surrounds every HTTP request: its id, the date, where its limits stand, the Host rule, how large a body may be.
+"""What surrounds every HTTP request: its id, the date, where its limits stand, the Host rule, how large a body may be,
+and gzip.
 
 Plain ASGI, so that streams pass through untouched. A body beyond the limit is answered with 413 where the answer has
 not begun; its rest is not read.
@@ -17,6 +18,7 @@ import structlog
 
 from sessions.model.errors import SessileError, TooLarge, Unavailable
 from transport.auth.authenticator import Authenticator
+from transport.http.compression import is_packed, pack, packable, takes_gzip, unpacked
 from transport.quotas import RATE_LIMIT_STATE, RateLimitState
 
 Scope = MutableMapping[str, Any]
@@ -62,6 +64,8 @@ class RequestContextMiddleware:
         request_id = state["request_id"] = request_id_of(headers, self.new_id)
         started = False
         taken = 0
+        packs = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
+        held: Message | None = None  # the start of an answer that may be packed
         rate_limits = RateLimitState()
         RATE_LIMIT_STATE.set(rate_limits)  # of this request: every task that it starts has it
 
@@ -74,7 +78,7 @@ class RequestContextMiddleware:
             return message
 
         async def named_send(message: Message) -> None:
-            nonlocal started
+            nonlocal started, held
             if message["type"] == "http.response.start":
                 started = True
                 headers_given = message.get("headers", ())
@@ -86,6 +90,13 @@ class RequestContextMiddleware:
                     (b"x-content-type-options", b"nosniff"),
                     *rate_limits.headers,
                 ]
+                if packs and packable(message):
+                    held = message
+                    return
+            elif held is not None:  # the only piece of its body, as a rule
+                begun, held = held, None
+                message = await pack(begun, message)
+                await send(begun)
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
@@ -93,7 +104,10 @@ class RequestContextMiddleware:
                 self.access.check_host(headers.get(b"host", b"").decode("latin-1"))
                 if (refused := state.get(REFUSED)) is not None:
                     raise refused
-                await self.app(scope, limited_receive, named_send)
+                if is_packed(headers):
+                    await self.app(*unpacked(scope, limited_receive, self.body_bytes_max), named_send)
+                else:
+                    await self.app(scope, limited_receive, named_send)
             except SessileError as error:
                 if started:
                     raise

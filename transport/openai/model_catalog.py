@@ -20,6 +20,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """A model as it is served here. `sampling` None: not known in this process, and nothing is refused for it."""
 
     id: str
+    aliases: tuple[str, ...] = ()  # other names that it is requested by
+    notice: str | None = None  # what a person should know before relying on it
     created: int = 0  # unix seconds
     context_window: int | None = None
     sampling: frozenset[str] | None = None
@@ -44,9 +46,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         if sampling.logprobs and "logprobs" not in known:
             raise BadInput("unsupported_parameter", f"The model {self.id!r} gives no logprobs.", param="logprobs")
 
-    def public(self) -> dict[str, Json]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.id, *self.aliases)
+
+    def public(self, name: str = "") -> dict[str, Json]:
         return {
-            "id": self.id,
+            "id": name or self.id,
             "object": "model",
             "created": self.created,
             "owned_by": "sessile",
@@ -56,16 +62,19 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "structured_output": self.sampling is None or "text" in self.sampling,
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
             },
+            "notice": self.notice,
         }
 
 
 Models = Callable[[], Sequence[ModelCard]]
 
 
-def card_of(info: EngineInfo, *, created: int = 0) -> ModelCard:
+def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) -> ModelCard:
     """The card of the engine in this process."""
     return ModelCard(
         id=info.model,
+        aliases=info.aliases,
+        notice=notice,
         created=created,
         context_window=info.context_window,
         sampling=info.sampling,
@@ -107,6 +116,7 @@ class ModelCatalog:
             return ModelCard(id=model, created=self._created)
         return ModelCard(
             id=model,
+            aliases=tuple(sorted({name for engine in engines for name in engine.aliases})),
             created=self._created,
             context_window=min(engine.context_window for engine in engines),
             sampling=frozenset.intersection(*(engine.sampling for engine in engines)),
@@ -120,6 +130,6 @@ def card(models: Models, name: str | None) -> ModelCard:
     if not cards:
         raise Unavailable("no_replica", "No replica has joined yet.", retry_after_ms=1_000)
     for each in cards:
-        if name is None or each.id == name:
+        if name is None or name in each.names:
             return each
     raise NotFound("model_not_found", f"The model {name!r} does not exist here.", param="model")

@@ -526,10 +526,23 @@ find("key-sign-in").addEventListener("click", () => signIn());
 
 // -- the connection, and coming back --------------------------------------------------------------------------------
 
+/** What the server says its model is worth, where it says anything. */
+async function showWorth() {
+  const key = storage.getItem("sessile-key");
+  const answer = await fetch("v1/models", { headers: key ? { authorization: `Bearer ${key}` } : {} }).catch(() => null);
+  const { data } = answer?.ok ? await answer.json() : { data: [] };
+  const worth = find("worth");
+  worth.textContent = data[0]?.notice ?? "";
+  worth.hidden = !worth.textContent;
+}
+
 let wasReady = false;
 client.on("status", (status) => {
   link.show(status);
-  if (status.phase === "ready" && !wasReady) void loadList(false);
+  if (status.phase === "ready" && !wasReady) {
+    void loadList(false);
+    void showWorth();
+  }
   wasReady = status.phase === "ready";
   if (status.phase === "stopped" && status.closeCode === 4401) askKey();
   draw();

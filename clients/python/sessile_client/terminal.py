@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
+from ._model_notice import model_notice
 from ._notices import Disconnected, GoingAway, LinkNotice, Ready, Stopped, Warned
 from ._screen import Follower, Screen
 from .client import Client, SessionInfo
@@ -402,6 +403,8 @@ def main(argv: list[str] | None = None) -> int:
     options = Options(url, given.session, given.model, given.instructions, settings)
     width = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty(), width=width)
+    if sys.stdin.isatty() and (notice := model_notice(options.url, settings.get("api_key"))):
+        screen.note(notice)
     return asyncio.run(chat(options, read_lines(sys.stdin), screen))
 
 

@@ -236,3 +236,13 @@ async def test_a_damaged_position_counts_as_none(tmp_path: Path) -> None:
     await store.forget("../s")
     await store.forget("../s")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_item_that_is_deleted_is_out_of_the_tree() -> None:
+    view = View()
+    for item_id, parent_id in (("a", None), ("b", "a"), ("c", "b")):
+        item = {"id": item_id, "parent_id": parent_id, "type": "message", "role": "user", "content": []}
+        view.apply({"type": "item.created", "item": item})
+    for item_id in ("b", "none", "c"):
+        view.apply({"type": "content.retracted", "category": "item_deleted", "item_id": item_id, "start": 0, "end": 9})
+    assert list(view.items) == ["a"] and view.head == "a" and view.children("a") == []

@@ -245,7 +245,7 @@ export class View {
       case "item.created":
         return this.put(event["item"] as Item);
       case "content.retracted":
-        return this.retract(event);
+        return event["category"] === "item_deleted" ? this.remove(event.item_id ?? "") : this.retract(event);
       case "review.appealed":
         return this.review(event as unknown as ReviewTold, true, null);
       case "review.decided":
@@ -367,6 +367,29 @@ export class View {
     if (responseId !== undefined && !response?.output.includes(item.id)) {
       this.respond(responseId, { output: [...(response?.output ?? []), item.id] });
     }
+  }
+
+  /** Takes an item out; what stood below it stands below its parent. */
+  private remove(id: string): void {
+    const item = this.items.get(id);
+    if (item === undefined) return;
+    const parentId = item.parent_id;
+    const below = this.children.get(id) ?? [];
+    const beside = this.below(parentId);
+    beside.splice(beside.indexOf(id), 1, ...below);
+    this.children.delete(id);
+    this.items.delete(id);
+    for (const each of below) {
+      const child = this.items.get(each);
+      if (child !== undefined) this.items.set(each, { ...child, parent_id: parentId });
+    }
+    for (const response of [...this.responses.values()]) {
+      if (response.parentId === id) this.respond(response.id, { parentId });
+      if (response.output.includes(id)) this.respond(response.id, { output: response.output.filter((each) => each !== id) });
+    }
+    this.owner.delete(id);
+    if (this.head_ === id) this.head_ = parentId;
+    if (this.newest === id) this.newest = parentId;
   }
 
   private respond(id: string, fields: Partial<ResponseRecord>): void {

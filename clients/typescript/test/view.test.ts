@@ -182,6 +182,23 @@ test("a retraction counts code points", () => {
   assert.equal(view.text("r"), "😀😀[…].");
 });
 
+test("an item that is deleted is out of the tree", () => {
+  const gone = (id: string) => ({ type: "content.retracted", response_id: "", item_id: id, content_index: 0, start: 0, end: 2, replacement: "", category: "item_deleted" });
+  const view = fold(
+    { type: "item.created", item: message("u", null, "user", "Hi") },
+    { type: "response.created", response_id: "r", response: { parent_id: "u" } },
+    { type: "response.output_item.added", response_id: "r", output_index: 0, item: { ...message("a", "u", "assistant", "Ho") } },
+    { type: "item.created", item: message("v", "a", "user", "And?") },
+    gone("u"),
+    gone("none"),
+  );
+  assert.deepEqual(view.branch(), ["a", "v"]);
+  assert.deepEqual(view.thread().map((entry) => entry.id), ["a", "v"]);
+  view.apply(gone("v") as never);
+  view.apply(gone("a") as never);
+  assert.deepEqual([view.branch(), view.thread(), view.head, view.text("r")], [[], [], null, ""]);
+});
+
 test("a retraction of a call is about its arguments", () => {
   const call = { id: "f", parent_id: "u", type: "function_call", call_id: "c", name: "look", arguments: "", status: "in_progress" };
   const view = fold(

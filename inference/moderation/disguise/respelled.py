@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
@@ -16,9 +17,13 @@ _MASKS: Final = "*_#."  # a bullet is a dot in plain text
 _MASK: Final = re.compile(rf"[{_MASKS}](?<=[a-z].)[a-z{_MASKS}]")
 _MASKED: Final = re.compile(rf"(?<![^\W_])[a-z]{{1,24}}[{_MASKS}]{{1,3}}[a-z{_MASKS}]{{0,24}}[a-z*_#](?![^\W_])")
 _BESIDE: Final = ".,;:!?\"'()[]{}<>*_~-"
+_APART: Final = bytes.maketrans(_BESIDE.encode() + b"\x1c\x1d\x1e\x1f", b" " * (len(_BESIDE) + 4))
 _BEFORE: Final = re.compile(rf"[a-z][a-z{_MASKS}]*\Z")
 WORD_MAX: Final = 24
 _MASKED_MAX: Final = 64  # words with hidden letters that are looked at in one text
+
+_FIRST: Final = itemgetter(0)
+_LAST: Final = itemgetter(-1)
 
 Replaced = tuple[str, list[int]]
 
@@ -31,6 +36,9 @@ class RespelledWords:
         self._by_letters: dict[tuple[str, ...], str] = {_key(word): word for word in sorted(words)}
         self._by_ends: dict[tuple[str, int], list[str]] = {}
         self._shapes = {(word[0], word[-1], len(word)) for word in words}
+        self._in_bytes = {(each[0], each[-1], len(each), *sorted(each)) for each in map(str.encode, words)}
+        self._byte_shapes = {each[:3] for each in self._in_bytes}
+        self._plain = frozenset(map(str.encode, self._by_letters.values()))  # which nothing is put in place of
         for word in sorted(words):
             self._by_ends.setdefault((word[0], len(word)), []).append(word)
 
@@ -40,7 +48,7 @@ class RespelledWords:
             return None
         found: list[tuple[int, int, str]] = []
         shapes = self._shapes
-        words = {*folded.split()}
+        words = {*folded.split()} if self._may_be_in(folded) else set()
         words.update([each.strip(_BESIDE) or "-" for each in words if not (each[-1].isalpha() and each[0].isalpha())])
         for word in words:
             if (word[0], word[-1], len(word)) in shapes and (other := self._by_letters.get(_key(word), word)) != word:
@@ -64,6 +72,14 @@ class RespelledWords:
             places += [*range(at, first), *(min(first + index, last - 1) for index in range(len(word)))]
             at = last
         return "".join((*pieces, folded[at:])), [*places, *range(at, len(folded))]
+
+    def _may_be_in(self, folded: str) -> bool:
+        """Whether a word has the letters of one in another order: by their bytes, which is a cheap look."""
+        words = {*folded.encode("utf-8", "surrogatepass").translate(_APART).split()} - self._plain
+        shapes = zip(map(_FIRST, words), map(_LAST, words), map(len, words), strict=True)
+        known = self._byte_shapes
+        alike = [(shape, word) for shape, word in zip(shapes, words, strict=True) if shape in known]
+        return any((*shape, *sorted(word)) in self._in_bytes for shape, word in alike)
 
     def _unmasked(self, masked: str) -> str | None:
         if sum(map(str.isalpha, masked)) * 2 < len(masked):

@@ -34,8 +34,8 @@ from tests.support.cluster.real import (
     real_cluster,
     say,
 )
-from transport.cli.security import certificate_watchers, peer_security
 from transport.cli.settings import Settings
+from transport.cli.start.security import certificate_watchers, peer_security
 from transport.peer import GrpcDialer, PeerCertificates, PeerSecurity, PeerServer
 
 HASTY = RouterLimits(patience_s=1.0)

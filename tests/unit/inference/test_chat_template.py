@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.chat_template import CHATML, ChatTemplate
+from inference.chat_template import CHATML, ChatTemplate, template_beside
 from sessions.model.errors import BadInput
 from sessions.model.types import Tool
 
@@ -146,3 +148,15 @@ def test_tools_without_a_place_in_the_template_stand_behind_the_instructions(
 def test_a_template_cannot_reach_outside_its_sandbox() -> None:
     with pytest.raises(BadInput):
         made("{{ ''.__class__.__mro__[1].__subclasses__() }}" + SMOLLM2)
+
+
+def test_a_template_is_looked_for_beside_the_model(tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    assert template_beside(model) is None
+    settings = tmp_path / "tokenizer_config.json"
+    texts = {"not json": None, "[]": None, '{"chat_template": [1]}': None, '{"chat_template": "t"}': "t"}
+    for text, expected in texts.items():
+        settings.write_text(text)
+        assert template_beside(model) == expected
+    (tmp_path / "chat_template.jinja").write_text("j")
+    assert template_beside(model) == "j"

@@ -76,3 +76,24 @@ def test_an_adapter_that_an_engine_would_leave_out_is_refused(engine: Any) -> No
     with pytest.raises(BadInput) as error:
         make_engine(Settings(engine=engine, vllm_adapter="lora"))
     assert error.value.param == "vllm_adapter"
+
+
+def test_a_chat_template_is_the_models_own_a_built_in_one_or_a_file(tmp_path: Path) -> None:
+    template = tmp_path / "mine.jinja"
+    template.write_text("{{ messages }}")
+    for given, expected in (("model", None), ("chatml", "chatml"), (str(template), "{{ messages }}")):
+        engine = make_engine(Settings(chat_template=given))
+        assert isinstance(engine, LlamaEngine) and engine.options.chat_template == expected
+    with pytest.raises(BadInput, match="chatml, and the path of a file"):
+        make_engine(Settings(chat_template="nonsense"))
+
+
+def test_served_names_and_layers_reach_the_engine() -> None:
+    engine = make_engine(Settings(served_model_name=("a", "b", "c")))
+    assert isinstance(engine, LlamaEngine)
+    assert (engine.options.model_name, engine.options.model_aliases) == ("a", ("b", "c"))
+    assert (engine.options.gpu_layers, engine.options.checks_memory) == (0, True)
+    simulated = make_engine(Settings(engine="sim", served_model_name=("a", "b")))
+    assert (simulated.info.model, simulated.info.aliases) == ("a", ("b",))
+    with pytest.raises(BadInput, match="has no CUDA"):
+        make_engine(Settings(device="cuda"))

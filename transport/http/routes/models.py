@@ -36,6 +36,7 @@ class ModelObject(BaseModel):
     context_window: int | None
     capabilities: Capabilities
     price: PriceObject | None
+    notice: str | None
 
 
 class ModelList(BaseModel):
@@ -50,17 +51,18 @@ routes = APIRouter(tags=["models"])
 async def models(request: Request) -> ModelList:
     """The models that are served here."""
     principal_of(request, "read")
-    return ModelList(object="list", data=[_object(request, each) for each in gateway_of(request).models()])
+    named = ((each, name) for each in gateway_of(request).models() for name in each.names)
+    return ModelList(object="list", data=[_object(request, each, name) for each, name in named])
 
 
 @routes.get("/v1/models/{model:path}", responses=ERRORS)
 async def model(model: str, request: Request) -> ModelObject:
     """One of them."""
     principal_of(request, "read")
-    return _object(request, card(gateway_of(request).models, model))
+    return _object(request, card(gateway_of(request).models, model), model)
 
 
-def _object(request: Request, model: ModelCard) -> ModelObject:
+def _object(request: Request, model: ModelCard, name: str) -> ModelObject:
     gateway = gateway_of(request)
     price = gateway.prices.public(model.id, gateway.now_ms())
-    return ModelObject.model_validate({**model.public(), "price": price})
+    return ModelObject.model_validate({**model.public(name), "price": price})

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sessions.model.audit import INSTALLATION
 from sessions.model.authorization import demand_operator
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import BadInput, NotFound
 from sessions.model.revocations import Revocation, RevocationKind, make_revocation, revocation_audit
 from sessions.model.types import INTEGER_MAX, Principal
 from transport.auth.revocation_cache import RevocationCache
@@ -52,14 +52,12 @@ routes = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 
 def revocations_of(request: Request) -> tuple[RevocationCache, Principal]:
-    """Raises Forbidden for who is no operator, Unavailable for a server that takes no tokens."""
+    """Raises Forbidden for who is no operator, NotFound for a server that takes no tokens."""
     principal = principal_of(request)
     demand_operator(principal)
     revocations = gateway_of(request).access.revocations
     if revocations is None:
-        raise Unavailable(
-            "keys_unavailable", "This server takes no tokens: there is nothing to revoke.", retryable=False
-        )
+        raise NotFound("not_found", "This server takes no tokens: there is nothing to revoke.")
     return revocations, principal
 
 

@@ -128,10 +128,11 @@ async def test_a_model_that_nobody_serves_is_refused_where_there_are_several() -
         where = made.gateways["g1"].router.routes
         route = await where.route(key(1), new=True, model="whatever", absent=None)
         assert route.member.replica == "r1", "one model: every name means it"
-        options = type(made.engine_options)(model="another")
+        options = type(made.engine_options)(model="another", model_aliases=("its-other-name",))
         made.engine_options = options
         await made.add_replica("r2")
         await advance(1.5)
+        assert (await where.route(key(4), new=True, model="its-other-name", absent=None)).member.replica == "r2"
         assert (await where.route(key(2), new=True, model="another", absent=None)).member.replica == "r2"
         with pytest.raises(NotFound) as error:
             await where.route(key(3), new=True, model="whatever", absent=None)

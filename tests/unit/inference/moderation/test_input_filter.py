@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
-from inference.moderation.input_filter import INLINE_MAX, PolicyInputFilter, redact_spans, scan_message
+from inference.moderation import input_filter
+from inference.moderation.input_filter import INLINE_MAX, PassedTexts, PolicyInputFilter, redact_spans, scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, Policy, PolicySide, ScoreRule
 from inference.moderation.scan import Scanner
 from inference.moderation.worker_client import NotJudged
@@ -72,6 +74,34 @@ async def test_names_and_patterns_are_redacted_together() -> None:
     verdict = await check("Ana is ana@mail.example now", worker)
     assert (verdict.action, verdict.replacement) == ("redact", "[person] is [email] now")
     assert categories(verdict) == ["pii/email", "pii/person"] and worker.scanned == []
+
+
+async def test_a_text_that_passed_is_not_judged_again_for_the_same_tenant_alone() -> None:
+    policy, worker = Policy(input=side()), Worker(FINE)
+    each = PolicyInputFilter(policy, Scanner(policy.input), worker)
+    other = msgspec.structs.replace(LOCAL_PRINCIPAL, tenant="another")
+    for principal, count in ((LOCAL_PRINCIPAL, 1), (LOCAL_PRINCIPAL, 1), (other, 2), (LOCAL_PRINCIPAL, 2)):
+        assert await each.check(principal, LONG) == PASS
+        assert len(worker.scanned) == count
+
+
+@pytest.mark.parametrize("scores", [{"toxicity": 0.9, "entities": []}, NotJudged("late")])
+async def test_a_text_that_was_flagged_or_not_judged_is_judged_again(scores: Any) -> None:
+    policy, worker = Policy(input=side(pii="flag")), Worker(scores)
+    each = PolicyInputFilter(policy, Scanner(policy.input), worker)
+    verdicts = [await each.check(LOCAL_PRINCIPAL, LONG) for _ in range(2)]
+    assert len(worker.scanned) == 2 and verdicts[0].findings and verdicts[0] == verdicts[1]
+
+
+def test_passed_texts_are_bounded_and_a_seam_is_another_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_filter, "PASSED_MAX", 2)
+    passed = PassedTexts()
+    keys = [passed.key(LOCAL_PRINCIPAL, "text", *seam) for seam in ((), (1, 2), (1, 3))]
+    for key in keys[:2]:
+        passed.add(key)
+    assert passed.has(keys[0])
+    passed.add(keys[2])
+    assert [passed.has(key) for key in keys] == [True, False, True]
 
 
 async def test_a_long_message_is_scanned_in_the_worker() -> None:

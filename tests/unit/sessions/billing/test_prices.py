@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sessions.billing.prices import PICOS, PriceBook, amount, read_prices, sum_public
 from sessions.model.types import UnixMs, Usage
-from transport.cli.config_files import PriceFile
 from transport.cli.settings import BadSetting
+from transport.cli.start.config_files import PriceFile
 
 LIST = """
 currency = "USD"

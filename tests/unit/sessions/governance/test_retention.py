@@ -12,8 +12,8 @@ from persistence.memory.journal import MemoryJournal
 from sessions.governance.retention import DAY_MS, HOUR_MS, Retention, RetentionPeriods
 from sessions.model.audit import INSTALLATION, public
 from sessions.model.types import NEVER, TenantId, UnixMs
-from transport.cli.config_files import ConfigFile, RetentionFile, parse_retention
 from transport.cli.settings import BadSetting
+from transport.cli.start.config_files import ConfigFile, RetentionFile, parse_retention
 
 NOW = UnixMs(1_750_000_000_000)
 ACME = TenantId("acme")

@@ -41,6 +41,7 @@ OWN = {
     "keys list": {"--tenant", "--url", "--json"},
     "keys show": {"--url", "--json"},
     "keys revoke": {"--url", "--json"},
+    "models list": {"--json"},
     "tokens revoke": {"--subject", "--token-id", "--issuer", "--expires-in", "--url", "--json"},
     "tokens list": {"--url", "--json"},
     "audit list": {"--tenant", "--user", "--after", "--limit", "--last", "--url", "--json"},

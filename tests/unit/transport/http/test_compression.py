@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from sessions.model.errors import BadInput, TooLarge
+from sessions.model.errors import BadInput, SessileError, TooLarge
+from sessions.model.types import UnixMs
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
-from transport.http.compression import Compression, takes_gzip
-from transport.http.middleware import Message, Receive, Scope, Send
+from transport.auth.authenticator import Authenticator
+from transport.http.compression import takes_gzip
+from transport.http.middleware import Message, Receive, RequestContextMiddleware, Scope, Send
 
 TEXT = b'{"text": "' + b"words " * 500 + b'"}'
 
@@ -48,8 +50,14 @@ async def through(app: Echo, pieces: list[bytes], bytes_max: int = 100_000, **he
     async def send(message: Message) -> None:
         sent.append(message)
 
+    async def refuse(error: SessileError, *_: Any) -> None:
+        raise error
+
+    access = Authenticator({}, clock=lambda: 0.0, now_ms=lambda: UnixMs(0))
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    await Compression(app, bytes_max)({"type": "http", "method": "POST", "headers": raw}, receive, send)
+    scope = {"type": "http", "method": "POST", "headers": [*raw, (b"host", b"127.0.0.1")]}
+    middleware = RequestContextMiddleware(app, access, bytes_max, lambda: "1", refuse)
+    await middleware(scope, receive, send)
     return sent
 
 

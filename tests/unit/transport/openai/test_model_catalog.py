@@ -9,7 +9,7 @@ from sessions.model.errors import NotFound, Unavailable
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ReplicaId
 from sessions.ports import Member, View
-from transport.openai.model_catalog import ModelCatalog, card
+from transport.openai.model_catalog import ModelCatalog, card, card_of
 
 INFO = EngineInfo(
     model="small",
@@ -69,3 +69,15 @@ def test_nothing_served_yet_is_to_be_retried_and_an_unknown_name_is_not() -> Non
     with pytest.raises(NotFound):
         card(Cluster(member("r1")).catalog, "other")
     assert card(Cluster(member("r1")).catalog, None).id == "small"
+
+
+def test_a_model_is_requested_by_each_of_its_names_and_answers_by_the_first() -> None:
+    named = msgspec.structs.replace(INFO, aliases=("gpt-4o", "tiny"))
+    cluster = Cluster(member("a", named), member("b"))
+    assert card(cluster.catalog, "tiny").id == card(cluster.catalog, "small").id == "small"
+    (only,) = cluster.catalog()
+    assert only.names == ("small", "gpt-4o", "tiny") and only.public("tiny")["id"] == "tiny"
+    with pytest.raises(NotFound):
+        card(cluster.catalog, "gpt")
+    own = card_of(named, notice="This is a toy.")
+    assert own.aliases == named.aliases and own.public("tiny")["notice"] == "This is a toy."

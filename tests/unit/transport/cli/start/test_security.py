@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from transport.cli.security import peer_security, pem, tls_of
 from transport.cli.settings import BadSetting, Settings
+from transport.cli.start.security import peer_security, pem, tls_of
 
 
 def test_a_file_is_read_and_none_is_empty(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from sessions.limits import Limits
 from sessions.model.types import TenantId
-from transport.cli.config_files import BYTES_MAX, ConfigFile, PriceFile, limits_file
 from transport.cli.settings import BadSetting
+from transport.cli.start.config_files import BYTES_MAX, ConfigFile, PriceFile, limits_file
 
 
 async def test_without_a_file_there_is_a_value_and_nothing_to_watch() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sessions.model.errors import BadInput
-from transport.cli.preflight import (
+from transport.cli.settings import BadSetting, Settings
+from transport.cli.start.preflight import (
     check_data_folder,
     check_files,
     check_journal_complete,
@@ -18,7 +19,6 @@ from transport.cli.preflight import (
     check_ports,
     new_data_folder,
 )
-from transport.cli.settings import BadSetting, Settings
 
 PORTS = ("port", "grpc_port", "metrics_port")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from sessions.governance.retention import Retention
-from transport.cli.config_files import ConfigFile, limits_file, parse_retention
 from transport.cli.settings import BadSetting, Settings, read_keys
+from transport.cli.start.config_files import ConfigFile, limits_file, parse_retention
 
 JOURNAL: Final = "journal.db"
 KEYS: Final = "keys.db"
@@ -53,7 +53,7 @@ def check_model(settings: Settings) -> None:
     """Raises BadSetting for a model's file that is not there."""
     if settings.engine == "llama" and settings.model.endswith(".gguf") and not Path(settings.model).exists():
         raise BadSetting(
-            f"model = {settings.model!r}: this file does not exist. Run `make model`, or name a GGUF file with --model"
+            f"model = {settings.model!r}: this file does not exist. Name a GGUF file, or hf:ORG/REPO, with --model"
         )
 
 

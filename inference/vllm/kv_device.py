@@ -1,0 +1,166 @@
+"""Moves bytes between a device's KV blocks and host memory, beside the forward pass and without making it wait.
+
+On a GPU a copy runs on a stream of its thread's own, through pinned memory, and has happened only once the thread has
+waited for it; until then neither side of it may be touched. The forward pass fills blocks on a stream of its own too:
+a mark, taken where a save or a load is ordered, stands behind all that was queued there, and the thread's stream begins
+after it. On a CPU all of that is at once, and a mark is nothing.
+
+Needs nothing but torch, so that `bench.device` runs it on a machine that has nothing else. It knows no requests, no
+files and no vLLM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+
+class KvDevice(Protocol):
+    """What moving KV needs of a device. Marks are taken by the thread of the forward pass, all else is called by the
+    thread that copies."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether copies go through memory of the device's own first, and have to be waited for."""
+
+    def new_stage(self, size: int) -> Any:
+        """Host memory that copies go through: so many bytes, for the life of its thread."""
+
+    def mark(self) -> Any:
+        """Stands behind all that the forward pass has queued so far."""
+
+    def thread(self) -> AbstractContextManager[None]:
+        """This thread's copies run beside the forward pass for as long as the block lasts."""
+
+    def follow(self, mark: Any) -> None:
+        """This thread's copies from here on begin after a mark."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Begins a copy between host memory and the device."""
+
+    def wait(self) -> None:
+        """Returns when this thread's copies have happened; waits for nothing else."""
+
+
+class CpuDevice:
+    """Implements `KvDevice` where KV lies in host memory."""
+
+    pinned = False
+
+    def new_stage(self, size: int) -> Any:
+        pages = mmap.mmap(-1, size)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them: the pages are small ones
+                pages.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(pages, dtype=torch.uint8).zero_()
+
+    def mark(self) -> Any:
+        return None
+
+    def thread(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def follow(self, mark: Any) -> None:
+        return
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def wait(self) -> None:
+        return
+
+
+class CudaDevice:
+    """Implements `KvDevice` for an NVIDIA GPU."""
+
+    pinned = True
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def new_stage(self, size: int) -> Any:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def mark(self) -> Any:
+        mark = torch.cuda.Event()
+        mark.record(torch.cuda.current_stream(self._device))
+        return mark
+
+    @contextlib.contextmanager
+    def thread(self) -> Iterator[None]:
+        torch.cuda.set_device(self._device)
+        with torch.cuda.stream(torch.cuda.Stream(self._device)):
+            yield
+
+    def follow(self, mark: Any) -> None:
+        torch.cuda.current_stream(self._device).wait_event(mark)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def wait(self) -> None:
+        done = torch.cuda.Event()
+        done.record(torch.cuda.current_stream(self._device))
+        done.synchronize()
+
+
+def device_of(device: Any) -> KvDevice:
+    """Of a tensor's device."""
+    return CudaDevice(device) if device.type == "cuda" else CpuDevice()
+
+
+class BlockLayers:
+    """The KV of all layers as blocks of bytes: a block is its bytes in every layer, layer after layer."""
+
+    def __init__(self, kv_caches: dict[str, Any], num_blocks: int, device: KvDevice | None = None) -> None:
+        """Raises ValueError for a layout that has no dimension of blocks."""
+        self._layers: list[tuple[Any, int]] = []  # (tensor with its blocks first, bytes of a block)
+        self.shapes: list[str] = []
+        for name, tensor in kv_caches.items():
+            dimension = next((d for d in (0, 1) if d < tensor.dim() and tensor.shape[d] == num_blocks), None)
+            if dimension is None:
+                raise ValueError(f"the KV of {name} has shape {tuple(tensor.shape)} for {num_blocks} blocks")
+            blocks = tensor.movedim(dimension, 0)
+            self._layers.append((blocks, blocks[0].numel() * blocks.element_size()))
+            self.shapes.append(f"{tuple(blocks.shape[1:])}:{blocks.dtype}")
+        self.block_bytes = sum(size for _, size in self._layers)
+        self.device = device or device_of(self._layers[0][0].device)
+
+    def gather(self, ids: list[int], part: Any) -> None:
+        """Blocks into `part`, (blocks, bytes of a block) of a stage; they are there when this returns."""
+        index = self._index(ids)
+        there = torch.empty_like(part, device=index.device) if self.device.pinned else part
+        at = 0
+        for blocks, size in self._layers:
+            bytes_ = blocks.index_select(0, index).view(torch.uint8).reshape(len(ids), size)
+            there[:, at : at + size].copy_(bytes_)
+            at += size
+        if self.device.pinned:
+            self.device.copy(part, there)  # both are whole: one transfer
+            self.device.wait()
+
+    def scatter(self, part: Any, ids: list[int]) -> None:
+        """The other way round. `part` may have gaps between its rows, which are other ranks'."""
+        index = self._index(ids)
+        if self.device.pinned:
+            there = torch.empty(part.shape, dtype=torch.uint8, device=index.device)
+            for mine, row in ((part, there),) if part.is_contiguous() else zip(part, there, strict=True):
+                self.device.copy(row, mine)
+            part = there
+        at = 0
+        for blocks, size in self._layers:
+            bytes_ = part[:, at : at + size]
+            if (bytes_.storage_offset() | bytes_.stride(0)) % blocks.element_size():
+                bytes_ = bytes_.contiguous()  # its numbers would begin between two of their places
+            new = bytes_.view(blocks.dtype).reshape((len(ids), *blocks.shape[1:]))
+            blocks.index_copy_(0, index, new)
+            at += size
+        self.device.wait()
+
+    def _index(self, ids: list[int]) -> Any:
+        return torch.tensor(ids, dtype=torch.long, device=self._layers[0][0].device)

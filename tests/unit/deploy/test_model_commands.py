@@ -1,0 +1,92 @@
+"""What `--model` becomes before a server starts: shipped models, pulled ones, paths; and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy import model_commands, shipped_models
+from deploy.model_commands import model_notice, prepared, run_models_command, with_model
+from deploy.shipped_models import DEFAULT, SMALL
+from inference.models.library import ModelLibrary, PulledModel
+from sessions.model.errors import SessileError
+from transport.cli import commands, models
+from transport.cli.settings import BadSetting, Settings
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(shipped_models, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def pulled(folder: Path) -> PulledModel:
+    scratch = folder / ".partial" / "one"
+    scratch.mkdir(parents=True)
+    (scratch / "m-Q8_0.gguf").write_bytes(b"GGUF")
+    model = PulledModel(repo="a/b", revision="main", commit="c" * 40, kind="gguf", files=("m-Q8_0.gguf",), size_bytes=4)
+    return ModelLibrary(folder).put(scratch, model, "m-Q8_0.gguf")
+
+
+def test_the_default_is_the_best_one_that_is_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadSetting, match="make serve"):
+        with_model(Settings())
+    SMALL.path.write_bytes(b"GGUF")
+    assert with_model(Settings()).model == str(SMALL.path)
+    DEFAULT.path.write_bytes(b"GGUF")
+    settings = with_model(Settings())
+    assert (settings.model, settings.context) == (str(DEFAULT.path), 8192)
+    shown = capsys.readouterr().err
+    assert "licence Apache-2.0" in shown and "This is a toy" in shown and "--model hf:ORG/REPO" in shown
+    assert "This is a toy" in (model_notice(settings) or "")
+    assert with_model(Settings(model=SMALL.name, context=512)).context == 512
+
+
+def test_for_vllm_it_is_the_folder_that_was_converted(folder: Path) -> None:
+    DEFAULT.path.write_bytes(b"GGUF")
+    with pytest.raises(BadSetting, match="vLLM's format"):
+        with_model(Settings(engine="vllm"))
+    converted = folder / f"{DEFAULT.path.stem}-vllm-bf16"
+    converted.mkdir()
+    settings = with_model(Settings(engine="vllm"))
+    assert settings.model == str(converted) and model_notice(settings) is not None
+
+
+def test_a_pulled_model_needs_no_hub_and_gets_its_name(folder: Path) -> None:
+    model = pulled(folder)
+    settings = with_model(Settings(model="hf:a/b:Q8_0"))
+    assert (settings.model, settings.served_model_name) == (str(model.path), ("m-Q8_0",))
+    assert with_model(Settings(model="hf:a/b", served_model_name=("x", "y"))).served_model_name == ("x", "y")
+    assert model_notice(settings) is None
+    assert with_model(Settings(model="/some/m.gguf")) == Settings(model="/some/m.gguf")
+
+
+def test_a_taken_port_is_refused_before_anything_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(settings: Settings, names: object) -> None:
+        raise BadSetting("port = 1: taken")
+
+    def never(settings: Settings) -> Settings:
+        raise AssertionError("it was pulled")
+
+    monkeypatch.setattr(model_commands, "check_ports", taken)
+    monkeypatch.setattr(model_commands, "with_model", never)
+    with pytest.raises(BadSetting, match="taken"):
+        prepared(commands.Serve(), Settings(model="hf:a/b"))
+    sim = Settings(engine="sim")
+    assert prepared(commands.Serve(), sim) is sim and prepared(commands.RunGateway(), Settings()) == Settings()
+
+
+def test_models_are_listed_and_removed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = pulled(folder)
+    SMALL.path.write_bytes(b"GGUF")
+    assert run_models_command(Settings(), models.ListModels()) == 0
+    shown = capsys.readouterr().out
+    assert str(model.path) in shown and str(SMALL.path) in shown and "not fetched yet" in shown
+    run_models_command(Settings(), models.RemoveModel("hf:a/b"))
+    run_models_command(Settings(), models.RemoveModel(SMALL.name))
+    assert not model.path.exists() and not SMALL.path.exists()
+    with pytest.raises(SessileError, match="models list"):
+        run_models_command(Settings(), models.RemoveModel("hf:a/b"))
+    with pytest.raises(BadSetting, match="expected hf:ORG/REPO"):
+        run_models_command(Settings(), models.PullModel("nonsense"))

@@ -1,0 +1,73 @@
+"""Blocks through a stage and back, on a CPU, on a made-up GPU, and on a real one where there is one."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from inference.vllm.kv_device import BlockLayers, CpuDevice, CudaDevice, KvDevice, device_of
+from tests.support.engines.made_up_device import POISON, MadeUpDevice
+
+pytestmark = pytest.mark.vllm
+
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+DEVICES = ["cpu", "made up", pytest.param("cuda", marks=NO_GPU)]
+BLOCKS = 8
+
+
+def caches(place: str) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        f"layer{layer}": torch.randn((BLOCKS, 2, 4, 8), generator=generator).to("cuda" if place == "cuda" else "cpu")
+        for layer in range(3)
+    }
+
+
+@pytest.mark.parametrize("place", DEVICES)
+def test_blocks_go_out_and_come_back_elsewhere(place: str) -> None:
+    held = caches(place)
+    made_up: KvDevice | None = MadeUpDevice() if place == "made up" else None
+    layers = BlockLayers(held, BLOCKS, made_up)
+    stage = layers.device.new_stage(2 * layers.block_bytes)
+    part = stage.view(2, layers.block_bytes)
+    with layers.device.thread():
+        layers.device.follow(layers.device.mark())
+        layers.gather([5, 1], part)
+        assert bytes(part[1].numpy())[: 4 * 64] == held["layer0"][1].cpu().numpy().tobytes()
+        layers.scatter(part, [0, 7])
+    for tensor in held.values():
+        assert torch.equal(tensor[0], tensor[5]) and torch.equal(tensor[7], tensor[1])
+    if isinstance(made_up, MadeUpDevice):
+        assert made_up.faults == [] and made_up.outstanding == 0 and made_up.copies == 2
+
+
+def test_a_stage_that_is_used_again_too_early_is_a_fault() -> None:
+    device = MadeUpDevice()
+    layers = BlockLayers(caches("cpu"), BLOCKS, device)
+    stage = device.new_stage(layers.block_bytes)
+    assert int(stage[0]) == POISON
+    with device.thread():
+        device.copy(torch.empty(4, dtype=torch.uint8), stage[:4])
+        stage[:4] = 1
+        device.wait()
+    assert device.faults == ["a stage was changed under a copy from it"]
+
+
+def test_a_copy_in_a_thread_without_a_stream_is_a_fault() -> None:
+    device = MadeUpDevice()
+    layers = BlockLayers(caches("cpu"), BLOCKS, device)
+    part = device.new_stage(layers.block_bytes).view(1, layers.block_bytes)
+    thread = threading.Thread(target=layers.gather, args=([1], part))
+    thread.start()
+    thread.join()
+    assert "a copy in a thread without a stream" in device.faults
+
+
+def test_the_device_is_that_of_the_tensors() -> None:
+    assert isinstance(device_of(torch.device("cpu")), CpuDevice)
+    assert isinstance(device_of(torch.device("cuda")), CudaDevice)
+    with pytest.raises(ValueError, match="for 9 blocks"):
+        BlockLayers(caches("cpu"), 9)
