@@ -12,10 +12,10 @@ if __name__ == "__main__":
 
     from deploy.environment import enter_environment
 
-    enter_environment()  # whatever Python this is: what follows needs our packages
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:  # else a shell in the background has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
+    enter_environment()  # whatever Python this is: what follows needs our packages
     if sys.argv[1:2] != ["chat"] and {"--help", "-h", "--version"} & set(sys.argv[1:]):
         from transport.cli.commands import print_help
 

@@ -78,6 +78,8 @@ class EngineSettings(Protocol):
     @property
     def sim_answer_tokens(self) -> int: ...
     @property
+    def sim_tools(self) -> bool: ...
+    @property
     def sim_brownout_speed(self) -> float: ...
 
 
@@ -203,6 +205,7 @@ def _simulated(settings: EngineSettings) -> Engine:
         step_base_s=1 / settings.sim_tokens_per_s,
         prefill_tokens_per_s=settings.sim_prefill_per_s,
         answer_tokens_mean=settings.sim_answer_tokens,
+        tools=settings.sim_tools,
     )
     if not settings.brownout_model:
         return SimulatedEngine(options)

@@ -141,6 +141,7 @@ class SimulatedEngine:
             context_window=self.options.context_window,
             slots=self.options.slots,
             sampling=frozenset({"temperature", "seed", "max_output_tokens", "ignore_eos", "min_tokens"}),
+            tool_format="hermes" if self.options.tools else "none",
             aliases=self.options.model_aliases,
         )
 

@@ -37,10 +37,12 @@ HALF = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @asynccontextmanager
-async def a_server(*, proxies: tuple[str, ...] = (), keyed: bool = True) -> AsyncIterator[Assembly]:
+async def a_server(
+    *, proxies: tuple[str, ...] = (), keyed: bool = True, failures: int = AuthThrottleLimits().failures
+) -> AsyncIterator[Assembly]:
     clock = asyncio.get_running_loop().time
     origins = OriginPolicy(proxies=TrustedProxies(proxies))
-    throttle = AuthThrottle(clock=clock, limits=AuthThrottleLimits(refill_s=10**6))
+    throttle = AuthThrottle(clock=clock, limits=AuthThrottleLimits(failures=failures, refill_s=10**6))
     access = Authenticator(KEYS if keyed else {}, clock=clock, now_ms=wall_ms, origins=origins, throttle=throttle)
     async with assembled(admit=lambda _: (access, None), limits=ServerLimits(shares=SHARES)) as assembly:
         yield assembly
@@ -152,7 +154,8 @@ async def test_names_of_users_are_the_same_key() -> None:
 
 @asynccontextmanager
 async def a_grpc_door(**limits: Any) -> AsyncIterator[tuple[Assembly, str]]:
-    async with a_server() as assembly:
+    """How often an address may be wrong is another test's."""
+    async with a_server(failures=10**9) as assembly:
         door = GrpcServer(assembly.gateway, host="127.0.0.1", port=0, limits=GrpcLimits(shares=SHARES, **limits))
         assert await door.start()
         try:

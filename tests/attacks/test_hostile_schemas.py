@@ -22,7 +22,7 @@ from tests.support.hostile_schemas import KINDS, hostile_schemas
 from transport.grpc_api import sessile_pb2 as pb
 
 COUNT = 9 * len(KINDS)
-FAST = SimulatedOptions(step_base_s=0.0001, answer_tokens_mean=5)
+FAST = SimulatedOptions(step_base_s=0.0001, answer_tokens_mean=5, tools=True)
 DOUBLED = {
     "$defs": {
         **{f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(40)},
@@ -122,7 +122,7 @@ async def test_a_server_that_was_killed_among_them_comes_back_and_serves() -> No
     schemas = [(each.kind, each.schema) for each in hostile_schemas(3, COUNT)]
     with socket.create_server(("127.0.0.1", 0)) as free:
         grpc_port = free.getsockname()[1]
-    with ServerProcess("--engine", "sim", "--grpc-port", str(grpc_port)) as server:
+    with ServerProcess("--engine", "sim", "--sim-tools", "--grpc-port", str(grpc_port)) as server:
         address = f"127.0.0.1:{grpc_port}"
         async with schema_doors(server.port, address) as doors:
             done = await send_all(doors, schemas, at_once=4)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from inference.simulated import SimulatedOptions
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import assembled
 
@@ -17,7 +18,7 @@ PHRASE = "project nightjar"
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        assembled(filters=KeywordFilterSet(input_phrases=(PHRASE,))) as assembly,
+        assembled(engine=SimulatedOptions(tools=True), filters=KeywordFilterSet(input_phrases=(PHRASE,))) as assembly,
         httpx.AsyncClient(base_url=assembly.server.url, timeout=20) as client,
     ):
         yield client

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any
 
 import msgspec
+from websockets.datastructures import Headers
+from websockets.http11 import Request as Handshake
 
 from tests.simulation.loop import Process
 from tests.simulation.world import World
@@ -23,12 +25,17 @@ _json = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 _msgpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 
-def handshake(subprotocol: str) -> bytes:
-    return (
-        "GET /v1/ws HTTP/1.1\r\nHost: sessile.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-        f"Sec-WebSocket-Protocol: {subprotocol}\r\n\r\n"
-    ).encode()
+def handshake(subprotocol: str) -> Handshake:
+    """The request that a gateway's HTTP connection has parsed."""
+    head = {
+        "Host": "sessile.test",
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+        "Sec-WebSocket-Protocol": subprotocol,
+    }
+    return Handshake("/v1/ws", Headers(head))
 
 
 class Transport(asyncio.Transport):
@@ -97,7 +104,7 @@ class Wire:
         self._transport = Transport(self)
         self._connection: WebSocketConnection = door.protocol()
         self._later(self._made)
-        self._later(self._data, handshake("sessile.v1+" + ("msgpack" if binary else "json")))
+        self._later(self._shake_hands, handshake("sessile.v1+" + ("msgpack" if binary else "json")))
 
     # -- towards the gateway ----------------------------------------------------------------------------------------
 
@@ -135,6 +142,10 @@ class Wire:
 
     def _made(self) -> None:
         self._connection.connection_made(self._transport)
+
+    def _shake_hands(self, request: Handshake) -> None:
+        if not self._transport.closing:
+            self._connection.shake_hands(request)
 
     def _data(self, data: bytes) -> None:
         if not self._transport.closing:

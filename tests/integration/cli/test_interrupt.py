@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import httpx
 import pytest
 
 from tests.support.doors.server_process import ROOT
 
+INTERRUPTED: Final = """
+import importlib.abc, os, signal, sys
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
 
-def interrupted(folder: Path, loaded: str, *, ignore: bool = False) -> tuple[int, str]:
-    """The status and stderr of a command that gets SIGINT as soon as a library of this name is loaded; without one it
-    ends with status 2, for there is no journal."""
+
+def interrupted(folder: Path, loaded: str, *command: str, ignore: bool = False) -> tuple[int, str]:
+    """The status and stderr of a command that gets SIGINT when it comes to loading a module of this name."""
     prepare: Callable[[], object] | None = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignore else None
-    command = [sys.executable, str(ROOT / "app.py"), "audit", "verify"]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, preexec_fn=prepare) as process:
-        maps = Path(f"/proc/{process.pid}/maps")
-        while process.poll() is None and loaded not in maps.read_text():
-            pass
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        return process.returncode, errors
+    (folder / "sitecustomize.py").write_text(INTERRUPTED.format(name=loaded))
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=prepare,
+        timeout=60,
+    )
+    return ran.returncode, ran.stderr
 
 
 @pytest.mark.parametrize("loaded", ["msgspec", "uvloop", "pydantic_core"])
 def test_an_interrupt_while_modules_are_loaded_ends_the_start_quietly(tmp_path: Path, loaded: str) -> None:
-    status, errors = interrupted(tmp_path, loaded)
+    status, errors = interrupted(tmp_path, loaded, "serve", "--engine", "sim", "--port", "0")
     assert errors == ""
     assert status in (-signal.SIGINT, 130)
 
 
 def test_an_interrupt_that_is_ignored_stays_so(tmp_path: Path) -> None:
-    status, errors = interrupted(tmp_path, "msgspec", ignore=True)
+    status, errors = interrupted(tmp_path, "msgspec", "audit", "verify", ignore=True)
     assert status == 2 and "there is no journal in this folder" in errors
 
 
