@@ -38,7 +38,8 @@ def serving(*flags: str, **args: Any) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.mark.parametrize("guard", ["none", "classifier", "endpoint", "file"])
+# Classifiers run in the same worker whatever the engine is (`test_listening_sockets.py`); vLLM's environment has none.
+@pytest.mark.parametrize("guard", ["none", "endpoint", "file"])
 def test_a_server_with_vllm_listens_on_what_was_named(guard: str, tmp_path: Path, model_path: Path) -> None:
     grpc_port, metrics_port = free_ports(2)
     doors = ["--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)]
