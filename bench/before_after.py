@@ -8,7 +8,7 @@ machine's speed favours neither. Where the machine has room for both sides, they
 the same hardware take away, both lack. Journals are plain on both sides, as they were before there was encryption
 (`--encrypted`: this checkout's is encrypted, what that costs included). A ratio above 1 says that this checkout does
 better; the figures are the mean over pairs and its one-sided 95% lower bound (bar: 0.98). Both run on the interpreter
-that runs this.
+that runs this. OpenAI's door has its own: `bench.openai_overhead --against ../before`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ FIGURES = (
     Figure("streams", "--streams 100 --rate 25 --seconds 10", "CPU us per event", False, at_once=True),
     Figure("journal", "--sessions 100 --rate 0 --seconds 8", "durable events/s", True, at_once=True, plain="--plain"),
     Figure("turn_cpu", "--turns 40 --rounds 3", "CPU ms per turn at 1k", False, at_once=True),
-    Figure("openai_overhead", "--pairs 1", "ratio, mean", True),
 )
 
 

@@ -1,6 +1,7 @@
 """What the session layer costs OpenAI's own clients: `/v1/chat/completions` streamed, against llama-server's, in pairs.
 
     python -m bench.openai_overhead --pairs 10
+    python -m bench.openai_overhead --against ../before    # another checkout's server in llama-server's place
 
 Same model, settings and requests, one engine thread on both sides, greedy, 8 streams that begin 0.1 s apart, one plain
 HTTP client for both. Pairs are those of `bench.pairs`.
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -62,13 +64,20 @@ async def streamed(port: int, model: str, question: str) -> Any:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    streams = arguments.streams
+    streams, model = arguments.streams, arguments.model
     flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
+    if arguments.against:
+        flags = (*flags, "--model", f".cache/models/{model}.gguf")
+        with ServerProcess(*flags) as server, ServerProcess(*flags, checkout=Path(arguments.against)) as before:
+            sides = partial(ours, server.port, model), partial(ours, before.port, model)
+            figures = await compared(arguments.pairs, streams, *sides, later_ms=8)
+        report("openai_overhead against another checkout, which stands as llama-server", figures)
+        return
     with ServerProcess(*flags) as server, LlamaServerProcess(slots=streams, threads=1) as peer:
-        mine = partial(ours, server.port, arguments.model)
+        mine = partial(ours, server.port, model)
         figures = await compared(arguments.pairs, streams, mine, partial(theirs, peer), later_ms=8)
     report("openai_overhead", figures)
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, pairs=10, streams=8, model="SmolLM2-135M-Instruct.Q4_1")
+    run_bench(main, __doc__, pairs=10, streams=8, model="SmolLM2-135M-Instruct.Q4_1", against="")

@@ -25,8 +25,10 @@ class ServerProcess:
         data: str | None = None,
         program: Sequence[str] = ("app.py", "serve"),
         log: Path | None = None,
+        checkout: Path = ROOT,
     ) -> None:
         """`log`: the file that takes what it writes to standard error; None: ours."""
+        self.checkout = checkout
         self._scratch = tempfile.TemporaryDirectory(prefix="sessile-bench-") if data is None else None
         self.data = data or self._scratch.name if self._scratch else str(data)
         self.flags = flags
@@ -43,7 +45,7 @@ class ServerProcess:
             command += ["--log-level", "error"]
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self.log.open("ab")) if self.log is not None else None
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(command, cwd=self.checkout, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(READY):
