@@ -65,7 +65,7 @@ async def streamed(port: int, model: str, question: str) -> Any:
 
 async def main(arguments: argparse.Namespace) -> None:
     streams, model = arguments.streams, arguments.model
-    flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
+    flags: tuple[str, ...] = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
     if arguments.against:
         flags = (*flags, "--model", f".cache/models/{model}.gguf")
         with ServerProcess(*flags) as server, ServerProcess(*flags, checkout=Path(arguments.against)) as before:
