@@ -32,16 +32,16 @@ def llm(request: pytest.FixtureRequest, base_url: str, key: str, model: str) -> 
     return ChatOpenAI(base_url=base_url, api_key=key, model=model, max_retries=0, **request.param)
 
 
-def said(message: Any) -> str:
+def text_of(message: Any) -> str:
     return message.text if isinstance(message.text, str) else message.text()
 
 
 async def test_chat_and_stream(llm: ChatOpenAI) -> None:
     messages = [SystemMessage("Be brief."), HumanMessage("Say something.")]
     whole = await llm.ainvoke(messages)
-    assert said(whole) and whole.usage_metadata["output_tokens"] > 0
+    assert text_of(whole) and whole.usage_metadata["output_tokens"] > 0
     chunks = [chunk async for chunk in llm.astream(messages)]
-    assert "".join(said(chunk) for chunk in chunks) and len(chunks) > 1
+    assert "".join(text_of(chunk) for chunk in chunks) and len(chunks) > 1
 
 
 async def test_a_conversation_of_turns(llm: ChatOpenAI) -> None:
@@ -49,7 +49,7 @@ async def test_a_conversation_of_turns(llm: ChatOpenAI) -> None:
     for _ in range(3):
         messages.append(await llm.ainvoke(messages))
         messages.append(HumanMessage("Go on."))
-    assert said(messages[-2])
+    assert text_of(messages[-2])
 
 
 async def test_tools(llm: ChatOpenAI) -> None:
@@ -60,13 +60,13 @@ async def test_tools(llm: ChatOpenAI) -> None:
     (call,) = answer.tool_calls
     assert call["name"] == "get_weather" and call["args"] == {"city": "Rome"}
     messages += [answer, ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"])]
-    assert said(await bound.ainvoke(messages))
+    assert text_of(await bound.ainvoke(messages))
 
 
 async def test_an_agent(llm: ChatOpenAI) -> None:
     agent = create_agent(llm, [get_weather])
     done = await agent.ainvoke({"messages": [{"role": "user", "content": "How is the weather in Rome?"}]})
-    assert any(isinstance(each, ToolMessage) for each in done["messages"]) and said(done["messages"][-1])
+    assert any(isinstance(each, ToolMessage) for each in done["messages"]) and text_of(done["messages"][-1])
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])

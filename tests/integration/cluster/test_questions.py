@@ -11,7 +11,7 @@ from sessions.model.types import Tool
 from tests.support.cluster.real import ALICE, FAST, real_cluster
 
 
-async def test_a_replica_answers_and_another_where_one_is_gone() -> None:
+async def test_a_replica_answers_and_a_second_one_where_it_has_ended() -> None:
     async with real_cluster(2) as cluster:
         router = await cluster.add_gateway("g")
         model = SimulatedEngine(FAST).info.model

@@ -79,7 +79,7 @@ async def test_an_item_that_is_not_kept_is_not_found(client: openai.AsyncOpenAI,
     assert (caught.value.code, caught.value.param) == ("item_not_found", "input[1].id")
 
 
-async def test_items_that_were_erased_never_stored_or_are_anothers_are_not_found(options: SimulatedOptions) -> None:
+async def test_items_that_were_erased_never_stored_or_of_a_second_user_are_refused(options: SimulatedOptions) -> None:
     keys = {
         key_digest(name): Principal(tenant=TenantId("acme"), key_id=name, user=name, scopes=("chat", "read"))
         for name in ("ann", "bob")

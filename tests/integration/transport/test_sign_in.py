@@ -38,7 +38,7 @@ async def session_of(http: httpx.AsyncClient) -> dict[str, Any]:
     return described
 
 
-async def test_somebody_signs_in_and_is_known_at_http_and_websockets(world: SignInWorld) -> None:
+async def test_a_user_signs_in_and_is_known_at_http_and_websockets(world: SignInWorld) -> None:
     async with world.browser() as http:
         assert (await http.get("/v1/models")).status_code == 401
         assert await session_of(http) == {"signed_in": False, "keys": True, "refreshable": False}

@@ -75,7 +75,7 @@ def test_a_hundred_cuts_cost_a_hundred_tries_and_no_byte_twice(pull: Pull, hub: 
     assert in_place(tmp_path) == ["chat_template.jinja", "pulled.json", "tiny-Q4_K_M.gguf"]
 
 
-def test_what_a_killed_pull_has_left_is_gone_on_with(pull: Pull, hub: HubServer, tmp_path: Path) -> None:
+def test_a_killed_pull_is_resumed(pull: Pull, hub: HubServer, tmp_path: Path) -> None:
     def killed(progress: Progress) -> None:
         if progress.file.endswith(".gguf"):
             raise KeyboardInterrupt

@@ -23,7 +23,7 @@ def put(
     return library.put(scratch, pulled, file)
 
 
-def test_the_version_pulled_last_is_meant_and_an_older_one_by_its_commit(tmp_path: Path) -> None:
+def test_a_reference_names_the_version_pulled_last_and_an_older_one_by_its_commit(tmp_path: Path) -> None:
     library = ModelLibrary(tmp_path)
     old, new = put(library, commit="1" * 40), put(library, commit="2" * 40)
     os.utime(old.folder / MANIFEST, (1, 1))

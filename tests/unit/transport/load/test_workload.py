@@ -25,7 +25,7 @@ def test_a_trace_is_conversations_and_a_wrong_line_is_named() -> None:
         parse_trace("\n")
 
 
-def test_a_seed_makes_the_same_dialogues_and_another_seed_others() -> None:
+def test_a_seed_makes_the_same_dialogues_and_a_second_seed_different_ones() -> None:
     def first(seed: int) -> list[str]:
         workload = Workload({"short": 1, "long": 1}, seed=seed, long_tokens=50)
         return [workload.next_dialogue().turns[0].prompt for _ in range(8)]

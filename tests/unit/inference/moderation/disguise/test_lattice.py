@@ -40,7 +40,7 @@ def test_a_phrase_in_other_signs_is_found_where_it_stands(text: str) -> None:
         "pr0ject         nightjar",
     ],
 )
-def test_plain_words_and_others_are_not(text: str) -> None:
+def test_plain_words_are_not(text: str) -> None:
     assert list(PHRASES.find(text)) == []
 
 

@@ -10,17 +10,17 @@ WORDS = RespelledWords(("project nightjar", "single", "the blue ledger"))
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "spelt"),
     [
         ("the prjoect nghitajr.", "the project nightjar."),
         ("pr*ject n#ghtjar", "project nightjar"),
         ("(bl_e l.dger)", "(blue ledger)"),
     ],
 )
-def test_they_are_replaced_by_the_words_that_are_meant(text: str, meant: str) -> None:
+def test_they_are_replaced_by_the_words_that_they_spell(text: str, spelt: str) -> None:
     replaced = WORDS.replace(text)
     assert replaced is not None
-    assert replaced[0] == meant and [text[place] for place in replaced[1]] == list(text)
+    assert replaced[0] == spelt and [text[place] for place in replaced[1]] == list(text)
 
 
 @pytest.mark.parametrize(

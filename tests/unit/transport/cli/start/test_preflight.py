@@ -111,7 +111,7 @@ def test_a_data_folder_that_cannot_be_written_to_is_called_that(tmp_path: Path) 
             check_data_folder(Settings(data=str(folder)))
 
 
-def test_a_data_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_data_folder_of_a_second_account_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     folder = Path("/proc/self") if os.geteuid() == 0 else tmp_path  # root may write everywhere else
     with pytest.raises(BadSetting, match=r"the data folder cannot be written to \("):
