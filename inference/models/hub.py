@@ -13,6 +13,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ from inference.models.library import ModelLibrary, PulledModel
 from inference.models.reference import HubModel, Kind, RepoFile, choose_files
 from sessions.model.errors import BadInput, SessileError, Unavailable
 
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 FAILURES_MAX: Final = 6  # tries in a row that bring no byte
 CHUNK_BYTES: Final = 1 << 20
 SPARE_BYTES: Final = 64 << 20  # left free on the disk
@@ -75,6 +77,10 @@ class Hub:
             files = [_file_of(sibling) for sibling in info.siblings or ()]
             chosen = choose_files(model, files, kind)
             commit = str(info.sha)
+            if not _COMMIT.fullmatch(commit):  # it names a folder
+                raise Unavailable(
+                    "hub_unavailable", f"The hub names {commit[:64]!r} as the commit of {model}, which is no hash."
+                )
             selection = chosen[0].name.rpartition("/")[2] if kind == "gguf" else "folder"
             pulled = PulledModel(
                 repo=model.repo,

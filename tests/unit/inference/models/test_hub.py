@@ -173,3 +173,14 @@ def test_a_folder_for_vllm_has_no_pickles(pull: Pull, hub: HubServer) -> None:
 def test_offline_is_a_sentence(pull: Pull, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert refused(pull).code == "hub_offline"
+
+
+@pytest.mark.parametrize("commit", ["../../../..", "", "main", "g" * 40, "a" * 39])
+def test_a_commit_that_is_no_hash_is_refused_before_anything_is_written(
+    pull: Pull, hub: HubServer, tmp_path: Path, commit: str
+) -> None:
+    """It becomes the name of a folder: a mirror could write, and remove, outside of the library."""
+    hub.repos["acme/tiny"].commit = commit
+    before = sorted(tmp_path.rglob("*"))
+    assert refused(pull).code == "hub_unavailable"
+    assert sorted(tmp_path.rglob("*")) == before
