@@ -25,6 +25,7 @@ test("a link without an address is its words", async () => {
     const { Markdown } = await import(new URL("markdown.js", location.href).href);
     const markdown = new Markdown();
     markdown.update("before [words]() after");
+    while (markdown.busy) await new Promise((resolve) => markdown.element.addEventListener("grown", resolve, { once: true }));
     return [markdown.element.textContent, markdown.element.querySelectorAll("a").length];
   });
   await browser.dispose();
