@@ -266,6 +266,68 @@ async def test_a_cookie_that_we_did_not_seal_for_this_is_nobodys(world: SignInWo
         assert (await plain.get("/v1/models", headers={"cookie": f"{SESSION}={good}"})).status_code == 200
 
 
+async def test_another_page_of_the_site_reads_nothing_and_signs_nobody_out(world: SignInWorld) -> None:
+    """Its requests have the cookies: SameSite keeps other sites off, not other ports and subdomains."""
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        hint = cookie_of(http, "sessile-hint")
+        for headers in ({"sec-fetch-site": "same-site"}, {"origin": "https://evil.example"}, {"origin": "null"}):
+            about = (await http.get("/auth/session", headers=headers)).json()
+            assert not about["signed_in"] and not about["refreshable"] and "user" not in about
+            left = await http.get("/auth/signed-out", headers=headers)
+            assert left.headers["location"] == f"{world.page}/"
+            assert cookie_of(http, "sessile-hint") == hint
+        assert (await http.get("/auth/session", headers={"sec-fetch-site": "same-origin"})).json()["signed_in"]
+        left = await http.get("/auth/signed-out", headers={"sec-fetch-site": "same-origin"})
+        assert left.headers["location"].startswith(world.issuer)
+
+
+async def test_two_origins_are_none_of_ours(world: SignInWorld) -> None:
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        own = [*world.own_page.items()]
+        for headers in ([*own, ("origin", "https://evil.example")], [*own, ("sec-fetch-site", "cross-site")]):
+            for path in ("/v1/ws/tickets", "/auth/sign-out"):
+                assert (await http.post(path, headers=headers)).status_code == 403
+        assert (await http.post("/v1/ws/tickets", headers=own)).status_code == 201
+
+
+async def test_signing_out_again_writes_nothing(world: SignInWorld) -> None:
+    """Who kept the cookie filled the audit log with it."""
+    async with world.browser() as http, world.browser() as kept:
+        await sign_in(http, world.page, "ana")
+        header = {**world.own_page, "cookie": f"{SESSION}={cookie_of(http)}"}
+        for _ in range(5):
+            assert (await kept.post("/auth/sign-out", headers=header)).status_code == 204
+        rows = (await kept.get("/v1/audit?limit=100", headers={"authorization": f"Bearer {KEY}"})).json()["data"]
+        assert [row["action"] for row in rows].count("user.signed_out") == 1
+
+
+async def test_who_signs_in_and_out_for_ever_leaves_room_for_what_operators_revoke(
+    world: SignInWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("persistence.memory.revocations", "transport.auth.revocation_cache"):
+        monkeypatch.setattr(f"{module}.REVOCATIONS_MAX", 4, raising=False)
+    async with world.browser() as http, world.browser() as other:
+        await sign_in(other, world.page, "mallory")
+        for _ in range(6):
+            await sign_in(http, world.page, "mallory")
+            signed_out = await http.post("/auth/sign-out", headers=world.own_page)
+            assert signed_out.status_code == 204, signed_out.text
+        key = {"authorization": f"Bearer {KEY}"}
+        revoked = await http.post("/v1/operator/revocations", headers=key, json={"subject": "ana"})
+        assert revoked.status_code == 201, revoked.text
+        assert (await other.get("/v1/models")).status_code == 401  # one for each person: all their sessions
+
+
+async def test_no_shared_cache_keeps_what_a_cookie_opened(world: SignInWorld) -> None:
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        for path in ("/v1/sessions", "/v1/models", "/v1/sessions/nothing", "/auth/session"):
+            kept = (await http.get(path)).headers.get("cache-control", "")
+            assert "private" in kept or "no-store" in kept, path
+
+
 async def test_a_session_that_has_expired_opens_nothing(world: SignInWorld) -> None:
     async with world.browser() as http:
         await sign_in(http, world.page, "ana")

@@ -215,5 +215,7 @@ async def test_an_encoded_body_is_refused_with_what_to_do(keyed: Assembly, encod
         answer = await http.post("/v1/responses", headers=headers, content=b"\x1f\x8b")
         assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_content_encoding")
         assert "without Content-Encoding" in answer.json()["error"]["message"]
+        twice = [*(headers | {"content-encoding": "identity"}).items(), ("content-encoding", "gzip")]
+        assert (await http.post("/v1/responses", headers=twice, content=b"{")).status_code == 415
         plain = await http.post("/v1/responses", headers=headers | {"content-encoding": "identity"}, content=b"{")
         assert plain.status_code == 400

@@ -45,7 +45,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from transport.auth.authenticator import TOKEN_PREFIX
-from transport.auth.direct_fetch import open_direct
+from transport.auth.direct_fetch import fetch_direct
 from transport.auth.origins import is_loopback
 
 JWKS_BYTES_MAX: Final = 256 * 1024
@@ -133,8 +133,9 @@ def parse_jwks(data: bytes, algorithms: Sequence[str]) -> dict[str, _Key]:
             continue  # not for us: a set may have keys for other purposes
         try:
             key = jwt.PyJWK.from_dict(entry).key
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise ValueError(f"key {entry.get('kid')!r} cannot be read: {error}") from error
+        except (jwt.PyJWTError, ValueError, TypeError) as error:  # RFC 7517, 5: one that is not understood is ignored
+            log.warning("jwk_ignored", kid=str(entry.get("kid"))[:64], error=str(error))
+            continue
         if entry.get("alg") is None or entry["alg"] in algorithms:
             keys[str(entry.get("kid", ""))] = _Key(key, entry.get("alg"))
     if not keys:
@@ -147,16 +148,18 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 async def fetch(where: str) -> bytes:
     """A key set's bytes, of a file or a URL. Raises OSError."""
-    return await asyncio.to_thread(_fetched, where)
-
-
-def _fetched(where: str) -> bytes:
     if "://" not in where:
-        return Path(where).read_bytes()[: JWKS_BYTES_MAX + 1]
+        return await asyncio.to_thread(_read_file, where)
     request = urllib.request.Request(where, headers={"accept": "application/json", "user-agent": "sessile"})
-    with open_direct(request, FETCH_S) as answer:  # read_issuers has looked at the scheme
-        data: bytes = answer.read(JWKS_BYTES_MAX + 1)
-        return data
+    answer = await fetch_direct(request, FETCH_S, bytes_max=JWKS_BYTES_MAX)  # read_issuers has looked at the scheme
+    if answer.status != 200:
+        raise OSError(f"{where} answers {answer.status}")
+    return answer.body
+
+
+def _read_file(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(JWKS_BYTES_MAX + 1)
 
 
 @dataclass(eq=False, repr=False)
@@ -280,7 +283,7 @@ class JwtIssuers:
                 leeway=issuer.leeway_s,
                 options={"require": ["exp", "iss", "aud", issuer.user_claim], "verify_exp": False, "verify_nbf": False},
             )
-        except (jwt.PyJWTError, TypeError, ValueError) as error:  # of the last two: a key of another kind
+        except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:  # a key of another kind; `iat` 1e999
             raise _token_refused("its signature or a claim is not right") from error
         return self._principal(issuer, claims), claims
 
@@ -334,7 +337,7 @@ class JwtIssuers:
             raise Unauthorized("token_expired", "This token has expired.")
         if begins is not None and begins - issuer.leeway_s > now_s:
             raise _token_refused("it is not valid yet")
-        tenant = claims.get(issuer.tenant_claim) if issuer.tenant_claim else issuer.tenant
+        tenant = claim_of(claims, issuer.tenant_claim) if issuer.tenant_claim else issuer.tenant
         user = claims[issuer.user_claim]
         for name, value in (("tenant", tenant), ("user", user)):
             if not isinstance(value, str) or not check_name(value):
@@ -360,11 +363,22 @@ class JwtIssuers:
         )
 
 
+def claim_of(claims: dict[str, Any], name: str) -> Any:
+    """The claim of this name; where there is none, the one that its dots lead to (`realm_access.roles`). None: there is
+    no such claim."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
 def _role(issuer: JwtIssuer, claims: dict[str, Any]) -> Any:
     """Of a list, which has other words in it too, the role of ours that may do most."""
-    if not issuer.role_claim or issuer.role_claim not in claims:
+    claim = claim_of(claims, issuer.role_claim) if issuer.role_claim else None
+    if claim is None and issuer.role_claim not in claims:
         return issuer.roles[0]
-    claim = claims[issuer.role_claim]
     if isinstance(claim, list):
         return next((role for role in reversed(AUTHORITIES) if role in issuer.roles and role in claim), issuer.roles[0])
     return claim

@@ -9,10 +9,8 @@ Knows no cookies and no doors. OpenID Connect Core 1.0 (§3.1: code flow, §12: 
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hmac
-import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, get_args
@@ -24,7 +22,7 @@ from msgspec import Meta
 
 from sessions.model.errors import BadInput, Unauthorized, Unavailable
 from sessions.model.types import Authority, Principal, UnixMs
-from transport.auth.direct_fetch import open_direct
+from transport.auth.direct_fetch import fetch_direct
 from transport.auth.jwt_issuers import FETCH_S, Algorithm, JwtIssuer, JwtIssuers
 from transport.auth.origins import is_loopback
 
@@ -82,18 +80,9 @@ Send = Callable[[str, Mapping[str, str] | None, Mapping[str, str]], Awaitable[Pr
 
 async def send(url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]) -> ProviderAnswer:
     """GET, or POST of a form. Follows no redirect. Raises OSError."""
-    return await asyncio.to_thread(_sent, url, form, headers)
-
-
-def _sent(url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]) -> ProviderAnswer:
     data = None if form is None else urlencode(form).encode()
     request = urllib.request.Request(url, data, {"accept": "application/json", "user-agent": "sessile", **headers})
-    try:
-        with open_direct(request, FETCH_S) as answer:  # the scheme was looked at
-            return ProviderAnswer(answer.status, answer.read(ANSWER_BYTES_MAX + 1))
-    except urllib.error.HTTPError as error:
-        with error:
-            return ProviderAnswer(error.code, error.read(ANSWER_BYTES_MAX + 1))
+    return ProviderAnswer(*await fetch_direct(request, FETCH_S, bytes_max=ANSWER_BYTES_MAX))  # the scheme was looked at
 
 
 class OpenIdProvider:
@@ -198,7 +187,7 @@ async def discover(
     """Reads a provider's metadata and keys. Raises BadInput that says what is wrong, for one that does not answer too:
     a server that cannot let anybody in is not what was configured."""
     where = settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
-    _check(settings)
+    check_provider(settings)
     try:
         answer = await send(where, None, {})
         if answer.status != 200 or len(answer.body) > ANSWER_BYTES_MAX:
@@ -222,7 +211,7 @@ async def discover(
     return OpenIdProvider(settings, metadata, keys, send)
 
 
-def _check(settings: ProviderSettings) -> None:
+def check_provider(settings: ProviderSettings) -> None:
     """Raises BadInput for settings that do not fit together."""
     if not settings.issuer or not settings.client_id:
         raise bad_setting("oidc_client_id", "give oidc_issuer and oidc_client_id, both")

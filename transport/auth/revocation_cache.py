@@ -15,7 +15,7 @@ import structlog
 
 from sessions.model.audit import Audited
 from sessions.model.errors import SessileError, Unauthorized, Unavailable
-from sessions.model.revocations import Revocation, RevocationKind, RevocationStore, places_of
+from sessions.model.revocations import REVOCATIONS_MAX, Revocation, RevocationKind, RevocationStore, places_of
 from sessions.model.types import TenantId, TokenRef, UnixMs
 from transport.auth.api_key_cache import PAGE, POLL_S, READ_S, STALE_S
 
@@ -57,6 +57,11 @@ class RevocationCache:
         """Raises Unavailable where it has been too long since the store was read."""
         if self._fresh_at is None or self.clock() - self._fresh_at > STALE_S:
             raise Unavailable("keys_unavailable", "Tokens cannot be checked at the moment.", retry_after_ms=1000)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether half of all that may be kept is."""
+        return len(self._kept) >= REVOCATIONS_MAX // 2
 
     def all(self) -> list[Revocation]:
         """Every one that has not expired, the newest first."""

@@ -205,6 +205,11 @@ class SignIn:
         """Whether a browser says that a page of ours sent it; a request without Origin is no page's."""
         return origin is not None and origin.lower() == self.public_url.origin and site in (None, "same-origin")
 
+    def may_read(self, origin: str | None, site: str | None) -> bool:
+        """Whether what reads by cookie is a page of ours, or the person who opened an address: neither sends another
+        page's origin, and other pages of the site send `same-site`."""
+        return site in (None, "same-origin", "none") and (origin is None or self.is_own_page(origin))
+
     def session_cookie(self, cookies: Iterable[str]) -> str | None:
         """What a request shows of a session; "" for what cannot be one."""
         return read_cookie(cookies, self._name("session"))

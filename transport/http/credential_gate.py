@@ -30,8 +30,8 @@ from transport import errors
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import PLACE, Place
 from transport.auth.origins import CSRF_HEADER
-from transport.http.middleware import NOTHING_RUNS, Scope, request_id_of
-from transport.websocket.handshake import bearer, credential_of, tokens_of
+from transport.http.middleware import CALLERS_OWN, NOTHING_RUNS, Scope, request_id_of
+from transport.websocket.handshake import bearer, credential_of, only, tokens_of
 
 ENDLESS: Final = 1 << 40  # a body that says no length
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
@@ -39,7 +39,12 @@ _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS")
 _SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out")  # by cookies of their own, for who has no session any more
 _STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
-_JSON: Final = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"), *NOTHING_RUNS)
+_JSON: Final = (
+    (b"content-type", b"application/json"),
+    (b"x-content-type-options", b"nosniff"),
+    *NOTHING_RUNS,
+    CALLERS_OWN,
+)
 _FIXED: Final = b"".join(name + b": " + value + b"\r\n" for name, value in _JSON)
 
 
@@ -79,7 +84,7 @@ class CredentialGate:
                 principal = scope["state"]["principal"] = authenticate(self._access, headers, scope)
                 if place is not None:
                     place.authenticated(principal)
-            encoding = headers.get("content-encoding", "identity").strip().lower()
+            encoding = ", ".join(headers.getlist("content-encoding")).strip().lower()
             if encoding not in ("", "identity", "gzip", "x-gzip"):
                 raise BadInput(
                     "unsupported_content_encoding",
@@ -197,18 +202,16 @@ def _check_upgrade(access: Authenticator, headers: Headers, scope: Scope) -> Non
 def authenticate(access: Authenticator, headers: Headers, scope: Scope, *, credential: str | None = None) -> Principal:
     """The principal of a request by `credential`, else by its Authorization header, or where it has none by the cookie
     of a sign-in. Raises Unauthorized, Limited, Unavailable, and Forbidden for a foreign page."""
-    origin, address = headers.get("origin"), address_of(access, scope)
+    origin, address = only(headers.getlist("origin")), address_of(access, scope)
     access.origins.check_origin(origin, headers.get("host"))
     given = headers.getlist("authorization")
     if access.sign_in is not None and credential is None and not given:
         cookie = access.sign_in.session_cookie(headers.getlist("cookie"))
         if cookie is not None:
-            site = headers.get("sec-fetch-site")
+            site = only(headers.getlist("sec-fetch-site"))
             if scope["method"] not in _BODILESS:
                 access.sign_in.check_page(origin=origin, site=site, header=headers.get(CSRF_HEADER))
-            elif site not in (None, "same-origin", "none") or not (
-                origin is None or access.sign_in.is_own_page(origin)
-            ):
+            elif not access.sign_in.may_read(origin, site):
                 raise Forbidden("forbidden", "With a cookie only this server's own pages may read that.")
             return access.authenticate_cookie(cookie, address)
     with_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
