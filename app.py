@@ -88,6 +88,7 @@ from transport.cli import (
     users,
 )
 from transport.cli.commands import VERSION, parse
+from transport.cli.plain_text import plain_lines
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
 from transport.cli.start.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
@@ -152,7 +153,8 @@ def main(arguments: Sequence[str]) -> int:
             cause = cause.exceptions[0]
         if not isinstance(cause, BadSetting | SessileError):
             raise
-        print(f"sessile: {cause.public_message if isinstance(cause, SessileError) else cause}", file=sys.stderr)
+        message = cause.public_message if isinstance(cause, SessileError) else str(cause)
+        print(f"sessile: {plain_lines(message)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
