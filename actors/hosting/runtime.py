@@ -102,7 +102,7 @@ class Runtime:
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
         self.subscribers = Subscribers(limits, self._actors.get, self._wake)
-        self.inspector = Inspector(inference.engine, inference.filters)
+        self.inspector = Inspector(inference.engine, inference.filters, limits.actor.content_bytes)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
         self._context = ActorContext(
