@@ -1,7 +1,7 @@
 """What the session layer costs OpenAI's own clients: `/v1/chat/completions` streamed, against llama-server's, in pairs.
 
     python -m bench.openai_overhead --pairs 10
-    python -m bench.openai_overhead --against ../before    # another checkout at the same time, a core each
+    python -m bench.openai_overhead --against ../before    # another checkout's server in llama-server's place
 
 Same model, settings and requests, one engine thread on both sides, greedy, 8 streams that begin 0.1 s apart, one plain
 HTTP client for both. Pairs are those of `bench.pairs`.
@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from bench.overhead_ws import ANSWER, APART_S, theirs
-from bench.pairs import compared, compared_on_cores, speed
+from bench.pairs import compared, speed
 from bench.peer import LlamaServerProcess, posted
 from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
@@ -66,28 +63,16 @@ async def streamed(port: int, model: str, question: str) -> Any:
     writer.close()
 
 
-def on_cores(after: int, before: int, swapped: bool) -> None:
-    """Every thread of each server, its engine's processes included, on one of two cores."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    if len(cores) < 2:
-        raise SystemExit("--against needs two cores, one for each side.")
-    for server, core in zip((after, before), reversed(cores) if swapped else cores, strict=True):
-        for process in (psutil.Process(server), *psutil.Process(server).children(recursive=True)):
-            for thread in process.threads():
-                with suppress(ProcessLookupError):  # it has ended
-                    os.sched_setaffinity(thread.id, {core})
-
-
 async def main(arguments: argparse.Namespace) -> None:
     streams, model = arguments.streams, arguments.model
     flags: tuple[str, ...] = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
     if arguments.against:
         flags = (*flags, "--model", f".cache/models/{model}.gguf")
-        with ServerProcess(*flags) as server, ServerProcess(*flags, checkout=Path(arguments.against)) as before:
+        plain = (*flags, "--journal-encryption", "off")  # the one before has plain journals
+        with ServerProcess(*plain) as server, ServerProcess(*flags, checkout=Path(arguments.against)) as before:
             sides = partial(ours, server.port, model), partial(ours, before.port, model)
-            place = partial(on_cores, server.pid, before.pid)
-            figures = await compared_on_cores(arguments.pairs, streams, *sides, place)
-        report("openai_overhead, after against before", figures)
+            figures = await compared(arguments.pairs, streams, *sides, later_ms=8)
+        report("openai_overhead against another checkout, which stands as llama-server", figures)
         return
     with ServerProcess(*flags) as server, LlamaServerProcess(slots=streams, threads=1) as peer:
         mine = partial(ours, server.port, model)

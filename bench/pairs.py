@@ -11,7 +11,6 @@ it waited longer with us stands beside the difference of the medians, which is w
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from string import ascii_letters
 
@@ -34,43 +33,6 @@ def prompts(streams: int, number: int) -> list[str]:
 def speed(answers: list[tuple[int, float]], took_s: float) -> tuple[float, list[float]]:
     """What a run returns, of each answer's tokens and ms to the first."""
     return sum(tokens for tokens, _ in answers) / took_s, [first_ms for _, first_ms in answers]
-
-
-async def compared_on_cores(
-    pairs: int, streams: int, ours: Run, theirs: Run, place: Callable[[bool], None]
-) -> dict[str, float]:
-    """Both sides answer the same questions at the same time, each on a core of its own: what the machine does meanwhile
-    it does to both, and what a side computes beside its engine takes time from that engine. They change places
-    (`place`) within each pair: A B B A."""
-    sides = (ours, theirs)
-    place(False)
-    await asyncio.gather(*(run(prompts(streams, 10_000)) for run in sides))
-    ratios: list[float] = []
-    speeds: tuple[list[float], list[float]] = [], []
-    firsts: tuple[list[float], list[float]] = [], []
-    for pair in range(pairs):
-        took = [0.0, 0.0]
-        for number, swapped in enumerate((False, True, True, False)):
-            place(swapped)
-            questions = prompts(streams, pair * 4 + number)
-            for side, (rate, waits) in enumerate(await asyncio.gather(*(run(questions) for run in sides))):
-                took[side] += 1 / rate
-                firsts[side].extend(waits)
-        for side, seconds in enumerate(took):
-            speeds[side].append(4 / seconds)
-        ratios.append(took[1] / took[0])
-    return {
-        "streams": streams,
-        "pairs": pairs,
-        "tokens/s after (median)": percentile(speeds[0], 0.5),
-        "tokens/s before (median)": percentile(speeds[1], 0.5),
-        "ratio, 95% lower bound (bar 0.98)": lower_bound(ratios),
-        "ratio, mean": sum(ratios) / len(ratios),
-        "ratio, least": min(ratios),
-        "ratio, greatest": max(ratios),
-        "TTFT p50 ms after": percentile(firsts[0], 0.5),
-        "TTFT p50 ms before": percentile(firsts[1], 0.5),
-    }
 
 
 async def compared(pairs: int, streams: int, ours: Run, theirs: Run, *, later_ms: int) -> dict[str, float]:
