@@ -23,7 +23,7 @@ from tests.support.openid.provider import at_provider, sign_in
 from tests.support.openid.world import KEY, SignInWorld, a_sign_in_world
 from transport.auth.origins import CSRF_HEADER
 from transport.auth.sealed_cookies import CookieSealer
-from transport.auth.sign_in import SignInSession, challenge_of, check_next
+from transport.auth.sign_in import SignInHint, SignInSession, challenge_of, check_next
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as rpc
 from transport.grpc_api.server import GrpcServer
@@ -280,6 +280,43 @@ async def test_another_page_of_the_site_reads_nothing_and_signs_nobody_out(world
         assert (await http.get("/auth/session", headers={"sec-fetch-site": "same-origin"})).json()["signed_in"]
         left = await http.get("/auth/signed-out", headers={"sec-fetch-site": "same-origin"})
         assert left.headers["location"].startswith(world.issuer)
+
+
+async def test_who_signs_out_at_the_provider_is_signed_out_here(world: SignInWorld) -> None:
+    """Whoever had the device stayed signed in here for twelve hours."""
+    async with world.browser() as http, world.browser() as elsewhere, world.browser() as other:
+        for browser, name in ((http, "ana"), (elsewhere, "ana"), (other, "ben")):
+            await sign_in(browser, world.page, name)
+        query = urlencode({"client_id": "sessile", "post_logout_redirect_uri": f"{world.page}/"})
+        await at_provider(http, f"{world.issuer}/session/end?{query}", "ana", back_at=world.page)
+        for browser, status in ((http, 401), (elsewhere, 401), (other, 200)):
+            assert (await browser.get("/v1/models")).status_code == status
+        assert (await elsewhere.post("/auth/refresh", headers=world.own_page)).status_code == 401
+        world.clock.ahead_ms += 1000
+        await sign_in(http, world.page, "ana")
+        assert (await http.get("/v1/models")).status_code == 200
+
+
+async def test_only_the_provider_says_who_signed_out(world: SignInWorld) -> None:
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        hint = world.sign_in._open("hint", [f"sessile-hint={cookie_of(http, 'sessile-hint')}"], SignInHint)
+        assert hint is not None
+        head, claims, signature = hint.id_token.split(".")
+        for form in (
+            {"logout_token": hint.id_token},  # an ID token is none
+            {"logout_token": f"{head}.{claims}."},
+            {"logout_token": f"eyJhbGciOiJub25lIn0.{claims}.{signature}"},
+            {"logout_token": "x"},
+            {"logout_token": ""},
+            {"token": hint.id_token},
+            {},
+        ):
+            answer = await http.post("/auth/backchannel-logout", data=form)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logout_token"), form
+        large = await http.post("/auth/backchannel-logout", data={"logout_token": "x" * 20_000})
+        assert large.status_code == 413
+        assert (await http.get("/v1/models")).status_code == 200
 
 
 async def test_two_origins_are_none_of_ours(world: SignInWorld) -> None:

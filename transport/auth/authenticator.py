@@ -21,10 +21,10 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from sessions.model.audit import Audited
+from sessions.model.audit import INSTALLATION, Audited
 from sessions.model.errors import SessileError, Unauthorized, Unavailable
-from sessions.model.revocations import KEPT_MS, Revocation, RevocationKind
-from sessions.model.types import LOCAL_PRINCIPAL, Principal, UnixMs
+from sessions.model.revocations import KEPT_MS, Revocation, RevocationKind, revocation_audit
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, TokenRef, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache, KeyListener, expired, revoked
 from transport.auth.auth_throttle import AuthThrottle
 from transport.auth.origins import OriginPolicy
@@ -213,6 +213,15 @@ class Authenticator(KeyListener):
         name = token.subject if kind == "subject" else token.id
         ended = Revocation(issuer=token.issuer, kind=kind, name=name, at=now, expires_at=until)
         await self.revocations.add(ended, audit, principal.tenant)
+
+    async def end_subject(self, revocation: Revocation) -> None:
+        """What a provider says has ended; what has ended already stays as it is. Raises Limited, Unavailable."""
+        assert self.revocations is not None
+        try:
+            self.revocations.check(TokenRef(revocation.issuer, revocation.name, "", revocation.at))
+        except Unauthorized:
+            return
+        await self.revocations.add(revocation, revocation_audit(revocation, None), INSTALLATION)
 
     def verify(self, principal: Principal) -> None:
         """Raises Unauthorized when the credential behind a principal has ended since, Unavailable when that cannot be

@@ -271,23 +271,35 @@ class JwtIssuers:
 
     def verify(self, credential: str) -> tuple[Principal, dict[str, Any]]:
         """The principal of a token, and its claims. Raises Unauthorized, Unavailable."""
-        each, key, algorithm = self._key_of(credential)
+        issuer, claims = self._claims(credential, (), user_claim=True)
+        return self._principal(issuer, claims), claims
+
+    def claims_of(self, credential: str, *, types: Sequence[str]) -> dict[str, Any]:
+        """The claims of a token of another purpose, whose `typ` is one of `types` where it has one. Raises
+        Unauthorized, Unavailable."""
+        issuer, claims = self._claims(credential, types, user_claim=False)
+        self._check_times(issuer, claims)
+        return claims
+
+    def _claims(self, credential: str, types: Sequence[str], *, user_claim: bool) -> tuple[JwtIssuer, dict[str, Any]]:
+        each, key, algorithm = self._key_of(credential, types)
         issuer = each.issuer
+        required = ["exp", "iss", "aud", *((issuer.user_claim,) if user_claim else ())]
         try:
-            claims = jwt.decode(
+            claims: dict[str, Any] = jwt.decode(
                 credential,
                 key=key.key,
                 algorithms=[algorithm],
                 audience=issuer.audience,
                 issuer=issuer.issuer,
                 leeway=issuer.leeway_s,
-                options={"require": ["exp", "iss", "aud", issuer.user_claim], "verify_exp": False, "verify_nbf": False},
+                options={"require": required, "verify_exp": False, "verify_nbf": False},
             )
         except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:  # a key of another kind; `iat` 1e999
             raise _token_refused("its signature or a claim is not right") from error
-        return self._principal(issuer, claims), claims
+        return issuer, claims
 
-    def _key_of(self, credential: str) -> tuple[_KeySet, _Key, str]:
+    def _key_of(self, credential: str, types: Sequence[str]) -> tuple[_KeySet, _Key, str]:
         """By what the token says of itself, which nobody has vouched for yet."""
         try:
             header = jwt.get_unverified_header(credential)
@@ -303,7 +315,7 @@ class JwtIssuers:
             raise _token_refused("its algorithm is not one that this issuer may use")
         kind = header.get("typ")  # RFC 8725, 3.11: a token made for something else (a log-out, a proof) is none for us
         if kind is not None and (
-            not isinstance(kind, str) or _media_type(kind) not in map(_media_type, each.issuer.types)
+            not isinstance(kind, str) or _media_type(kind) not in map(_media_type, types or each.issuer.types)
         ):
             raise _token_refused("its typ is not one that this issuer may use")
         kid = header.get("kid")
@@ -328,7 +340,8 @@ class JwtIssuers:
         if each.looking:
             raise Unavailable("keys_unavailable", "The issuer's keys are being read.", retry_after_ms=1000)
 
-    def _principal(self, issuer: JwtIssuer, claims: dict[str, Any]) -> Principal:
+    def _check_times(self, issuer: JwtIssuer, claims: dict[str, Any]) -> float:
+        """When it ends. Raises Unauthorized."""
         now_s = self.now_ms() / 1000
         ends, begins = claims["exp"], claims.get("nbf")
         if not _is_time(ends) or (begins is not None and not _is_time(begins)):
@@ -337,6 +350,10 @@ class JwtIssuers:
             raise Unauthorized("token_expired", "This token has expired.")
         if begins is not None and begins - issuer.leeway_s > now_s:
             raise _token_refused("it is not valid yet")
+        return float(ends)
+
+    def _principal(self, issuer: JwtIssuer, claims: dict[str, Any]) -> Principal:
+        ends = self._check_times(issuer, claims)
         tenant = claim_of(claims, issuer.tenant_claim) if issuer.tenant_claim else issuer.tenant
         user = claims[issuer.user_claim]
         for name, value in (("tenant", tenant), ("user", user)):

@@ -28,6 +28,9 @@ from transport.auth.origins import is_loopback
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 TOKEN_LENGTH_MAX: Final = 8192
+LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
+LOGOUT_TYPES: Final = ("logout+jwt", "JWT")
+LOGOUT_S: Final = 300  # how old a logout token may be
 
 log = structlog.get_logger(__name__)
 
@@ -146,6 +149,18 @@ class OpenIdProvider:
         if not isinstance(claims.get("sub"), str):
             raise _refused("its ID token names nobody")
         return principal
+
+    def signed_out(self, logout_token: str, now_ms: UnixMs) -> tuple[str, UnixMs]:
+        """Who signed out at the provider, and when (Back-Channel Logout 1.0, 2.6). Raises Unauthorized, Unavailable."""
+        claims = self.keys.claims_of(logout_token, types=LOGOUT_TYPES)
+        events, subject, issued_at = claims.get("events"), claims.get("sub"), claims.get("iat")
+        if not isinstance(events, dict) or not isinstance(events.get(LOGOUT_EVENT), dict) or "nonce" in claims:
+            raise _refused("this is no logout token")
+        if not isinstance(issued_at, int | float) or abs(now_ms / 1000 - issued_at) > LOGOUT_S:
+            raise _refused("this logout token is not of now")
+        if not isinstance(subject, str):
+            raise _refused("this logout token has no `sub`, by which people are known here")
+        return subject, UnixMs(min(now_ms, int(issued_at) * 1000 + 999))
 
     async def _tokens(self, form: dict[str, str]) -> Tokens:
         settings, headers = self.settings, {}

@@ -27,6 +27,7 @@ import msgspec
 
 from sessions.model.api_keys import USUAL_SCOPES
 from sessions.model.errors import BadInput, Forbidden, Unauthorized
+from sessions.model.revocations import Revocation
 from sessions.model.types import Authority, Principal, TenantId, TokenRef, UnixMs
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.openid_provider import OpenIdProvider, Tokens, bad_setting
@@ -183,6 +184,14 @@ class SignIn:
         if session is None:
             return None, taken
         return msgspec.structs.replace(self.principal(session), expires_at=self._ends_at(session)), taken
+
+    def ended_at_provider(self, logout_token: str) -> Revocation:
+        """What ends when somebody signed out at the provider: all that was issued about them until then. Raises
+        Unauthorized, Unavailable."""
+        now = self._now_ms()
+        subject, at = self.provider.signed_out(logout_token, now)
+        until = UnixMs(now + round(self._session_s * 1000))
+        return Revocation(issuer=self.provider.settings.issuer, kind="subject", name=subject, at=at, expires_at=until)
 
     def end_session_url(self, cookies: Iterable[str]) -> tuple[str, str]:
         """Where the browser goes after it signed out here: to sign out at the provider, or back to the page; and the

@@ -37,7 +37,8 @@ ENDLESS: Final = 1 << 40  # a body that says no length
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS")
-_SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out")  # by cookies of their own, for who has no session any more
+# By cookies of their own, for who has no session any more; by a token that the provider signed.
+_SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out", "/auth/backchannel-logout")
 _STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
 _JSON: Final = (
     (b"content-type", b"application/json"),

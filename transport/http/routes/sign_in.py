@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import html
 from typing import Annotated, Final
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from sessions.model.audit import Audited
-from sessions.model.errors import Limited, SessileError, Unauthorized
+from sessions.model.errors import BadInput, Limited, SessileError, TooLarge, Unauthorized
 from sessions.model.types import Json, Principal
 from transport import errors
 from transport.auth.authenticator import Authenticator
@@ -23,6 +24,7 @@ from transport.http.credential_gate import address_of
 from transport.websocket.handshake import only
 
 PREFIX: Final = "/auth"
+LOGOUT_BYTES_MAX: Final = 16 * 1024
 NO_STORE: Final = {"cache-control": "no-store"}
 
 FAILED: Final = """<!doctype html>
@@ -101,7 +103,36 @@ def router(access: Authenticator) -> APIRouter:
         url, cookie = sign_in.end_session_url(cookies_of(request))
         return redirect(url, [cookie])
 
+    @routes.post(f"{PREFIX}/backchannel-logout")
+    async def ended_at_provider(request: Request) -> Response:
+        """OpenID Connect Back-Channel Logout 1.0: the provider says that somebody signed out there."""
+        address = address_of(access, request.scope)
+        access.count_failure(address)  # beforehand: checking a signature costs
+        try:
+            ended = sign_in.ended_at_provider(await logout_token_of(request))
+        except Unauthorized as error:
+            raise BadInput("invalid_request", error.public_message, param="logout_token") from error
+        access.forgive_failure(address)
+        await access.end_subject(ended)
+        return Response(status_code=200, headers=NO_STORE)
+
     return routes
+
+
+async def logout_token_of(request: Request) -> str:
+    """The field of the form. Raises BadInput, TooLarge."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LOGOUT_BYTES_MAX:
+            raise TooLarge("too_large", f"A logout token comes in at most {LOGOUT_BYTES_MAX} bytes.")
+    try:
+        (token,) = parse_qs(body.decode("ascii"), max_num_fields=8)["logout_token"]
+    except (ValueError, KeyError) as error:
+        raise BadInput(
+            "invalid_request", "A form with one `logout_token` is expected.", param="logout_token"
+        ) from error
+    return token
 
 
 def session_detail(principal: Principal) -> dict[str, Json]:
