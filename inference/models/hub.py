@@ -18,9 +18,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, get_session, hf_hub_url
+from huggingface_hub import HfApi, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -38,6 +39,7 @@ from sessions.model.errors import BadInput, SessileError, Unavailable
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 FAILURES_MAX: Final = 6  # tries in a row that bring no byte
 CHUNK_BYTES: Final = 1 << 20
+THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 SPARE_BYTES: Final = 64 << 20  # left free on the disk
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -110,6 +112,14 @@ class Hub:
 
     def _info(self, model: HubModel) -> Any:
         api = HfApi(endpoint=self._endpoint)
+        address = urlsplit(api.endpoint)
+        if address.scheme != "https" and address.hostname not in THIS_MACHINE and get_token():
+            raise BadInput(
+                "invalid_setting",
+                f"HF_ENDPOINT = {api.endpoint!r}: a token goes over https only, or to this machine: write https, or"
+                " unset HF_TOKEN (and log out with `hf auth logout`).",
+                param="model",
+            )
         try:
             return api.model_info(model.repo, revision=model.revision, files_metadata=True)
         except HFValidationError:

@@ -74,6 +74,14 @@ def test_a_folder_that_cannot_be_used_is_a_sentence(hub: HubServer, tmp_path: Pa
         Hub(ModelLibrary(tmp_path / "file"), pause=lambda _: None, endpoint=hub.url).pull(MODEL, "gguf")
 
 
+def test_a_token_goes_to_no_mirror_over_an_open_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub = Hub(ModelLibrary(tmp_path), pause=lambda _: None, endpoint="http://mirror.invalid")
+    with pytest.raises(BadInput, match="https only") as caught:
+        hub.pull(MODEL, "gguf")
+    assert "hf_secret" not in caught.value.public_message
+
+
 @pytest.mark.parametrize("kind", RAISES)
 def test_a_template_that_fails_is_refused_with_what_to_do(kind: str) -> None:
     with pytest.raises(BadInput, match="--chat-template chatml"):
