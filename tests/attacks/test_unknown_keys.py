@@ -219,3 +219,21 @@ async def test_an_encoded_body_is_refused_with_what_to_do(keyed: Assembly, encod
         assert (await http.post("/v1/responses", headers=twice, content=b"{")).status_code == 415
         plain = await http.post("/v1/responses", headers=headers | {"content-encoding": "identity"}, content=b"{")
         assert plain.status_code == 400
+
+
+async def test_two_users_at_once_are_nobody(keyed: Assembly) -> None:
+    """A backend's proxy that adds the header, where it should replace it, let the caller choose."""
+    async with httpx.AsyncClient(base_url=keyed.server.url, timeout=60) as http:
+        headers = [("authorization", f"Bearer {KEY}"), ("x-sessile-user", "ana"), ("x-sessile-user", "ben")]
+        for path in ("/v1/sessions", "/v1/models"):
+            answer = await http.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "user")
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_not_waited_for(keyed: Assembly) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", keyed.server.port)
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 10000000\r\n\r\n".encode())
+    async with asyncio.timeout(10):
+        assert b" 413 " in await reader.readline()
+    writer.close()

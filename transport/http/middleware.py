@@ -110,6 +110,8 @@ class RequestContextMiddleware:
                 self.access.check_host(headers.get(b"host", b"").decode("latin-1"))
                 if (refused := state.get(REFUSED)) is not None:
                     raise refused
+                if int(headers.get(b"content-length", b"0")) > self.body_bytes_max:
+                    raise TooLarge("too_large", f"A request body has at most {self.body_bytes_max} bytes.")
                 if is_packed(headers):
                     await self.app(*unpacked(scope, limited_receive, self.body_bytes_max), named_send)
                 else:

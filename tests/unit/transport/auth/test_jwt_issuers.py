@@ -208,16 +208,18 @@ async def test_dots_lead_to_a_claim_inside_another_unless_one_has_that_very_name
         OURS, tenant="", tenant_claim="org.id", role_claim="https://a.example/role", roles=("user", "operator")
     )
     world = await World(issuer).loaded()
-    named = token(**{"org": {"id": "beta"}, "org.id": "acme", "https://a.example/role": ["x", "operator"]})
+    claims: dict[str, Any] = {"org": {"id": "beta"}, "org.id": "acme", "https://a.example/role": ["x", "operator"]}
+    named = token(**claims)
     assert (world.issuers.principal_of(named).tenant, world.issuers.principal_of(named).role) == ("acme", "operator")
-    inside = token(org={"id": "beta"}, **{"https://a": {"example/role": "operator"}})
+    claims = {"org": {"id": "beta"}, "https://a": {"example/role": "operator"}}
+    inside = token(**claims)
     assert world.issuers.principal_of(inside).tenant == "beta"
     assert world.issuers.principal_of(inside).role == "operator"
     wrong: dict[str, Any]
     for wrong in ({"org": "id"}, {"org": {"id": {"id": "beta"}}}, {"org": []}, {"org": {}}):
         assert world.refused(token(**wrong)).code == "unauthorized"
-    number = {"org": {"id": "beta"}, "https://a.example/role": 3}
-    assert world.refused(token(**number)).code == "unauthorized"
+    claims = {"org": {"id": "beta"}, "https://a.example/role": 3}
+    assert world.refused(token(**claims)).code == "unauthorized"
 
 
 @virtual
