@@ -29,7 +29,7 @@ _CLASSES: Final = tuple(
 )
 _LONGER_SIGNS: Final = {  # by a code point that is in each of them
     "_": ("__",), "]": ("](", "] (", "][", "] ["), "+": ("U+", "u+"), "=": ("==", "=\n", "=\r"),
-    "[": ("[/", "[^", *(f"[{digit}" for digit in range(10)), *_CLASSES),
+    "[": ("[/", "[^", "[[", *(f"[{digit}" for digit in range(10)), *_CLASSES),
     "$": ("${", "$@", "$*", "$(", "$I"),
 }  # fmt: skip
 _BESIDE: Final = re.compile(  # the same, of several letters
@@ -42,7 +42,7 @@ _UNITS: Final = re.compile(
     rf"""
     (?=[<&%\\\x1b!\[\]*~`_uU=+{{}}$"']|.\x08)(?:
     .\x08 | (?P<either>\[(?P<same>[A-Za-z])(?!(?P=same))(?i:(?P=same))\])
-  | (?P<hidden>\[\^?\d{{1,3}}\] | <!--.{{0,2000}}?-->
+  | (?P<hidden>\[\^?\d{{1,3}}\] | \[\[(?:[^\[\]|]{{1,80}}\|)? | \]\](?!>) | <!--.{{0,2000}}?-->
       | <[!?/]?[A-Za-z](?:[^<>"']|"[^"]{{0,300}}"|'[^']{{0,300}}'){{0,500}}+>
       | <[!?/]?[A-Za-z][^<>]{{0,500}}> | <!\[CDATA\[ | \]\]> | \x1b\[[0-9;]{{0,32}}m
       | \[/?(?:[biusq]|size|color|colour|font|url|quote|code|center|spoiler)(?:=[^\[\]\n]{{0,100}})?\](?![(\[]))
@@ -52,7 +52,8 @@ _UNITS: Final = re.compile(
   | (?P<quoted>(?:=[0-9A-F]{{2}})+ | =[ \t]{{0,9}}\r?\n)
   | \+(?P<utf7>[A-Za-z][A-Za-z0-9+/]{{2,2000}})-?
   | \\N\{{(?P<called>[A-Z][A-Z0-9 -]{{1,80}})\}}
-  | \\(?P<css>0[0-9a-fA-F]{{5}} | 0{{1,3}}[0-9a-fA-F]{{2}}(?![0-9a-fA-F]))[ ]?
+  | \\(?P<css>0[0-9a-fA-F]{{5}} | 0{{1,3}}[0-9a-fA-F]{{2}}(?![0-9a-fA-F])
+      | [2-7][0-9a-fA-F](?=[ ]))[ ]?
   | (?P<setting>\\(?:text|math|operatorname|emph|mbox|hbox|underline)[a-z]{{0,10}}\s?(?=\{{)
       | \\[,;:!](?=\s?\S) | [{{}}])
   | (?P<bytes>(?:\\{{1,8}}x[0-9a-fA-F]{{2}})+ | (?:\\{{1,8}}[0-3][0-7]{{2}})+)
@@ -78,8 +79,13 @@ _UNSHOWN: Final = re.compile(  # an element with its content
 )
 _JOINED: Final = re.compile(r"""(["'])(?:\s{0,4}[+.&]\s{0,4}|\s{1,4}|)(["'])|(?<=\w)\s{0,4}\+\s{0,4}(?=["'])|[$"']""")
 _JOINS: Final = tuple((quote, re.compile(rf"""{quote}(?:\s{{0,4}}[+.&]\s{{0,4}}| ?)["']""")) for quote in "\"'")
-_UNSHOWN_SIGNS: Final = ("</", "<!--", "/*", "~~")
+_UNSHOWN_SIGNS: Final = (
+    "<!--", "/*", "~~", "display", "visibility", "hidden", "font-size", "opacity", "<style", "<script", "<template",
+    "<title", "<noscript", "<datalist", "<rp", "<rt", "<del", "<s>", "<strike",
+)  # fmt: skip
 _LINE_ESCAPE: Final = re.compile(r"(?<!\\)\\(?:[nrtfv]|s[*+?]?|[ \t]{0,4}\r?\n)")
+_CALLS: Final = ("chr(", "Chr", "CHR", "char", "Char", "CHAR")
+_CALL: Final = re.compile(r"(?i:ch(?:a)?rw?)[\](]{1,2}\s?((?:0[xX][0-9a-fA-F]{2,4}|[1-9]\d{1,4})(?![\w,]))\)?")
 _JOINTS: Final = ("", " ")
 ASSEMBLED_MAX: Final = 4_096  # code points of what strings are put together
 TWICE_MAX: Final = 2_048  # code points of a text in which what was undone is also looked at as spelled out
@@ -131,6 +137,8 @@ def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
 
 def _assembled(reading: Reading) -> Iterator[Reading]:
     """What strings and names are put together, all in one text, apart from each other."""
+    if any(map(reading.text.__contains__, _CALLS)):
+        reading = _substituted(reading, _CALL, lambda found: f"'{chr(int(found[1], 0))}'")
     texts: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -211,7 +219,7 @@ def _undone(reading: Reading) -> Iterator[Reading]:
         reading.text
     ):  # the space belongs to the escape, or to the words
         yield _undone_to_the_end(_substituted(reading, _ESCAPE_AND_SPACE, lambda _: "  "))
-    if any(map(reading.text.__contains__, _UNSHOWN_SIGNS)) and _UNSHOWN.search(reading.text):
+    if any(map(reading.text.lower().__contains__, _UNSHOWN_SIGNS)) and _UNSHOWN.search(reading.text):
         yield _undone_to_the_end(_substituted(reading, _UNSHOWN, lambda _: ""))
     if _is_joined(reading.text):
         yield _undone_to_the_end(_substituted(reading, _JOINED, lambda found: "" if found[0] != "$" else None))
@@ -234,25 +242,25 @@ def _undone_to_the_end(reading: Reading) -> Reading:
 def _substituted(reading: Reading, pattern: re.Pattern[str], undo: _Undo) -> Reading:
     """A reading of a reading: each match replaced by what `undo` makes of it (None: left as it is)."""
     text, old_starts, old_ends = reading
-    if old_starts is None or old_ends is None:
-        return Reading(
-            pattern.sub(lambda found: found[0] if not found[0] or (new := undo(found)) is None else new, text)
-        )
     pieces: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
     at = 0
-    for found in pattern.finditer(text):
+    for found in _units(text) if pattern is _UNITS else pattern.finditer(text):
         new, (first, last) = undo(found), found.span()
         if new is None or first == last:
             continue
         pieces += (text[at:first], new)
-        starts += old_starts[at:first]
-        ends += old_ends[at:first]
-        starts += [old_starts[first]] * len(new)
-        ends += [old_ends[last - 1]] * len(new)
+        if old_starts is not None and old_ends is not None:
+            starts += old_starts[at:first]
+            ends += old_ends[at:first]
+            starts += [old_starts[first]] * len(new)
+            ends += [old_ends[last - 1]] * len(new)
         at = last
-    return Reading("".join((*pieces, text[at:])), starts + old_starts[at:], ends + old_ends[at:])
+    made = "".join((*pieces, text[at:]))
+    if old_starts is None or old_ends is None:
+        return Reading(made)
+    return Reading(made, starts + old_starts[at:], ends + old_ends[at:])
 
 
 def _undo(found: re.Match[str]) -> str | None:

@@ -23,6 +23,7 @@ from inference.moderation.disguise.announced import AnnouncedPhrases
 from inference.moderation.disguise.encodings import code_runs, decodings, lines_of, parts_of, readable, uuencoded
 from inference.moderation.disguise.lattice import LatticePhrases
 from inference.moderation.disguise.respelled import RespelledWords
+from inference.moderation.disguise.spelled import words_of
 from inference.moderation.normalize import fold_case, normalize_text
 from inference.moderation.patterns import (
     AROUND_NUMBER,
@@ -141,8 +142,10 @@ class Scanner:
         words = _long_words(plain)
         if whole:
             hits += (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
-            hits += self._respelled_hits(folded)
-            hits += (Hit(*span, "phrases", "phrase", self._phrase_action) for span in self._announced.find(folded))
+            known = words_of(folded)
+            hits += self._respelled_hits(folded, known)
+            spans = self._announced.find(folded, known)
+            hits += (Hit(*span, "phrases", "phrase", self._phrase_action) for span in spans)
             hits += self._over_spaces(plain, words, DEPTH)
         for word in words:
             inner = self._encoded(plain[slice(*word)], DEPTH)
@@ -199,8 +202,8 @@ class Scanner:
                 for inner in self._inside(made, DEPTH - 1):
                     yield Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action)
 
-    def _respelled_hits(self, folded: str) -> Iterator[Hit]:
-        if (replaced := self._respelled.replace(folded)) is None:
+    def _respelled_hits(self, folded: str, known: set[bytes]) -> Iterator[Hit]:
+        if (replaced := self._respelled.replace(folded, known)) is None:
             return
         text, places = replaced
         for hit in self._literal_hits(text, ""):

@@ -28,14 +28,14 @@ from sessions.ports import FilterSet
 from sessions.turn.ledger import NEIGHBOURS_REACH, PromptText
 
 PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
-_JOINTS: Final = ("", " ")
+_JOINTS: Final = ("", "\n")
 _BEGINNING: Final = re.compile(  # of a text that goes on: signs, which part it is, what introduces it
-    r"\W{0,8}(?:\d{1,2}\s?(?:/|of)\s?\d{1,2}\b\W{0,3}|\d{1,2}[.):]\W{0,3}|cont(?:inu\w{1,4}|d)?\b\W{1,4}"
-    r"|(?:[^\W\d_]{1,12}[ ]){0,6}[^\W_]{1,12}\s?(?<!https)(?<!http):\W{0,3})?",
+    r"\W{0,8}(?:\d{1,2}\s?(?:/|of)\s?\d{1,2}\b\W{0,3}|\d{1,2}[.):]\W{0,3}|cont(?:inu\w{1,4}|d|['’]d)?\b\W{1,4}"
+    r"|(?:[^\W_]{1,12}[ ]){0,6}[^\W_]{1,12}\s?(?<!https)(?<!http):\W{0,3})?",
     re.IGNORECASE,
 )
 _TAIL: Final = re.compile(  # of a text that will go on
-    r"(?:[\W_]|\b(?:to[ ]be[ ])?cont(?:inue[ds]?|d)?\b|\b\d{1,2}[ ]?(?:/|of)[ ]?\d{1,2}\b){1,24}\Z", re.IGNORECASE
+    r"(?:[\W_]|\b(?:to[ ]be[ ])?cont(?:inue[ds]?|d|['’]d)?\b|\b\d{1,2}[ ]?(?:/|of)[ ]?\d{1,2}\b){1,24}\Z", re.IGNORECASE
 )
 _FULL_STOP: Final = re.compile(r"[.!?]\s{0,2}")
 Named = TypeVar("Named", cm.SessionCreate, cm.SessionUpdate, cm.SessionSettings)

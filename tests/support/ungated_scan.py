@@ -22,7 +22,28 @@ from inference.moderation.scan import Scanner
 
 _NUMBERS: Final = re.compile(r"\d(?:[ ().\-/_*,;:|~+#=]{0,3}\d){7,}")
 _SIGNS: Final = (
-    *("<", "&", "\\", "%", "*", "~", "`", "\x1b", "\x08", "__", "](", "] (", "][", "] [", "U+", "u+", "==", "[/", "[^"),
+    *(
+        "<",
+        "&",
+        "\\",
+        "%",
+        "*",
+        "~",
+        "`",
+        "\x1b",
+        "\x08",
+        "__",
+        "](",
+        "] (",
+        "][",
+        "] [",
+        "U+",
+        "u+",
+        "==",
+        "[/",
+        "[^",
+        "[[",
+    ),
     *("=\n", "=\r", "${", "$@", "$*", "$(", "$I", *(f"[{digit}" for digit in range(10))),
     *(f"[{one}{two}" for small in "aeiou" for one, two in ((small, small.upper()), (small.upper(), small))),
 )
@@ -63,7 +84,7 @@ def open_gates() -> Iterator[None]:
             (squeezed._Letters, "of", lambda self, text: text.translate(self)),
             (readings, "_is_joined", lambda text: _JOIN.search(text) is not None),
             (squeezed, "FEW", -1),
-            (RespelledWords, "_may_be_in", lambda self, folded: True),
+            (RespelledWords, "_may_be_in", lambda self, words: True),
         ):
             stack.enter_context(patch.object(module, name, whole))
         yield

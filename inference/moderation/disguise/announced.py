@@ -12,17 +12,19 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from typing import Final
 
-from inference.moderation.disguise.spelled import near
+from inference.moderation.disguise.spelled import forms_of, near, words_among, words_of
 from inference.moderation.normalize import fold_case, normalize_text
 from inference.moderation.phrase_tree import any_of
 
 LETTERS_MIN: Final = 8
 PHRASES_MAX: Final = 500
 _AROUND: Final = 600  # code points beside such a word
-_SIGNS: Final = (
-    "pher", "esar", "shift", "rot1", "rot4", "decod", "encod", "crypt", "chiff", "atbash", "pig ", "keyb", "qwerty",
-    "kward", "revers", "last word", "word order", "swap", "schlüss",
+_WORDS: Final = forms_of(
+    "cipher", "cypher", "decipher", "encipher", "caesar", "cesar", "shift", "decod", "encod", "crypt", "decrypt",
+    "encrypt", "cryptogram", "chiffr", "atbash", "pig", "keyboard", "qwerty", "backward", "revers", "swap", "rot",
+    "schlüssel", *(f"rot{number}" for number in range(1, 48)),
 )  # fmt: skip
+_ORDER: Final = ("last word", "word order")
 _ROWS: Final = ("qwertyuiop[]", "asdfghjkl;'", "zxcvbnm,./")
 _RIGHT: Final = {a: b for row in _ROWS for a, b in pairwise(row) if a.isalpha()}
 _LEFT: Final = {b: a for row in _ROWS for a, b in pairwise(row) if b.isalpha()}
@@ -47,11 +49,13 @@ class AnnouncedPhrases:
         forms = {form: None for form in forms if len(form) >= LETTERS_MIN}
         self._find = re.compile(any_of(forms)) if forms else None
 
-    def find(self, folded: str) -> Iterator[tuple[int, int]]:
-        """The places of phrases in normalised text without case."""
+    def find(self, folded: str, known: set[bytes] | None = None) -> Iterator[tuple[int, int]]:
+        """The places of phrases in normalised text without case; `known` are its words, where they are at hand."""
         if self._find is None:
             return
-        for first, last in near(folded, _SIGNS, _AROUND, _AROUND):
+        words = words_of(folded) if known is None else known
+        signs = words_among(words, _WORDS) + (list(_ORDER) if b"word" in words else [])
+        for first, last in near(folded, signs, _AROUND, _AROUND):
             yield from ((first + start, first + end) for start, end in self._inside(folded[first:last]))
 
     def _inside(self, text: str) -> Iterator[tuple[int, int]]:

@@ -54,16 +54,20 @@ _NAMED: Final = re.compile(  # at the end of what stands before a string: a name
     r"(?::=|=|:|<-|->|=>|\s(?:is|be|as|means|equals?|holds|says|stands\sfor)|,)\s{0,8}[fFrRbBuULN$@]{0,2}\Z"
 )
 _DEFINED: Final = re.compile(
-    r"(?:define|set|entity|let|assign|local|my)\s{1,4}(?P<name>[A-Za-z_]\w{0,31})\s{1,8}\Z", re.IGNORECASE
+    r"(?:(?:define|set|entity|let|assign|local|my)\s{1,4}(?P<name>[A-Za-z_]\w{0,31})\s{1,8}"
+    r"|(?:def|func|function|fn)\s(?P<function>[A-Za-z_]\w{0,31})\([^()]{0,24}\)[^\n\"']{0,12}return\s{0,4}\(?)\Z",
+    re.IGNORECASE,
 )
+_TEX: Final = re.compile(r"\\(?:def|newcommand\*?\s?\{?)\s?\\(?P<name>[A-Za-z]{1,32})\}?\s?\{(?P<value>[^{}]{1,80})\}")
+_TURNED: Final = ("revers", "[::-1]")
 _PREFIXES: Final = " \t\nfFrRbBuULN$@"
 _BEFORE_MAX: Final = 64  # code points before a string in which its name stands
-_BARE_SIGN: Final = re.compile(r"=(?=[^=])| is (?<=[\s,;.(][A-Z] is )")
-_BARE_SIGNS: Final = ("=", " is ")
+_BARE_SIGN: Final = re.compile(r"=(?=[^=])| is (?<=[\s,;.(][A-Z] is )|: (?<![^\s,;.(][A-Z]: )(?<=[A-Z]: )")
+_BARE_SIGNS: Final = ("=", " is ", ": ")
 _BARE_NAME: Final = re.compile(r"(?<![\w.'\"?&/])[A-Za-z_]\w{0,31}\s{0,2}:?\Z")
-_BARE_VALUE: Final = re.compile(  # without quotes, to the next space or, behind one, to the end of a clause
-    r"(?P<word>(?:\\.|[^\s\\\"'`;,=<>(){}&|+$]|\+(?=\w)){1,80})(?![^\s;,)}&])"
-    r"|\s{0,4}(?P<words>[^\s\"'`;,.=<>(){}\[\]+&|$][^\"'`;,.=<>(){}\[\]+&|$\n]{0,80})(?=[;,.\n)]|\Z)"
+_BARE_VALUE: Final = re.compile(  # without quotes, to the end of a clause or, before another name, to the next space
+    r"\s{0,4}(?P<words>[^\s\"'`;,.=<>(){}\[\]+&|$][^\"'`;,.=<>(){}\[\]+&|$\n]{0,80})(?=[;,.\n)]|\Z)"
+    r"|(?P<word>(?:\\.|[^\s\\\"'`;,=<>(){}&|+$]|\+(?=\w)){1,80})(?![^\s;,)}&])"
 )
 _MENTION: Final = re.compile(r"[A-Za-z_]\w{0,31}(?:\[\w{1,8}\])?")
 _LIST: Final = re.compile(r"(?P<name>[A-Za-z_]\w{0,31})\s{0,4}(?::?=|:|<-)[\w\s<>.]{0,24}[\[({]\s{0,4}\Z")
@@ -106,6 +110,8 @@ def joined(text: str) -> Iterator[Joined]:
     strings = [*_strings(text)] if sum(map(text.count, _MARKS)) > 1 else []
     values = [each.piece for each in strings if not each.key]
     yield from _runs([(piece.start, piece.end, [piece]) for piece in values], text)
+    if len(values) > 1 and any(map(text.__contains__, _TURNED)):
+        yield from (run[::-1] for run in _runs([(piece.start, piece.end, [piece]) for piece in values], text))
     given, spans = _given(text, strings)
     bare = [*_bare(text)]
     for name, piece, span in bare:
@@ -156,6 +162,8 @@ def _bare(text: str) -> Iterator[tuple[str, Piece, tuple[int, int]]]:
             kind = value.lastgroup or "word"
             name, inner = named[0].rstrip(": \t\n"), value[kind].rstrip()
             yield name, Piece(inner, value.start(kind), value.start(kind) + len(inner)), (named.start(), value.end())
+    for each in islice(_TEX.finditer(text), NAMES_MAX) if "\\def" in text or "\\newc" in text else ():
+        yield each["name"], Piece(each["value"], *each.span("value")), each.span()
 
 
 def _given(text: str, strings: Sequence[_String]) -> tuple[dict[str, list[Piece]], list[tuple[int, int]]]:
@@ -174,7 +182,7 @@ def _given(text: str, strings: Sequence[_String]) -> tuple[dict[str, list[Piece]
             given[before.text] = [string.piece]
             spans.append((before.start, string.end))
         elif named is not None:
-            _give(given, named["name"], string.piece)
+            _give(given, named[named.lastgroup or "name"], string.piece)
             spans.append((string.start - len(ahead) + named.start(), string.end))
         if (listed := _LIST.search(ahead)) is not None:
             name, count = listed["name"], 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -50,7 +50,15 @@ _INSIDE_WORD: Final = re.compile(r"[A-Z0-9](?<=[a-z].)|[a-z](?<=[A-Z0-9].)(?<=\w
 _UUENCODED: Final = re.compile(r"begin \d{3} [^\n]{0,80}\n(?P<lines>(?:[ -`]{2,61}\n){1,100})`?\n?end")
 _BEFORE_SIGN: Final = 64  # code points before a sign of codes in which their run may begin
 _GLUES: Final = "([{'\"\\"
+_GLUE_WORDS: Final = (" then ", " and ")
 _GLUED_MIN: Final = 6
+_DIGITS: Final = "0123456789"
+_SMALL: Final = "abcdefghijklmnopqrstuvwxyz"
+_ALNUMS: Final = tuple(  # base62 in both orders of letters
+    {each: value for value, each in enumerate(_DIGITS + letters)}
+    for letters in (_SMALL + _SMALL.upper(), _SMALL.upper() + _SMALL)
+)
+_ALNUM: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{12,512}(?![A-Za-z0-9])")
 
 
 class Decoded(NamedTuple):
@@ -90,6 +98,10 @@ def decodings(word: str) -> Iterator[str]:
     for run in _BASE58.findall(word):
         if not run.isalpha() or not run.istitle():
             yield from _tried(_base58, run)
+    for run in _ALNUM.findall(word):
+        for digits in _ALNUMS:
+            yield from _tried(lambda text, digits=digits: _number_of(text, digits), run)
+        yield from _tried(lambda text: _number_of(text.lower(), _ALNUMS[0], 36), run)
     for run in _BASE32HEX.findall(word):
         yield from _tried(_base32hex, run)
     if len(word) <= LENGTH_MAX:
@@ -108,9 +120,14 @@ def _tried(decode: Callable[[str], bytes], word: str) -> Iterator[str]:
 
 
 def _base58(run: str) -> bytes:
-    number = 0
+    return _number_of(run, _BASE58_DIGITS)
+
+
+def _number_of(run: str, digits: Mapping[str, int], base: int = 0) -> bytes:
+    """The bytes of a number in a base."""
+    number, base = 0, base or len(digits)
     for each in run:
-        number = number * 58 + _BASE58_DIGITS[each]
+        number = number * base + digits[each]
     return number.to_bytes((number.bit_length() + 7) // 8)
 
 
@@ -124,7 +141,7 @@ def code_runs(text: str) -> Iterator[Decoded]:
     if (sign := _CODE_SIGN.search(text)) is not None:
         for found in _CODES.finditer(text, max(0, sign.start() - _BEFORE_SIGN)):
             yield from (Decoded(made, *found.span()) for made in _spelled(found))
-    if max(map(text.count, _GLUES)) >= _GLUED_MIN:
+    if max(map(text.count, _GLUES)) >= _GLUED_MIN or max(map(text.count, _GLUE_WORDS)) >= _GLUED_MIN:
         for found in _GLUED.finditer(text):
             codes = [each.lstrip("0xXbBoO") if each[1:2].isalpha() else each for each in _CODE.findall(found[0])]
             yield from (Decoded(made, *found.span()) for base in (10, 16, 8) if (made := _characters(codes, base)))

@@ -14,6 +14,8 @@ from typing import Final
 
 from inference.moderation.normalize import fold_case
 
+_BESIDE: Final = ".,;:!?\"'()[]{}<>*_~-/=|`"
+_APART: Final = bytes.maketrans(_BESIDE.encode() + b"\x1c\x1d\x1e\x1f", b" " * (len(_BESIDE) + 4))
 Undo = Callable[["re.Match[str]"], str | None]
 Spelling = tuple[int, int, re.Pattern[str], Undo]  # a stretch [first, last), a pattern, what its matches stand for
 
@@ -79,7 +81,6 @@ _LISTED_WORDS: Final = re.compile(
     r"\s?(?:is\b|[:=)\].-])[\s\"'“]{0,3}",
     re.IGNORECASE,
 )
-_LISTED_NOUNS: Final = ("part ", "piece ", "half ", "word ", "chunk ", "segment ", "teil ", "часть ", "parte ")
 _INITIALS: Final = (
     "initials", "initial letter", "first letter", "first char", "last letter", "crosti", "anfangsbuch", "capitals",
 )  # fmt: skip
@@ -99,9 +100,21 @@ _NUMBER_OR_GAP: Final = re.compile(r"\d+|\D+")
 _AROUND: Final = 150  # code points beside what spells something
 _OTHERS: Final = re.compile("[\u2800-\u28ff¹²³⁰-⁹₀-₉]")
 _RAISED: Final = re.compile("[¹²³⁰-⁹₀-₉]+")
-_FILLER_SIGNS: Final = (
-    "remov", "ignor", "delet", "skip", "without", "strip", "drop", "omit", "replac", "sub(", "every ", "altern",
-)  # fmt: skip
+_GLUED_LETTERS: Final = re.compile(  # single letters with the same between all of them, or with numbers
+    r"[^\W\d_](?<![^\W_].)"
+    r"(?:(?P<glue>[^\w]{1,4}[^\W\d_]{0,5}[^\w]{1,4}|[^\w]{2,8})[^\W\d_](?:(?P=glue)[^\W\d_]){5,}"
+    r"|(?:[^\w]{0,3}\d{1,2}[^\w]{0,3}[^\W\d_](?![^\W\d_])){6,}\d{0,2})(?![^\W\d_])"
+)
+_GLUED_MAX: Final = 2_048  # code points of a text in which these are looked for
+_NO_LETTER: Final = re.compile(r"(?:[\W\d_]+[^\W\d_]{2,5})?[\W\d_]+")
+_EMPHASISED: Final = re.compile(r"[^*<]*(?:\*\*?|<(?:b|strong|em|i)>)(\w)(?:\*\*?|</(?:b|strong|em|i)>)[^*<]*")
+_SUBSTITUTE_SIGNS: Final = ("replac", "stands for", "sed ")
+_SUBSTITUTE: Final = re.compile(  # one sign or text for another
+    r"(?:replac\w{0,3}(?:_all|All)?\(?\s?(?:all\s|every\s|each\s)?|sed\s[\"']?s/)[\"'“‘`]?(?P<one>[^\s\"'”’`/]{1,8}?)"
+    r"[\"'”’`/]?(?:,\s?|\s(?:with|by)\s|(?<=/))[\"'“‘`]?(?P<other>[^\s\"'”’`/.,)]{0,8})"
+    r"|(?<=(?P<sign>\S)\s)stands\sfor\s(?:the\sletter\s)?[\"'“‘`]?(?P<letter>\w)\b",
+    re.IGNORECASE,
+)
 _FILLER: Final = re.compile(  # what is left out, behind a word for that
     r"(?:[^\W\d_]{3,12}(?:_all|All)?\(?)(?:\s?(?:all|every|each|the|any|of|out)\b){0,3}\s?"
     r"(?:[\"'“‘`/](?P<quoted>[^\"'”’`\n/]{1,12})[\"'”’`/]|(?P<sign>[^\w\s.,;:!?()\"']{1,3}(?=\s)|(?-i:[B-HJ-Z])\b)"
@@ -119,36 +132,78 @@ _FILLERS_MAX: Final = 6
 _FILLED: Final = 800  # code points beside that from which it is left out
 
 
+def words_of(folded: str) -> set[bytes]:
+    """The words of a text in lower case, as bytes: which of some are there is then a quick look."""
+    return {*folded.encode("utf-8", "surrogatepass").translate(_APART).split()}
+
+
+def words_among(words: set[bytes], signs: frozenset[bytes]) -> list[str]:
+    """Those of a text's words that are signs of something."""
+    return [] if words.isdisjoint(signs) else [each.decode() for each in words & signs]
+
+
+def forms_of(*stems: str) -> frozenset[bytes]:
+    """English words in their forms."""
+    return frozenset((stem + ending).encode() for stem in stems for ending in _ENDINGS)
+
+
+_ENDINGS: Final = ("", "e", "es", "ed", "ing", "s", "d", "er", "ped", "ping", "ted", "ting", "all", "al", "ion", "ment")
+_FILLER_WORDS: Final = forms_of(
+    "remov", "ignor", "delet", "skip", "without", "strip", "drop", "omit", "replac", "split", "sub", "gsub", "every",
+    "alternat",
+)  # fmt: skip
+_NOUN_WORDS: Final = forms_of("part", "piece", "half", "word", "chunk", "seg", "teil", "parte", "часть")
+_INITIAL_WORDS: Final = forms_of(
+    "initial", "letter", "acrostic", "akrostichon", "character", "char", "capital", "anfangsbuchstaben"
+)
+_SUBSTITUTE_WORDS: Final = forms_of("replac", "stand", "sed")
+_BOLD_WORDS: Final = forms_of("bold", "emphasis", "emphasiz", "emphasise")
+_NATO_WORDS: Final = frozenset((b"echo", b"oscar", b"india", b"alpha", b"alfa", b"uniform"))
+_ROT_WORDS: Final = frozenset((b"rot", b"rot13"))
+
+
 def spellings(text: str) -> Iterator[Spelling]:
     """Each stretch of a text in which something may be spelled, the pattern of it, and what its matches stand for."""
     lower = fold_case(text)
+    words = words_of(lower)
     whole = (0, len(text))
     plain = text.isascii() or not any(map(text.__contains__, _MORSE_SIGNS))
-    if any(map(text.__contains__, _MORSE_PAIRS if plain else _MORSE_PAIRS_OF_ALL)):
+    if (not plain or "-" in text or "_" in text) and any(
+        map(text.__contains__, _MORSE_PAIRS if plain else _MORSE_PAIRS_OF_ALL)
+    ):
         yield from _around(text, _MORSE_SIGN, _MORSE_CODE, _morse)
     if not text.isascii() and _OTHERS.search(text):
         yield from _around(text, _BRAILLE, _BRAILLE, lambda found: _BRAILLE_LETTERS.get(ord(found[0]), ""))
         yield from _around(text, _RAISED, _RAISED, lambda _: "")
-    for window in near(lower, _NATO_SIGNS, 200, 200):
+    for window in near(lower, _NATO_SIGNS, 200, 200) if not words.isdisjoint(_NATO_WORDS) else ():
         yield *window, _NATO_RUN, lambda found: "".join(each[0].lower() for each in _NATO_TAKEN.findall(found[0]))
     if any(each.search(lower) for each in _LETTER_FOR):
         yield from _around(text, _LETTER_AS_SIGN, _LETTER_AS, lambda found: found[1])
-    for window in near(lower, ("letter ",), 100, 100):
+    for window in near(lower, ("letter ",), 100, 100) if b"letter" in words else ():
         yield *window, _CALLED, lambda found: found[1]
-    for window in near(lower, _INITIALS, 50, 1_200):
+    for window in near(lower, _INITIALS, 50, 1_200) if not words.isdisjoint(_INITIAL_WORDS) else ():
         yield *window, _AFTER_INITIAL, lambda _: " "
         yield *window, _BEFORE_LAST, lambda found: "" if found[0][0].isalnum() else " "
         yield *window, _SMALL, lambda _: " "
-    for window in near(lower, ("rot13", "rot-13", "rot 13"), 600, 600):
+    for window in near(lower, ("rot13", "rot-13", "rot 13"), 600, 600) if not words.isdisjoint(_ROT_WORDS) else ():
         yield *window, _ASCII_LETTERS, lambda found: codecs.encode(found[0], "rot13")
     yield from _over_lines(text, whole)
-    listed = [at for at in places_of(lower, _LISTED_NOUNS) if _LISTED_WORDS.match(text, at)]
+    nouns = words_among(words, _NOUN_WORDS)
+    listed = [at for at in places_of(lower, nouns) if _LISTED_WORDS.match(text, at)]
     for window in _merged(((at - _AROUND, at + 2 * _AROUND) for at in listed), len(text)) if len(listed) > 1 else ():
         for undo in (lambda _: "", lambda _: " "):
             yield *window, _LISTED_WORDS, undo
     if _NUMBERED.search(text):
         yield from _around(text, _NUMBERED, _NUMBERED, _numbered)
-    yield from _without_fillers(text, lower)
+    yield from _without_fillers(text, places_of(lower, words_among(words, _FILLER_WORDS)))
+    for window in near(lower, ("bold", "emphasi"), 50, 1_200) if not words.isdisjoint(_BOLD_WORDS) else ():
+        yield *window, _EMPHASISED, lambda found: f"{found[1]} "
+    if len(text) <= _GLUED_MAX:
+        yield from _around(text, _GLUED_LETTERS, _GLUED_LETTERS, lambda found: _NO_LETTER.sub("", found[0]))
+    for at in places_of(lower, _SUBSTITUTE_SIGNS)[:_FILLERS_MAX] if not words.isdisjoint(_SUBSTITUTE_WORDS) else ():
+        if (found := _SUBSTITUTE.match(text, at)) is not None:
+            one, other = found["one"] or found["sign"], found["other"] if found["one"] else found["letter"]
+            yield max(0, at - _FILLED), min(at + _FILLED, len(text)), re.compile(re.escape(one)), _constant(other or "")
 
 
 def _over_lines(text: str, whole: tuple[int, int]) -> Iterator[Spelling]:
@@ -199,9 +254,9 @@ def _merged(spans: Iterable[tuple[int, int]], length: int) -> list[tuple[int, in
     return merged
 
 
-def _without_fillers(text: str, lower: str) -> Iterator[Spelling]:
+def _without_fillers(text: str, places: Iterable[int]) -> Iterator[Spelling]:
     """A text without what it says is to be left out."""
-    found = [each for at in places_of(lower, _FILLER_SIGNS) if (each := _FILLER.match(text, at)) is not None]
+    found = [each for at in places if (each := _FILLER.match(text, at)) is not None]
     for each in found[:_FILLERS_MAX]:
         window = max(0, each.start() - _FILLED), min(each.end() + _FILLED, len(text))
         match each.lastgroup:
@@ -214,6 +269,10 @@ def _without_fillers(text: str, lower: str) -> Iterator[Spelling]:
                 yield *window, _DIGITS, lambda _: ""
             case str() as kind:
                 yield *window, re.compile(re.escape(each[kind])), lambda _: ""
+
+
+def _constant(text: str) -> Undo:
+    return lambda _: text
 
 
 def _numbered(found: re.Match[str]) -> str:
