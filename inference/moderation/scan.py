@@ -45,6 +45,7 @@ from sessions.turn.output_pipeline import beginnings, held_back
 
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
 SKELETON_MIN: Final = 6  # letters of a phrase that is left without its vowels
+LINES_TRIED_MAX: Final = 4
 _WORD_END: Final = re.compile(r"[!-~]*\Z")
 _NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
 WORD_LENGTH_MAX: Final = 8_192
@@ -168,11 +169,15 @@ class Scanner:
         for text, start, end in code_runs(plain):
             if (inner := next(self._inside(text, depth - 1), None)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
+        behind = tried = 0  # of lines that begin in what was tried already, a few more
         for start, end in words:
-            if plain[end : end + 1] == " ":
-                for packed, first, last in lines_of(plain, start, end):
-                    if (inner := self._encoded(packed, depth)) is not None:
-                        yield Hit(first, last, inner.category, f"encoded {inner.kind}", inner.action)
+            if plain[end : end + 1] != " " or (start < behind and tried >= LINES_TRIED_MAX):
+                continue
+            tried = tried + 1 if start < behind else 0
+            for packed, first, last in lines_of(plain, start, end):
+                behind = max(behind, last)
+                if (inner := self._encoded(packed, depth)) is not None:
+                    yield Hit(first, last, inner.category, f"encoded {inner.kind}", inner.action)
 
     def _inside(self, decoded: str, depth: int) -> Iterator[Hit]:
         for reading in readings_of(decoded):
