@@ -91,7 +91,7 @@ class Scanner:
                 rotated = codecs.encode(plain, "rot13")
                 if sum(each.isascii() and each.isalpha() for each in plain) >= ROT13_MIN:
                     self._literals.setdefault(rotated, _Literal("phrases", "rot13", rule.action, words=True))
-                skeleton = " ".join("".join(each for each in word if each not in "aeiou") for word in plain.split())
+                skeleton = " ".join(filter(None, (re.sub("[aeiou]", "", word) for word in plain.split())))
                 if skeleton != plain and sum(map(str.isalpha, skeleton)) >= SKELETON_MIN:
                     self._literals.setdefault(skeleton, _Literal("phrases", "phrase", rule.action, words=True))
         for category, rule_of, patterns in (("pii", side.pii, PII), ("secrets", side.secrets, SECRETS)):

@@ -126,7 +126,8 @@ def decode(text: str, rng: random.Random) -> str:
 
 def insert(text: str, rng: random.Random, make: Callable[[], str], share: float) -> str:
     """make() put into a share of the places inside words, at least one in each word of three letters or more."""
-    out, chosen = [], set()
+    out: list[str] = []
+    chosen: set[int] = set()
     start = 0
     for word in text.split(" "):
         places = list(range(start + 1, start + len(word)))
@@ -161,7 +162,8 @@ def cut(text: str, rng: random.Random, parts: int) -> list[str]:
 
 
 def _case(text: str, rng: random.Random) -> str:
-    return rng.choice([str, str, str.upper, str.title, str.capitalize])(text)
+    changes: list[Callable[[str], str]] = [str, str, str.upper, str.title, str.capitalize]
+    return rng.choice(changes)(text)
 
 
 # ---------------------------------------------------------------- 1. Markdown and HTML inside words

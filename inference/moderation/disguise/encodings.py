@@ -11,6 +11,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -100,8 +101,8 @@ def decodings(word: str) -> Iterator[str]:
             yield from _tried(_base58, run)
     for run in _ALNUM.findall(word):
         for digits in _ALNUMS:
-            yield from _tried(lambda text, digits=digits: _number_of(text, digits), run)
-        yield from _tried(lambda text: _number_of(text.lower(), _ALNUMS[0], 36), run)
+            yield from _tried(partial(_number_of, digits=digits), run)
+        yield from _tried(partial(_number_of, digits=_ALNUMS[0], base=36), run.lower())
     for run in _BASE32HEX.findall(word):
         yield from _tried(_base32hex, run)
     if len(word) <= LENGTH_MAX:
