@@ -64,7 +64,7 @@ class _Letters(dict[int, str | None]):
 
 _LETTERS: Final = _Letters(_MEANT)
 _BETWEEN_SIGNS: Final = _Letters({sign: letter for sign, letter in _MEANT.items() if sign.isalnum()})
-_SIGNS: Final = "!|@$"  # letters, or what stands between letters: where there are many, or one inside a word
+_SIGNS: Final = "!|@$"  # letters, or what stands between: cells, many of them, or one inside a word
 _SIGNS_MIN: Final = 4
 _SIGN_INSIDE: Final = re.compile(r"[!|@$](?<=\w.)(?=\w)")
 
@@ -114,7 +114,8 @@ class SqueezedPhrases:
         if self._find is None or self._find_repeated is None:
             return
         yield from self._found(folded, _LETTERS)
-        if sum(map(folded.count, _SIGNS)) >= _SIGNS_MIN or _SIGN_INSIDE.search(folded) is not None:
+        many = "|" in folded or sum(map(folded.count, _SIGNS)) >= _SIGNS_MIN
+        if many or _SIGN_INSIDE.search(folded) is not None:
             yield from self._found(folded, _BETWEEN_SIGNS)
 
     def _found(self, folded: str, table: _Letters) -> Iterator[tuple[int, int]]:

@@ -48,10 +48,8 @@ _ODD_OR_OTHER: Final = re.compile(
 _ODD_OR_PAIRED: Final = re.compile(rf"{_ODD_OR_OTHER.pattern}|ii|vv")
 _RARE_PAIRS: Final = frozenset({"ii", "vv"})
 _LETTER_PAIR: Final = re.compile("rn|vv|cl|ii")
-_LETTER: Final = re.compile("[a-z]")
+_LETTER: Final = re.compile("[A-Za-z]")
 _LATIN: Final = frozenset(LATIN)
-# A letter that is there three times, or twice where words have it once, or beside a sign.
-_STRETCHED: Final = re.compile(r"(.)\1\1|([^b-gl-pr-t/])\2|([a-z])\3[^a-z/]|[^a-z/]([a-z])\4")
 _REPEATED: Final = re.compile(r"(.)\1+")
 
 
@@ -78,7 +76,8 @@ class LatticePhrases:
         self._around = 3 * max(map(len, forms), default=0) + 20
         units = {letter: _pattern_of(letter) for letter in LATIN}
         self._find = re.compile(_LETTER.sub(lambda found: units[found[0]], any_of(forms))) if forms else None
-        once = [_REPEATED.sub(r"\1", form) for form in forms]
+        once = [_REPEATED.sub(lambda found: found[1].upper(), form) for form in forms]
+        units |= {letter.upper(): f"{unit}{{1,2}}" for letter, unit in units.items()}  # two, maybe by other signs
         self._find_once = re.compile(_LETTER.sub(lambda found: units[found[0]], any_of(once))) if forms else None
 
     def find(self, text: str) -> Iterator[tuple[int, int]]:
@@ -94,7 +93,7 @@ class LatticePhrases:
                 for span in self._searched(self._find, signs, places, text):
                     known = True
                     yield span
-            if known or _STRETCHED.search(signs) is None:
+            if known or _REPEATED.search(signs) is None:
                 continue
             once = _REPEATED.sub(r"\1", signs)
             if self._find_once.search(once) is not None:
