@@ -53,6 +53,8 @@ _LONG: Final = re.compile(rf"[!-~]{{12,{WORD_LENGTH_MAX}}}")
 _SEEN: Final = {code: "x" if 0x21 <= code <= 0x7E else " " for code in range(128)}
 _LONG_MIN: Final = "x" * 12
 _MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9%]")  # in whatever is encoded, and in few long words
+_CODED: Final = re.compile("[A-Z0-9]")
+CODED_MIN: Final = 3  # capitals and digits in a word that may be base64 from its end
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
 _BASE32: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z2-7]{14,}|[a-z2-7]{14,})={0,6}(?![A-Za-z0-9])")
 _HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:(?:0[xX])?[0-9a-fA-F]{2}[:, ]?){7,}(?![0-9a-fA-F])")
@@ -322,7 +324,8 @@ def possible_decodings(word: str) -> Iterator[str]:
 
 def _otherwise_packed(word: str) -> Iterator[str]:
     """Base64 from its end, or in parts with hyphens between."""
-    yield from _BASE64.findall(word[::-1])
+    if len(_CODED.findall(word)) >= CODED_MIN:
+        yield from _BASE64.findall(word[::-1])
     if word.count("-") > 1:
         yield from _BASE64.findall(word.replace("-", ""))
 

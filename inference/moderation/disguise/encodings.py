@@ -59,6 +59,8 @@ _ALNUMS: Final = tuple(  # base62 in both orders of letters
     {each: value for value, each in enumerate(_DIGITS + letters)}
     for letters in (_SMALL + _SMALL.upper(), _SMALL.upper() + _SMALL)
 )
+_CODED: Final = re.compile("[A-Z0-9]")
+_CODED_MIN: Final = 3  # capitals and digits in a word that is a number in a large base
 _ALNUM: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{12,512}(?![A-Za-z0-9])")
 
 
@@ -100,6 +102,8 @@ def decodings(word: str) -> Iterator[str]:
         if not run.isalpha() or not run.istitle():
             yield from _tried(_base58, run)
     for run in _ALNUM.findall(word):
+        if len(_CODED.findall(run)) < _CODED_MIN:
+            continue
         for digits in _ALNUMS:
             yield from _tried(partial(_number_of, digits=digits), run)
         yield from _tried(partial(_number_of, digits=_ALNUMS[0], base=36), run.lower())

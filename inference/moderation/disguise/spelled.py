@@ -35,6 +35,7 @@ _MORSE_PAIRS_OF_ALL: Final = (
     *(a + b for a in "·•." for b in "−–-"),
     *(b + a for a in "·•." for b in "−–-"),
 )
+_MORSE_MIN: Final = 3  # dashes
 _MORSE_SIGNS: Final = "·•−–"
 _DOTS: Final = str.maketrans("·•−–_", "..---")
 _BRAILLE: Final = re.compile("[\u2800-\u28ff]")
@@ -58,10 +59,7 @@ _LETTER_FOR: Final = tuple(
 _LETTER_AS: Final = re.compile(
     r"\b([A-Za-z])(?:,?\s(?:as\sin|for|like|wie|comme|como|as)\s[^\W\d_]{2,16})(?:[\s,.;/-]{1,3}|\b)", re.IGNORECASE
 )
-_LETTER_AS_SIGN: Final = re.compile(
-    r"\b\w,?\s(?:as\sin|for|like|wie|comme|como|as)\s\w+[\s,.;/-]{1,3}\w,?\s(?:as\sin|for|like|wie|comme|como|as)\s",
-    re.IGNORECASE,
-)
+_NAMED_MIN: Final = 4  # letters by their names
 _CALLED: Final = re.compile(
     r"(?:LATIN\s)?(?:SMALL\s|CAPITAL\s)?LETTER\s([A-Z])\b(?:\s{0,2}[,;+]?\s{1,2}(?=LATIN|SMALL|CAP|LETTER)|)",
     re.IGNORECASE,
@@ -159,6 +157,9 @@ _INITIAL_WORDS: Final = forms_of(
 _SUBSTITUTE_WORDS: Final = forms_of("replac", "stand", "sed")
 _BOLD_WORDS: Final = forms_of("bold", "emphasis", "emphasiz", "emphasise")
 _NATO_WORDS: Final = frozenset((b"echo", b"oscar", b"india", b"alpha", b"alfa", b"uniform"))
+_SINGLE_LETTERS: Final = frozenset(each.encode() for each in LETTERS)
+_NUMBER_WORDS: Final = frozenset(f"{number}".encode() for number in range(1, 27))
+_NUMBERS_MIN: Final = 4  # different ones
 _ROT_WORDS: Final = frozenset((b"rot", b"rot13"))
 
 
@@ -177,8 +178,10 @@ def spellings(text: str) -> Iterator[Spelling]:
         yield from _around(text, _RAISED, _RAISED, lambda _: "")
     for window in near(lower, _NATO_SIGNS, 200, 200) if not words.isdisjoint(_NATO_WORDS) else ():
         yield *window, _NATO_RUN, lambda found: "".join(each[0].lower() for each in _NATO_TAKEN.findall(found[0]))
-    if any(each.search(lower) for each in _LETTER_FOR):
-        yield from _around(text, _LETTER_AS_SIGN, _LETTER_AS, lambda found: found[1])
+    if not words.isdisjoint(_SINGLE_LETTERS):
+        named = sorted(found.start() for each in _LETTER_FOR for found in each.finditer(lower))
+        for window in _merged(((at - 60, at + 60) for at in named), len(text)) if len(named) >= _NAMED_MIN else ():
+            yield *window, _LETTER_AS, lambda found: found[1]
     for window in near(lower, ("letter ",), 100, 100) if b"letter" in words else ():
         yield *window, _CALLED, lambda found: found[1]
     for window in near(lower, _INITIALS, 50, 1_200) if not words.isdisjoint(_INITIAL_WORDS) else ():
@@ -193,7 +196,7 @@ def spellings(text: str) -> Iterator[Spelling]:
     for window in _merged(((at - _AROUND, at + 2 * _AROUND) for at in listed), len(text)) if len(listed) > 1 else ():
         for undo in (lambda _: "", lambda _: " "):
             yield *window, _LISTED_WORDS, undo
-    if _NUMBERED.search(text):
+    if len(words & _NUMBER_WORDS) >= _NUMBERS_MIN and _NUMBERED.search(text):
         yield from _around(text, _NUMBERED, _NUMBERED, _numbered)
     yield from _without_fillers(text, places_of(lower, words_among(words, _FILLER_WORDS)))
     for window in near(lower, ("bold", "emphasi"), 50, 1_200) if not words.isdisjoint(_BOLD_WORDS) else ():
