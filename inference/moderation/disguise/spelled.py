@@ -114,11 +114,11 @@ _SUBSTITUTE: Final = re.compile(  # one sign or text for another
     re.IGNORECASE,
 )
 _FILLER: Final = re.compile(  # what is left out, behind a word for that
-    r"(?:[^\W\d_]{3,12}(?:_all|All)?\(?)(?:\s?(?:all|every|each|the|any|of|out)\b){0,3}\s?"
+    r"(?:[^\W\d_]{3,12}+(?:_all)?\(?)(?:\s?(?:all|every|each|the|any|of|out)\b){0,3}\s?"
     r"(?:[\"'“‘`/](?P<quoted>[^\"'”’`\n/]{1,12})[\"'”’`/]|(?P<sign>[^\w\s.,;:!?()\"']{1,3}(?=\s)|(?-i:[B-HJ-Z])\b)"
     r"|(?:characters?|letters?|words?|symbols?|signs?|occurrences?(?:\sof)?)\s[\"'“‘`]?"
     r"(?P<named>(?!you\b|i\b|or\b|and\b|in\b|of\b)\w{1,12})"
-    r"|(?P<digits>digits?|numbers?)\b|(?P<second>(?:second|other|2nd)\b|(?<=altern)\w+))",
+    r"|(?P<digits>digits?|numbers?)\b|(?P<second>(?:second|other|2nd)\b|(?<=alternate)\b|(?<=alternating)\b))",
     re.IGNORECASE,
 )
 _DIGITS: Final = re.compile(r"(?<=\D)\d+|\d+(?=\D)")
