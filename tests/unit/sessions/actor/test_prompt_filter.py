@@ -99,7 +99,7 @@ async def test_what_lies_over_two_texts_is_taken_out_of_the_second(filter: Promp
 
 async def test_what_stands_before_is_read_to_a_bound() -> None:
     near = Neighbours([PromptText("x" * 2 * NEIGHBOURS_REACH, False), PromptText("", True), PromptText("y", True)])
-    ends = dict.fromkeys(end for end, _ in near.ends(by_model=True))
+    ends = dict.fromkeys(each.end for each in near.ends(by_model=True))
     assert {len(end) for end in ends} == {NEIGHBOURS_REACH, 1}
     assert all(end.endswith("y") for end in ends)
 
