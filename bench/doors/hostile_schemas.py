@@ -4,10 +4,11 @@
     .venv-vllm/bin/python -m bench.doors.hostile_schemas --engine vllm --replay-every 4
 
 Generated schemas go in by blocks, so many at once, each through the next door. Behind a block (every
-`--replay-every`th) the same requests come again with an ordinary schema in the hostile one's place: those that were
-served, at the same moments of the block; what was refused has no place in it, because nobody sends that. A bystander
-sends short chats all the while, and before either. So "1.5 ×" compares times to the first token beside hostile requests
-with those beside as many ordinary ones; the times without any company are shown, too.
+`--replay-every`th) the same requests come again with an ordinary schema in the hostile one's place, as long as that
+was: those that were served, at the same moments of the block. What was refused has no place in it, because nobody sends
+that; and of a tool's schema the engine reads every word, whoever wrote it. A bystander sends short chats all the while,
+and before either. So "1.5 ×" compares times to the first token beside hostile requests with those beside as many
+ordinary ones; the times without any company are shown, too.
 
 Figures: what became of each schema, how late the event loop came to what was due beside hostile ones (the server's own
 histogram, of a beat every 10 ms), what the watchdog named when that was over 50 ms, the growth of the server's memory
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
+import msgspec
 import psutil
 
 from bench.support import Option, command_line, is_faultless, report
@@ -130,6 +132,7 @@ class Sent(NamedTuple):
     door: str
     outcome: SchemaOutcome
     at_s: float  # since its block began
+    schema: Any
 
 
 async def send(doors: SchemaDoors, kind: str, schema: Any, door: str, begun_at: float) -> Sent:
@@ -138,7 +141,7 @@ async def send(doors: SchemaDoors, kind: str, schema: Any, door: str, begun_at: 
         outcome = await asyncio.wait_for(doors.send(door, schema), 120)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what became of the schema
         outcome = SchemaOutcome("failed", repr(error)[:200])
-    return Sent(kind, door, outcome, at_s)
+    return Sent(kind, door, outcome, at_s, schema)
 
 
 async def play(doors: SchemaDoors, schemas: Iterable[tuple[str, Any, str]], at_once: int) -> list[Sent]:
@@ -160,7 +163,7 @@ async def replay(doors: SchemaDoors, served: Sequence[Sent], first: int) -> list
 
     async def one(number: int, each: Sent) -> Sent:
         await asyncio.sleep(each.at_s)
-        return await send(doors, *ordinary(number), each.door, begun_at)
+        return await send(doors, *ordinary(number, each.schema), each.door, begun_at)
 
     return list(await asyncio.gather(*(one(first + index, each) for index, each in enumerate(served))))
 
@@ -184,9 +187,13 @@ def stalls(log: str) -> dict[str, int]:
     return dict(Counter(" < ".join(line[1].split(" < ")[:3]) for line in lines if line).most_common())
 
 
-def ordinary(number: int) -> tuple[str, Any]:
+def ordinary(number: int, as_long_as: Any = None) -> tuple[str, Any]:
+    """With the text of another for a description: as a tool's it stands in the prompt, and is paid for."""
     properties = {f"field_{n}": {"type": "string"} for n in range(3)}
-    return "ordinary", {"type": "object", "$comment": str(number), "properties": properties, "required": ["field_0"]}
+    schema = {"type": "object", "$comment": str(number), "properties": properties, "required": ["field_0"]}
+    if as_long_as is not None:
+        schema["description"] = msgspec.json.encode(as_long_as).decode().replace('"', "'").replace("\\", "/")
+    return "ordinary", schema
 
 
 async def kill_among(server: ServerProcess, grpc: str, schemas: Sequence[tuple[str, Any]]) -> float:
@@ -219,6 +226,7 @@ class Rounds(NamedTuple):
     hostile: Watched
     ordinary: Watched
     sent: list[Sent]
+    replayed: list[Sent]
     delays: dict[
         float, float
     ]  # beats of the loop beside hostile ones, by the bucket's bound; each counts those below it
@@ -227,7 +235,7 @@ class Rounds(NamedTuple):
 async def rounds(
     server: ServerProcess, doors: SchemaDoors, schemas: Sequence[tuple[str, Any]], options: argparse.Namespace
 ) -> Rounds:
-    done = Rounds(Watched(server), Watched(server), [], {})
+    done = Rounds(Watched(server), Watched(server), [], [], {})
     work = list(by_doors(doors, schemas))
     for first in range(0, len(work), BLOCK):
         before = await loop_delays(server.port)
@@ -239,7 +247,8 @@ async def rounds(
         if first // BLOCK % options.replay_every:
             continue
         async with watching(done.ordinary):
-            await replay(doors, [each for each in sent if not each.outcome.code], REPLAYED + first)
+            served = [each for each in sent if not each.outcome.code]
+            done.replayed.extend(await replay(doors, served, REPLAYED + first))
     return done
 
 
@@ -280,6 +289,7 @@ async def measure(options: argparse.Namespace, log: Path) -> list[str]:
         "seconds": time.monotonic() - begun_at,
         "missed": [name for name, is_so in missed.items() if is_so],
         "outcomes": dict(Counter(each.outcome.code or "served" for each in done.sent)),
+        "outcomes_of_ordinary": dict(Counter(each.outcome.code or "served" for each in done.replayed)),
         "served_by_kind": dict(Counter(each.kind for each in done.sent if not each.outcome.code)),
         "neither_served_nor_refused": len(unfair),
         "loop_delay_p99.9_at_most_s": late,
