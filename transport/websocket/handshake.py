@@ -131,7 +131,7 @@ def refusal(ws: ServerProtocol, error: SessileError) -> Response:
     return response
 
 
-def bearer(authorization: list[str]) -> str | None:
+def bearer(authorization: Sequence[str]) -> str | None:
     """The key of an Authorization header; None where there is none. One that is malformed is one that is wrong."""
     if not authorization:
         return None
