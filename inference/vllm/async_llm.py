@@ -29,6 +29,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
+from inference.vllm.process_environment import only_handed_over
 from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs
 from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
@@ -78,7 +79,8 @@ class VllmCore:
         self.dead, self.kv_shape, self._adapter = False, None, adapter
         arguments = self._arguments(context_window, connector_folder)
         try:
-            llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
+            with only_handed_over(os.environ):
+                llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
             self._llm = llm
             await self._load_adapter(llm)
             await self._first_run()
@@ -208,6 +210,7 @@ class VllmCore:
     def _prepare(self, folder: Path) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
         variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
+        variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would have the memory that holds our secrets
         if not any(name in self.options.engine_args for name in _MULTI_NODE_ARGS):
             variables |= {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": _LOOPBACK}
         if current_platform.is_cpu():
