@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping
 from typing import Any, Final
 
 import msgspec
@@ -89,13 +89,14 @@ class VllmEngine:
         core: VllmCore | None = None,
         *,
         cost: CostModel | None = None,
+        environment: MutableMapping[str, str] | None = None,
     ) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests. `core`: one that
-        several engines use one after another, which is for tests too."""
+        several engines use one after another, which is for tests too. `environment`: that of `VllmCore`."""
         self.options = options
         self._keys = keys
         self._cost = cost or CostModel()
-        self._core = core or VllmCore(options)
+        self._core = core or VllmCore(options, environment)
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
         self._runs: dict[str, _Run] = {}
         self._block_usage = self._new_block_usage()

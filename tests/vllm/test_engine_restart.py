@@ -39,7 +39,7 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(
 ) -> None:
     monkeypatch.setenv("SESSILE_API_KEY", "secret")
     options = vllm_options(world.folder, staging_folder=world.staging)
-    engine = VllmEngine(options, core=VllmCore(options))  # a core of its own, which nobody lends on
+    engine = VllmEngine(options, core=VllmCore(options, os.environ))  # a core of its own, which nobody lends on
     world._engines.append(engine)
     await engine.start()
     environment = psutil.Process(process_of(engine)).environ()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from inference.vllm.process_environment import is_handed_over, only_handed_over
+from inference.process_environment import is_handed_over, only_handed_over
 
 SECRETS = {
     "SESSILE_API_KEY": "a",
