@@ -45,17 +45,17 @@ class ChoiceBuilder:
 
     def take(self, event: ev.ResponseEvent) -> list[dict[str, Json]]:
         """The `choices` entries that an event becomes in a stream."""
-        if isinstance(event, ev.Delta) and event.usage is not UNSET:
-            self.counted = event.usage
         match event:
             case ev.ResponseCreated():
                 self.created, self.model = event.response.created_at // 1000, event.response.model
                 return []
             case ev.OutputTextDelta():
+                self.counted = event.usage or self.counted
                 if self._all_logprobs is not None:
                     self._all_logprobs.extend(event.logprobs)
                 return self._delta({"content": event.delta}, event.logprobs)
             case ev.RefusalDelta():
+                self.counted = event.usage or self.counted
                 return self._delta({"refusal": event.delta})
             case ev.OutputItemAdded(item=FunctionCall() as call):
                 index = self._calls[event.output_index] = len(self._calls)
@@ -64,6 +64,7 @@ class ChoiceBuilder:
                     {"tool_calls": [{"index": index, "id": call.call_id, "type": "function", "function": function}]}
                 )
             case ev.ArgumentsDelta():
+                self.counted = event.usage or self.counted
                 index = self._calls[event.output_index]
                 return self._delta({"tool_calls": [{"index": index, "function": {"arguments": event.delta}}]})
             case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
