@@ -92,7 +92,9 @@ async def test_a_key_remembers_the_place_that_its_history_led_to(world: World) -
 
 async def test_choices_are_responses_to_one_question(world: World) -> None:
     started = await world.start(ASK, choices=3)
-    assert len(set(started.responses)) == 3 and len(world.turns) == 1
+    first, *others = world.turns
+    assert len(set(started.responses)) == 3 and len(others) == 2 and first.items
+    assert [(turn.items, turn.parent_id, turn.request) for turn in others] == [((), started.last, first.request)] * 2
 
 
 async def test_a_reader_that_comes_back_begins_nothing(world: World) -> None:
