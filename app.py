@@ -299,7 +299,7 @@ async def serve(settings: Settings) -> int:
     stop = stop_signal()
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
-    engine, tls = make_engine(settings, keys), tls_of(settings)
+    engine, tls = make_engine(settings, keys, os.environ), tls_of(settings)
     directory = MemoryDirectory()
     prices = PriceFile(settings.prices)
     async with (
@@ -400,7 +400,7 @@ async def replica_role(settings: Settings) -> int:
     security.check_address(settings.peer_host)  # before the model is loaded, which takes long
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
-    engine = make_engine(settings, keys)
+    engine = make_engine(settings, keys, os.environ)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         measures = await stack.enter_async_context(open_metrics(settings, role="replica", name=name))

@@ -372,6 +372,7 @@ class Runtime:
                 smaller_model=self._engine.info.smaller_model,
                 forgetful=not loaded.commands_complete,
                 prices=self._accounting.prices,
+                takes_tools=self._engine.info.takes_tools,
             )
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
             actor = Actor(machine, granted, self._context, on_end=self._deactivated, snapshot_at=snapshot_at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, Principal, TextOptions, Tool
 from sessions.model.verdicts import PASS, Finding, Verdict
-from sessions.ports import InputFilter, OutputFilter
 from sessions.turn.ledger import NEIGHBOURS_REACH, PromptText
+from tests.support.input_filter_set import InputFilterSet
 
 
-class Redact:
+class Redact(InputFilterSet):
     """Redacts "red", blocks "black"."""
 
     async def check(self, principal: Principal, text: str) -> Verdict:
@@ -31,15 +30,6 @@ class Redact:
                 found = Finding(category="c", action=action, start=start, end=end)
                 return Verdict(action=action, start=start, end=end, replacement="~", findings=(found,))
         return PASS
-
-    def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
-        return (self,)
-
-    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        return ()
-
-    def holds_whole(self, principal: Principal) -> bool:
-        return False
 
 
 @pytest.fixture
