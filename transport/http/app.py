@@ -36,6 +36,7 @@ from transport.http.routes import (
     health,
     keys,
     limits,
+    me,
     metrics,
     models,
     operator,
@@ -128,6 +129,7 @@ def _add_routes(
     app.include_router(metrics.router(exposition))
     for each in (
         tickets,
+        me,
         keys,
         models,
         chat,

@@ -25,6 +25,7 @@ from persistence.memory.store import MemoryStore
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
+from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
 from sessions.ports import Engine, FilterSet, Member
@@ -122,6 +123,7 @@ async def assembled(
                 limits=runtime_limits or _runtime_limits(limited, simulated, measures),
                 accounting=Accounting(measures, prices, settlement_listener(limited)),
             ) as runtime,
+            LoadHistory(measures, simulated, lambda: runtime.num_present, now_ms) as history,
         ):
             ring: ApiKeyCache | None = None
             if admit is None:
@@ -134,7 +136,7 @@ async def assembled(
             services = GatewayServices(
                 models=lambda: (card_of(simulated.info, created=0),),
                 keys=ring,
-                operator_api=local_operator_api(lambda: member, runtime, simulated),
+                operator_api=local_operator_api(lambda: member, runtime, simulated, history),
                 erase=eraser.sweep,
                 inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
             )
