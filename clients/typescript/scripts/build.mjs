@@ -1,6 +1,6 @@
 /**
- * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK, and
- * markdown-it.js, the Markdown parser; with the argument `dist`, only that.
+ * Builds dist/ (what npm publishes) and what the server's pages load, in ../../transport/web: sessile.js, the SDK,
+ * markdown-it.js, the Markdown parser, uplot.js and uplot.css, the charts; with the argument `dist`, only that.
  * `pageBundles()` is also what the check compares the page's copies with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
@@ -20,12 +20,22 @@ export async function bundle() {
   return result.outputFiles[0].text;
 }
 
-/** The page's Markdown parser as one minified ES module, with its licence's line. */
-async function markdown() {
-  const { version } = JSON.parse(readFileSync(`${root}/node_modules/markdown-it/package.json`, "utf8"));
-  const banner = { js: `/* markdown-it ${version}, MIT licence, (c) its authors. Built by clients/typescript (npm run build). */` };
-  const stdin = { contents: 'export { default } from "markdown-it"', resolveDir: root };
-  const result = await build({ ...common, stdin, mainFields: ["module", "main"], minify: true, banner });
+/** The line of its licence that a bundle of a package begins with. */
+function licence(name) {
+  const { version, license } = JSON.parse(readFileSync(`${root}/node_modules/${name}/package.json`, "utf8"));
+  return `/* ${name} ${version}, ${license} licence, (c) its authors. Built by clients/typescript (npm run build). */`;
+}
+
+/** A package that a page loads, as one minified ES module with its default export. */
+async function library(name) {
+  const stdin = { contents: `export { default } from "${name}"`, resolveDir: root };
+  const result = await build({ ...common, stdin, mainFields: ["module", "main"], minify: true, banner: { js: licence(name) } });
+  return result.outputFiles[0].text;
+}
+
+/** A package's style sheet. */
+async function styles(name, path) {
+  const result = await build({ ...common, entryPoints: [`node_modules/${name}/${path}`], minify: true, banner: { css: licence(name) } });
   return result.outputFiles[0].text;
 }
 
@@ -33,7 +43,9 @@ async function markdown() {
 export async function pageBundles() {
   return new Map([
     [web("sessile.js"), await bundle()],
-    [web("markdown-it.js"), await markdown()],
+    [web("markdown-it.js"), await library("markdown-it")],
+    [web("uplot.js"), await library("uplot")],
+    [web("uplot.css"), await styles("uplot", "dist/uPlot.min.css")],
   ]);
 }
 
