@@ -3,7 +3,7 @@
     .venv/bin/python -m deploy.sbom [FILE]        dist/sbom.cdx.json unless named
 
 Every release that a lock names is a component with its hashes, its licence and the locks that have it; the lock of the
-TypeScript client too, of which the pages carry some. Licences are read in the environments of this checkout, or else
+TypeScript client too, whose parser the page carries. Licences are read in the environments of this checkout, or else
 in docs/licences.md as it stands. Needs no network. Ends with 1 for a licence that is unknown or not allowed.
 """
 
@@ -121,7 +121,7 @@ def licences_page(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
             "# Licences of dependencies",
             "",
             "Made by `make sbom` from the locks; do not edit. The last column names the locks that have the release:",
-            "`base` is what the server needs, `npm` the TypeScript client's, of which the pages carry some.",
+            "`base` is what the server needs, `npm` the TypeScript client's, whose Markdown parser the page carries.",
             "",
             f"Allowed are {', '.join(sorted(ALLOWED))}. Besides:",
             "",

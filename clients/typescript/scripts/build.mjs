@@ -1,6 +1,6 @@
 /**
- * Builds dist/ (what npm publishes) and what the server's pages load, in ../../transport/web: sessile.js, the SDK,
- * markdown-it.js, the Markdown parser, uplot.js and uplot.css, the charts; with the argument `dist`, only that.
+ * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK, and
+ * markdown-it.js, the Markdown parser; with the argument `dist`, only that.
  * `pageBundles()` is also what the check compares the page's copies with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
@@ -13,6 +13,16 @@ const web = (name) => fileURLToPath(new URL(`../../../transport/web/${name}`, im
 
 const common = { absWorkingDir: root, bundle: true, format: "esm", target: "es2022", platform: "neutral", write: false };
 
+/** What draws the operator page's charts: as one minified ES module, and its style sheet, each with its licence's line. */
+async function charts() {
+  const { version } = JSON.parse(readFileSync(`${root}/node_modules/uplot/package.json`, "utf8"));
+  const line = `/* uplot ${version}, MIT licence, (c) its authors. Built by clients/typescript (npm run build). */`;
+  const options = { ...common, minify: true, banner: { js: line, css: line } };
+  const stdin = { contents: 'export { default } from "uplot"', resolveDir: root };
+  const results = [await build({ ...options, stdin, mainFields: ["module", "main"] }), await build({ ...options, entryPoints: ["node_modules/uplot/dist/uPlot.min.css"] })];
+  return results.map((result) => result.outputFiles[0].text);
+}
+
 /** The whole SDK as one minified ES module. */
 export async function bundle() {
   const banner = { js: "/* Built from clients/typescript (npm run build). Do not edit. */" };
@@ -20,32 +30,23 @@ export async function bundle() {
   return result.outputFiles[0].text;
 }
 
-/** The line of its licence that a bundle of a package begins with. */
-function licence(name) {
-  const { version, license } = JSON.parse(readFileSync(`${root}/node_modules/${name}/package.json`, "utf8"));
-  return `/* ${name} ${version}, ${license} licence, (c) its authors. Built by clients/typescript (npm run build). */`;
-}
-
-/** A package that a page loads, as one minified ES module with its default export. */
-async function library(name) {
-  const stdin = { contents: `export { default } from "${name}"`, resolveDir: root };
-  const result = await build({ ...common, stdin, mainFields: ["module", "main"], minify: true, banner: { js: licence(name) } });
-  return result.outputFiles[0].text;
-}
-
-/** A package's style sheet. */
-async function styles(name, path) {
-  const result = await build({ ...common, entryPoints: [`node_modules/${name}/${path}`], minify: true, banner: { css: licence(name) } });
+/** The page's Markdown parser as one minified ES module, with its licence's line. */
+async function markdown() {
+  const { version } = JSON.parse(readFileSync(`${root}/node_modules/markdown-it/package.json`, "utf8"));
+  const banner = { js: `/* markdown-it ${version}, MIT licence, (c) its authors. Built by clients/typescript (npm run build). */` };
+  const stdin = { contents: 'export { default } from "markdown-it"', resolveDir: root };
+  const result = await build({ ...common, stdin, mainFields: ["module", "main"], minify: true, banner });
   return result.outputFiles[0].text;
 }
 
 /** What the page loads of this build: file beside the page -> text. */
 export async function pageBundles() {
+  const [uplot, uplotStyles] = await charts();
   return new Map([
+    [web("uplot.js"), uplot],
+    [web("uplot.css"), uplotStyles],
     [web("sessile.js"), await bundle()],
-    [web("markdown-it.js"), await library("markdown-it")],
-    [web("uplot.js"), await library("uplot")],
-    [web("uplot.css"), await styles("uplot", "dist/uPlot.min.css")],
+    [web("markdown-it.js"), await markdown()],
   ]);
 }
 
