@@ -79,5 +79,5 @@ def add_counts(counts: Sequence[Counts]) -> Counts:
 def add_by_name(values: Iterable[dict[str, float]]) -> dict[str, float]:
     summed: Counter[str] = Counter()
     for each in values:
-        summed.update(each)  # type: ignore[arg-type]  # the stub knows whole numbers only
+        summed.update(each)
     return dict(summed)

@@ -32,11 +32,11 @@ from transport.http.routes import (
     audit,
     chat,
     conversations,
+    credentials,
     encryption,
     health,
     keys,
     limits,
-    me,
     metrics,
     models,
     operator,
@@ -46,7 +46,6 @@ from transport.http.routes import (
     revocations,
     sessions,
     texts,
-    tickets,
     usage,
     users,
 )
@@ -128,8 +127,7 @@ def _add_routes(
     app.include_router(health.router(readiness))
     app.include_router(metrics.router(exposition))
     for each in (
-        tickets,
-        me,
+        credentials,
         keys,
         models,
         chat,

@@ -99,13 +99,11 @@ async def assembled(
     of `keys`."""
     stored = MemoryStore(store)
     journal = stored.journal
-    directory = MemoryDirectory()
-    measures = Metrics()
+    directory, measures = MemoryDirectory(), Metrics()
     simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
     if smaller is not None:
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
-    now_ms = strict_clock()
-    replica, incarnation = ReplicaId("local"), new_id()
+    now_ms, replica, incarnation = strict_clock(), ReplicaId("local"), new_id()
     await stored.open()
     await directory.open()
     await simulated.start()

@@ -45,9 +45,8 @@ async def test_it_is_who_the_key_is(
 
 async def test_a_service_that_speaks_for_a_user_is_shown_as_that_user() -> None:
     gateway = await gateway_with_keys()
-    headers = {"authorization": "Bearer service", "x-sessile-user": "zoe"}
-    async with http_client(gateway, **headers) as client:
-        shown = (await client.get("/v1/me")).json()
+    async with http_client(gateway, authorization="Bearer service") as client:
+        shown = (await client.get("/v1/me", headers={"x-sessile-user": "zoe"})).json()
     assert (shown["user"], shown["role"], shown["scopes"], shown["operator"]) == ("zoe", "user", ["chat"], False)
 
 
