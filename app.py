@@ -65,6 +65,7 @@ from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
 from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
@@ -317,6 +318,7 @@ async def serve(settings: Settings) -> int:
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
+        LoadHistory(measures, engine, lambda: runtime.num_present, now_ms) as history,
         open_telemetry(settings, measures, role="serve") as exposition,
         open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
     ):
@@ -330,7 +332,7 @@ async def serve(settings: Settings) -> int:
         services = GatewayServices(
             models=lambda: (card_of(engine.info, created=started_at, notice=model_notice(settings)),),
             keys=api_keys,
-            operator_api=local_operator_api(lambda: member, runtime, engine),
+            operator_api=local_operator_api(lambda: member, runtime, engine, history),
             schemas=schemas,
             erase=sweeper.eraser.sweep,
             encryption=stores.administration(reencryption),

@@ -68,6 +68,7 @@ class _Started(NamedTuple):
     server: LlamaServer
     http: HttpClient
     slot_kv: SlotKv
+    usage: SlotUsage
     eager_saver: EagerSaver
     prefill: SlotPrefill
     quota: TenantKvQuota
@@ -125,13 +126,20 @@ class LlamaEngine:
             waiting=self._scheduler.num_waiting,
             counters={
                 **self._counters,
+                "decoded_tokens": self._counters["decoded_tokens"] + self._num_decoding_tokens,
                 "sheds": float(self._scheduler.num_shed),
                 "preemptions": float(self._scheduler.num_preempted),
                 **{name: float(value) for counters in counted for name, value in counters.items()},
             },
-            gauges=tiers.stats(),
+            gauges={"device_bytes": self._up.usage.device_bytes, **tiers.stats()},
             away=None if self._unavailable is None else self._unavailable.public_message,
         )
+
+    @property
+    def _num_decoding_tokens(self) -> int:
+        """Of answers that are being written; `_count` adds them up at the end."""
+        runs = (run for slot_runs in self._slot_runs.values() for run in slot_runs)
+        return sum(run.completion.emitted_tokens for run in runs if run.completion is not None)
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast:
         return self._load.forecast(key.tenant, share, new_tokens, room=True)  # a slot has its own room for KV
@@ -203,6 +211,7 @@ class LlamaEngine:
             server=server,
             http=http,
             slot_kv=slot_kv,
+            usage=usage,
             eager_saver=EagerSaver(
                 self._table,
                 slot_kv,

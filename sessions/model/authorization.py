@@ -54,6 +54,11 @@ def demand_operator(principal: Principal) -> None:
     demand(principal, "admin")
 
 
+def operates(principal: Principal) -> bool:
+    """Whether `demand_operator` lets them in: for what is shown to them, never instead of it."""
+    return principal.role == "operator" and allows(principal, "admin")
+
+
 def demand_administrator(principal: Principal, tenant: str | None = None) -> TenantId:
     """For a tenant's own affairs: its keys, policies, audit log. The tenant that is meant (None: one's own); another's
     is the operators'. An end user administers nothing, whatever their key says. Raises Forbidden."""

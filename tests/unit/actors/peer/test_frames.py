@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.peer import frames as pf
+from sessions.load_history import LoadSample
 from sessions.model import commands as cm
 from sessions.model import errors, inspection
 from sessions.model.errors import SessileError
@@ -26,9 +27,11 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Owner
+from sessions.service_totals import ServiceTotals
 
 QUESTION = inspection.PromptMessage(role="user", text="hi")
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
+LOAD = LoadSample(9, 9.5, (1,), 2.0, 3.0, 1.0, 0.0, 0.0, 1, 2, 4, 5, {"host": 7.5})
 OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="u")
 
@@ -87,6 +90,11 @@ FRAMES = [
     pf.Inspect(12, ALICE, inspection.JudgedTexts(("a", "b"))),
     pf.Inspected(12, inspection.TokenIds((1, 2), 512)),
     pf.Inspected(12, inspection.Judgements((inspection.Judgement({"keyword": 1.0}),), ("keywords",))),
+    pf.Measure(13, 1_000_000_000, 60),
+    pf.Measured(13, 4, ServiceTotals(ttft=(0, 2), met=3.0, ended={"stop": 4.0})),
+    pf.Measured(
+        13, 4, ServiceTotals(), (LoadSample(9, 9.5, (1,), 2.0, 3.0, 1.0, 0.0, 0.0, 1, 2, 4, 5, {"host": 7.5}),)
+    ),
 ]
 
 
