@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -208,7 +209,10 @@ class Gateway:
         if self._inspect is None:
             raise Unavailable("no_replica", "This process has no model to look at texts with.", retryable=False)
         with self._admitted(principal, "chat"):
-            return await self._inspect(principal, model, question)
+            inspect = partial(self._inspect, principal, model, question)
+            if self._quotas is None:
+                return await inspect()
+            return await self._quotas.inspect(principal, question, ResponseId(f"look_{self.new_id()}"), inspect)
 
     async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""
