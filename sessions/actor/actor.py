@@ -29,13 +29,13 @@ from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
 from sessions.actor.step_observer import observed_step, record_cases
-from sessions.actor.title_writer import TitleWriter, lacks_title
+from sessions.actor.title_writer import TitleWriter, calls_for_title
 from sessions.machine import inputs_and_effects
 from sessions.machine.inputs_and_effects import Step
 from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.errors import Fenced, Overloaded, Unavailable
-from sessions.model.journal_types import Head, UsageRow
+from sessions.model.journal_types import Head
 from sessions.model.request import Request
 from sessions.model.types import Principal, ResponseId, SessionKey
 from sessions.ports import Published
@@ -333,13 +333,13 @@ class Actor:
         finally:
             self._warming = False
 
-    def _begin_naming(self, ended: UsageRow) -> None:
+    def _begin_naming(self, step: Step) -> None:
         """After an answer: has the session named, unless it has a title."""
         titles = self._world.limits.titles
         if titles is None or self.phase is not Phase.WARM or (self._naming is not None and not self._naming.done()):
             return
-        if lacks_title(self._machine.state, ended.response_id) and titles(self.key.tenant):
-            self._naming = self._world.spawn(self._name(ended.principal))
+        if calls_for_title(self._machine.state, step.records) and titles(self.key.tenant):
+            self._naming = self._world.spawn(self._name(step.usage[-1].principal))
 
     async def _name(self, principal: Principal) -> None:
         written = await TitleWriter(self._machine.state, self._ledger, self._world).write(principal)
@@ -376,7 +376,7 @@ class Actor:
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
             if step.usage and self._world.limits.titles is not None:
-                self._begin_naming(step.usage[-1])
+                self._begin_naming(step)
         self._perform_all(effects)
 
     def _fail_waiting(self, envelope: Envelope | None) -> None:

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
 import msgspec
 import structlog
+from msgspec import UNSET
 
 from sessions.actor.actor_context import ActorContext
 from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.machine.responses import derive
 from sessions.machine.state import State
 from sessions.model.errors import SessileError
+from sessions.model.events import Record, Terminal
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import Message, Principal, ResponseId, Sampling, Tokens
 from sessions.ports import ChatMessage, FilterSet, LateFilter
@@ -48,17 +51,17 @@ _ODD: Final = re.compile(r"[<>{}\[\]|\\]")  # of markup, or of a model that thin
 log = structlog.get_logger(__name__)
 
 
-def lacks_title(state: State, response_id: ResponseId) -> bool:
-    """Whether a session is to be named now that this response has ended."""
-    info, answer = state.info, state.answers.get(response_id)
+def calls_for_title(state: State, written: Sequence[Record]) -> bool:
+    """Whether a session is to be named now that these records end an answer of its. Not after one that was requested
+    over OpenAI's API: its clients keep no list that shows titles."""
+    info = state.info
     if info is None or info.title is not None or not state.listed or state.deleted or state.busy:
         return False
-    return (
-        answer is not None
-        and answer.status != "failed"
-        and answer.reason != "content_filter"
-        and len(state.answers) <= ANSWERS_MAX
-    )
+    ended = next((record.event for record in reversed(written) if isinstance(record.event, Terminal)), None)
+    if ended is None or ended.response.request is not UNSET or len(state.answers) > ANSWERS_MAX:
+        return False
+    details = ended.response.incomplete_details or {}
+    return ended.response.status != "failed" and details.get("reason") != "content_filter"
 
 
 class TitleWriter(msgspec.Struct, frozen=True):

@@ -75,6 +75,22 @@ async def test_no_title_where_there_is_one_or_nobody_lists_it_or_it_is_switched_
 
 
 @virtual
+async def test_requests_of_openais_api_name_nothing() -> None:
+    async with Place() as place:
+        replica, reader = await at_work(place, Recording("An answer.", "A title"))
+        turn = cm.TurnCreate(
+            id=place.name(),
+            session=SESSION,
+            create=cm.SessionSettings(),
+            items=(cm.NewMessage(content="hello"),),
+            request={"model": "m"},
+        )
+        await reader.ended((await replica.do(turn)).response_id)
+        await advance(5.0)
+        assert named(place) == [] and place.head().listed
+
+
+@virtual
 async def test_a_title_that_somebody_gave_meanwhile_stands() -> None:
     async with Place() as place:
         replica, reader = await at_work(place, Recording("An answer.", "A title of the model"))
