@@ -49,8 +49,10 @@ from transport.protocol.frames import (
     Done,
     Encoding,
     Hello,
+    Query,
     SessionGet,
     SessionList,
+    SessionSearch,
     Subscribe,
     Unsubscribe,
     error_frame,
@@ -459,7 +461,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     async def _run(
         self,
-        request: SessionGet | SessionList | ClientCommand,
+        request: Query | ClientCommand,
         core: Connection,
         channel: ReaderSet,
         principal: Principal,
@@ -475,6 +477,10 @@ class WebSocketConnection(asyncio.Protocol):
                 case SessionList():
                     async with channel.turn():
                         channel.write(await gateway.list(principal, request.id, request.limit, request.after))
+                case SessionSearch():
+                    found = await gateway.search(principal, request.id, request.q, request.limit, request.after)
+                    async with channel.turn():
+                        channel.write(found)
                 case _:
                     done = await gateway.execute(principal, request)
                     channel.answer(done, done.session or request.session, done.offset)
