@@ -1,6 +1,6 @@
 /**
  * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK, and
- * markdown-it.js, the Markdown parser; with the argument `dist`, only that.
+ * markdown-it.js, the Markdown parser, and chat.js, the chat page's modules as one; with the argument `dist`, only that.
  * `pageBundles()` is also what the check compares the page's copies with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
@@ -29,11 +29,20 @@ async function markdown() {
   return result.outputFiles[0].text;
 }
 
+/** The chat page's modules as one, but for the SDK. */
+async function page() {
+  const external = ["./sessile.js"];
+  const banner = { js: "/* Built from page.js and what it imports, by clients/typescript (npm run build). Do not edit. */" };
+  const result = await build({ ...common, entryPoints: [web("page.js")], external, minify: true, banner });
+  return result.outputFiles[0].text.replace(/(?<=[;}])import(?=[{"*])/g, "\nimport"); // the server finds one import a line
+}
+
 /** What the page loads of this build: file beside the page -> text. */
 export async function pageBundles() {
   return new Map([
     [web("sessile.js"), await bundle()],
     [web("markdown-it.js"), await markdown()],
+    [web("chat.js"), await page()],
   ]);
 }
 

@@ -1,0 +1,61 @@
+/**
+ * Keeps the page's own files, so that it opens at once and without the server. It keeps no answer of any interface.
+ *
+ * A file is kept under the hash that the page names for it, so a page always gets the very files it was written for; a new page
+ * is shown at the next visit, once all its files are here, and the files of the one before stay until then.
+ */
+const CACHE = "sessile-page";
+const PAGE = new URL("./", location.href).href;
+const PART = /(?:src|href)="([\w-]+\.\w+)"(?: integrity="([^"]+)")?/g;
+/** @type {any} */
+const worker = self;
+
+/** @param {string} url @param {string | undefined} integrity */
+const named = (url, integrity) => (integrity ? `${url}?${encodeURIComponent(integrity)}` : url);
+
+/** @param {string} html @returns {Map<string, string>} names in the cache -> addresses */
+function parts(html) {
+  const urls = [...html.matchAll(PART)].map(([, name, integrity]) => ({ url: new URL(name ?? "", PAGE).href, integrity }));
+  return new Map(urls.map(({ url, integrity }) => [named(url, integrity), url]));
+}
+
+async function refresh() {
+  const cache = await caches.open(CACHE);
+  const before = await cache.match(PAGE);
+  const answer = await fetch(PAGE, { cache: "no-cache" });
+  if (!answer.ok || answer.redirected) throw new Error(`The page answers ${answer.status}.`);
+  const [old, html] = [(await before?.text()) ?? "", await answer.clone().text()];
+  if (old === html) return;
+  const files = parts(html);
+  for (const [name, url] of files) {
+    if (await cache.match(name)) continue;
+    const file = await fetch(url, { cache: "no-cache" });
+    if (!file.ok) throw new Error(`${url} answers ${file.status}.`);
+    await cache.put(name, file);
+  }
+  await cache.put(PAGE, answer);
+  const known = new Set([PAGE, ...files.keys(), ...parts(old).keys()]);
+  for (const { url } of await cache.keys()) if (!known.has(url)) await cache.delete(url);
+  if (old !== "") for (const client of await worker.clients.matchAll()) client.postMessage("renewed");
+}
+
+/** @param {Request} asked */
+async function answered(asked) {
+  const url = asked.mode === "navigate" ? PAGE : named(asked.url, asked.integrity);
+  const kept = await caches.match(url, { cacheName: CACHE, ignoreVary: true });
+  return kept ?? fetch(asked);
+}
+
+worker.addEventListener("install", (/** @type {any} */ event) => {
+  worker.skipWaiting();
+  event.waitUntil(refresh());
+});
+worker.addEventListener("fetch", (/** @type {any} */ event) => {
+  const { request } = event;
+  const url = new URL(request.url);
+  const isPage = request.mode === "navigate" && `${url.origin}${url.pathname}` === PAGE;
+  const isPart = request.mode !== "navigate" && new URL("./", url).href === PAGE && /^[\w-]+\.(js|css|svg|png|webmanifest)$/.test(url.pathname.split("/").pop() ?? "");
+  if (request.method !== "GET" || !(isPage || isPart)) return;
+  event.respondWith(answered(request));
+  if (isPage) event.waitUntil(refresh().catch(() => undefined));
+});
