@@ -68,7 +68,8 @@ async def main(arguments: argparse.Namespace) -> None:
     flags: tuple[str, ...] = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
     if arguments.against:
         flags = (*flags, "--model", f".cache/models/{model}.gguf")
-        with ServerProcess(*flags) as server, ServerProcess(*flags, checkout=Path(arguments.against)) as before:
+        plain = (*flags, "--journal-encryption", "off")  # the one before has plain journals
+        with ServerProcess(*plain) as server, ServerProcess(*flags, checkout=Path(arguments.against)) as before:
             sides = partial(ours, server.port, model), partial(ours, before.port, model)
             figures = await compared(arguments.pairs, streams, *sides, later_ms=8)
         report("openai_overhead against another checkout, which stands as llama-server", figures)

@@ -62,6 +62,8 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     priority: Annotated[int, Meta(ge=0, le=9)] = 5  # smaller is served earlier, whatever the shares
     user: Ceilings = Ceilings()
     key_requests_per_minute: Count | None = None  # of one key, all users together that it speaks for; at each gateway
+    sharing: bool = True  # False: no links are made, and those that are there show nothing
+    titles: bool = True  # False: the model writes no titles (nor where `--titles` is off)
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -152,7 +154,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: TenantId
     user: str  # `user_scope`
-    session: SessionId
+    session: SessionId | None  # None: of no session, as a question about texts
     name: ResponseId
     input_tokens: int
     output_tokens: int
@@ -244,7 +246,7 @@ class Limiter(Protocol):
         and not charged twice, for an hour after its end."""
         ...
 
-    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
         """The response has ended and used `tokens`, input and output: the rest is given back, or what is missing
         taken. Idempotent; a name that is not known (any more) changes nothing but what the session holds."""
         ...

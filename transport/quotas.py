@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import structlog
 
 from sessions.limits import (
@@ -38,8 +39,9 @@ from sessions.limits import (
 from sessions.machine.responses import response_id_of
 from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
+from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
-from sessions.model.types import ResponseId, TenantId
+from sessions.model.types import Principal, ResponseId, SessionId, TenantId
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.websocket.connection_rate import ConnectionRate
 
@@ -123,21 +125,11 @@ class Quotas:
         tenant = self.limits().of(principal.tenant)
         text_bytes = begins(command)
         await self._check_room(request, text_bytes, tenant, tenant.user)
-        bucket = None if text_bytes is None else await self._key_bucket(request, tenant)
+        bucket = None if text_bytes is None else await self._key_bucket(principal, tenant, request)
         demand = self._demand(request, text_bytes, tenant, tenant.user)
+        await self._reserve(demand, bucket)
         if demand is None:
-            if bucket is not None:
-                bucket.take(1)
             return await execute(request)
-        grant = await self.limiter.reserve(demand)
-        rate_limits = RATE_LIMIT_STATE.get()
-        if rate_limits is not None:
-            rate_limits.standing = grant.standing
-        if grant.refusal is not None:
-            self.counters[f"limited_{grant.refusal.what}"] += 1
-            raise _limited(grant.refusal)
-        if bucket is not None:
-            bucket.take(1)
         try:
             ok = await execute(request)
         except Unavailable:
@@ -149,6 +141,43 @@ class Quotas:
             await self._released(principal.tenant, demand.name, unasked=False)
         return ok
 
+    async def inspect(
+        self, principal: Principal, question: Question, name: ResponseId, inspect: Callable[[], Awaitable[Answer]]
+    ) -> Answer:
+        """Has a question about texts answered within the limits of turns. Raises Limited; else as `inspect`."""
+        tenant = self.limits().of(principal.tenant)
+        bucket = await self._key_bucket(principal, tenant)
+        if not (_counts(tenant) or _counts(tenant.user)):
+            await self._reserve(None, bucket)
+            return await inspect()
+        tokens = len(msgspec.json.encode(question)) // TEXT_BYTES_PER_TOKEN
+        demand = self._demand_of(principal, None, name, tokens, 0)
+        await self._reserve(demand, bucket)
+        try:
+            answer = await inspect()
+        except BaseException as error:  # also where its client has left
+            unasked = isinstance(error, SessileError) and error.status >= 500
+            await self._released(principal.tenant, name, unasked=unasked)
+            raise
+        try:
+            await self.limiter.settle(principal.tenant, name, None, tokens)
+        except Unavailable as error:
+            log.warning("reservation_settle_failed", reservation=name, error=error.code)
+        return answer
+
+    async def _reserve(self, demand: Demand | None, bucket: Bucket | None) -> None:
+        """Takes all of it, of a key's bucket one request, or raises Limited."""
+        if demand is not None:
+            grant = await self.limiter.reserve(demand)
+            rate_limits = RATE_LIMIT_STATE.get()
+            if rate_limits is not None:
+                rate_limits.standing = grant.standing
+            if grant.refusal is not None:
+                self.counters[f"limited_{grant.refusal.what}"] += 1
+                raise _limited(grant.refusal)
+        if bucket is not None:
+            bucket.take(1)
+
     async def _released(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
         try:
             await self.limiter.release(tenant, name, unasked=unasked)
@@ -159,26 +188,41 @@ class Quotas:
         """What a command asks for; None where it begins no response, or nothing of it is limited."""
         if text_bytes is None or not (_counts(tenant) or _counts(user)):
             return None
-        limits, key, principal, command = self.limits(), request.key, request.principal, request.command
+        key, principal, command = request.key, request.principal, request.command
         output_max = getattr(command, "max_output_tokens", None)
+        return self._demand_of(
+            principal,
+            key.session,
+            response_id_of(key, principal, command.id),
+            text_bytes // TEXT_BYTES_PER_TOKEN + MESSAGE_TOKENS,
+            self.limits().output_tokens if output_max is None else output_max,
+        )
+
+    def _demand_of(
+        self, principal: Principal, session: SessionId | None, name: ResponseId, input_tokens: int, output_tokens: int
+    ) -> Demand:
+        limits = self.limits()
+        tenant = limits.of(principal.tenant)
         return Demand(
             tenant=principal.tenant,
             user=user_scope(principal),
-            session=key.session,
-            name=response_id_of(key, principal, command.id),
-            input_tokens=text_bytes // TEXT_BYTES_PER_TOKEN + MESSAGE_TOKENS,
-            output_tokens=limits.output_tokens if output_max is None else output_max,
+            session=session,
+            name=name,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
             tenant_ceilings=tenant,
-            user_ceilings=user,
+            user_ceilings=tenant.user,
             hold_ms=round(limits.reservation_s * 1000),
         )
 
     # -- what a key takes for all its users ------------------------------------------------------------------------
 
-    async def _key_bucket(self, request: Request, tenant: TenantLimits) -> Bucket | None:
+    async def _key_bucket(
+        self, principal: Principal, tenant: TenantLimits, request: Request | None = None
+    ) -> Bucket | None:
         """The requests of one key as a whole: names of users that it makes up are no allowances without end. None where
-        that is not limited. Raises Limited where it has none left."""
-        ceiling, principal = tenant.key_requests_per_minute, request.principal
+        that is not limited. Raises Limited where it has none left and `request` is no repeat."""
+        ceiling = tenant.key_requests_per_minute
         if ceiling is None or principal.key_id.startswith(TOKEN_PREFIX):
             return None  # an issuer's tokens have no key in common
         now_ms, name = self.clock() * 1000, (principal.tenant, principal.key_id)
@@ -190,8 +234,8 @@ class Quotas:
         self._key_buckets.move_to_end(name)
         bucket.look(ceiling, now_ms)
         if wait_ms := bucket.wait_ms(1):
-            if await self.tallies.find_command(request.key, principal.id, request.command.id) is not None:
-                return None  # a repeat gets its answer again
+            if request is not None and await self._is_repeat(request):
+                return None  # it gets its answer again
             self.counters["limited_key_requests_per_minute"] += 1
             raise Limited(
                 "rate_limited",
@@ -223,12 +267,15 @@ class Quotas:
                 full = "stored_bytes", ceilings.stored_bytes
             else:
                 continue
-            if await self.tallies.find_command(request.key, principal.id, command.id) is None:
+            if not await self._is_repeat(request):
                 raise self._full(*full, whose)
             return
         for _, _, tally in tallied:
             tally.stored_bytes += text_bytes or 0
             tally.sessions += lists
+
+    async def _is_repeat(self, request: Request) -> bool:
+        return await self.tallies.find_command(request.key, request.principal.id, request.command.id) is not None
 
     async def _tally(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
         known = self._tallied.get((tenant, user))

@@ -71,7 +71,7 @@ class FallbackLimiter:
         except OutcomeUnknown:
             return await self._store.reserve(demand)  # under the same name: it is charged once
 
-    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
         await self._local.settle(tenant, name, session, tokens)
         await self._store.settle(tenant, name, session, tokens)
 

@@ -6,7 +6,7 @@
 --   ..r:NAME   HASH  tokens, scope (the user's), state open|done
 --   ..h:NAME   STRING  tokens that a session held at the end of its last turn
 -- ARGV reserve name session user hold_ms input output, then per scope (tenant, user): requests, tokens, turns (-1: no limit)
---      settle name session tokens
+--      settle name session tokens          an empty session is none
 --      release name requests
 local MINUTE, REMEMBERED, BUSY = 60000, 3600000, 1000
 local prefix = KEYS[1]
@@ -74,7 +74,9 @@ if op == 'settle' or op == 'release' then
   local tokens = 0
   if op == 'settle' then
     tokens = tonumber(ARGV[4])
-    redis.call('SET', prefix .. 'h:' .. ARGV[3], ARGV[4], 'PX', REMEMBERED)
+    if ARGV[3] ~= '' then
+      redis.call('SET', prefix .. 'h:' .. ARGV[3], ARGV[4], 'PX', REMEMBERED)
+    end
   end
   local held = redis.call('HMGET', reservation, 'state', 'tokens', 'scope')
   if held[1] ~= 'open' then

@@ -104,7 +104,7 @@ class MemoryLimiter:
         known = self._reserved.get(name)
         if known is not None and known.until_ms > now:
             return Grant(_standing(scopes))
-        held = self._held.get((demand.tenant, demand.session), 0)
+        held = 0 if demand.session is None else self._held.get((demand.tenant, demand.session), 0)
         tokens = held + demand.input_tokens + demand.output_tokens
         worst: LimitRefusal | None = None
         for (scope, ceilings), whose in zip(pairs, WHOSE, strict=True):
@@ -120,10 +120,11 @@ class MemoryLimiter:
         self._reserved.move_to_end(name)
         return Grant(_standing(scopes))
 
-    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
         now = self._clock_ms()
-        self._held[(tenant, session)] = tokens
-        self._held.move_to_end((tenant, session))
+        if session is not None:
+            self._held[(tenant, session)] = tokens
+            self._held.move_to_end((tenant, session))
         while len(self._held) > ENTRIES_MAX:
             self._held.popitem(last=False)
         reserved = self._reserved.get((tenant, name))

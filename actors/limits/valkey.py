@@ -62,7 +62,7 @@ class ValkeyLimiter:
             demand.tenant,
             "reserve",
             demand.name,
-            demand.session,
+            demand.session or "",
             demand.user,
             demand.hold_ms,
             demand.input_tokens,
@@ -80,8 +80,8 @@ class ValkeyLimiter:
             return Grant(standing)
         return Grant(standing, LimitRefusal(WHAT[what - 1], "tenant" if whose == 1 else "user", limit, wait_ms))
 
-    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
-        await self._run(tenant, "settle", name, session, tokens)
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
+        await self._run(tenant, "settle", name, session or "", tokens)
 
     async def release(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
         await self._run(tenant, "release", name, int(unasked))

@@ -120,7 +120,7 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 def begin(build: StepBuilder, new: NewResponse) -> None:
     """Creates a response and requests its first generation. Draws the seed where the client gave none."""
-    sampling = new.sampling
+    sampling = _with_defaults(new, build.state)
     if sampling.seed is None:
         seed = int.from_bytes(hashlib.blake2b(new.id.encode(), digest_size=4).digest(), "big")
         sampling = msgspec.structs.replace(sampling, seed=seed)
@@ -133,6 +133,20 @@ def begin(build: StepBuilder, new: NewResponse) -> None:
     )
     build.put(ev.ResponseInProgress(response_id=new.id, sequence_number=new.sequence + 1))
     _start(build, build.state.open[new.id])
+
+
+def _with_defaults(new: NewResponse, state: State) -> Sampling:
+    """Its sampling, with the session's own settings where the command names none. A brownout only ever shortens."""
+    sampling, info = new.sampling, state.info
+    assert info is not None
+    if info.temperature is not UNSET and sampling.temperature is None:
+        sampling = msgspec.structs.replace(sampling, temperature=info.temperature)
+    longest, given = info.max_output_tokens, sampling.max_output_tokens
+    if longest is not UNSET:
+        cut = new.service is not None and "max_output_tokens" in new.service
+        if given is None or (cut and longest < given):
+            sampling = msgspec.structs.replace(sampling, max_output_tokens=longest)
+    return sampling
 
 
 def new_body(build: StepBuilder, new: NewResponse, status: Literal["queued", "in_progress"]) -> ev.ResponseBody:

@@ -5,6 +5,8 @@ Functions over a `StepBuilder`. Each looks at everything before it writes anythi
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import msgspec
 from msgspec import UNSET
 
@@ -31,6 +33,7 @@ from sessions.model.types import (
 )
 
 ERASED = "deleted"  # the category of what a client had erased
+_SAMPLING: Final = ("temperature", "max_output_tokens")  # what a session says of how its answers are drawn
 
 
 def create_session(build: StepBuilder, principal: Principal, command: cm.SessionCreate) -> cm.Ok:
@@ -63,6 +66,7 @@ def make_session(
         metadata=settings.metadata,
         title=settings.title,
         created_at=build.now,
+        **{name: _unset_if_none(getattr(settings, name, None)) for name in _SAMPLING},
     )
     build.put(ev.SessionCreated(info=info))
 
@@ -72,14 +76,25 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
     assert state.info is not None
     changes = {
         name: value
-        for name in ("title", "metadata", "instructions", "tools")
+        for name in ("title", "metadata", "instructions", "tools", *_SAMPLING)
         if (value := getattr(command, name)) is not UNSET
     }
-    for name, nothing in (("metadata", {}), ("tools", ())):
+    for name, nothing in (("metadata", {}), ("tools", ()), *((each, UNSET) for each in _SAMPLING)):
         if changes.get(name, UNSET) is None:
             changes[name] = nothing
     build.put(ev.SessionUpdated(info=msgspec.structs.replace(state.info, **changes)))
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
+
+
+def name_session(build: StepBuilder, title: str) -> None:
+    """Gives a session a title that it has not got meanwhile."""
+    info = build.state.info
+    if info is not None and info.title is None and not build.state.deleted:
+        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=title)))
+
+
+def _unset_if_none(value: Any) -> Any:
+    return UNSET if value is None else value
 
 
 def delete_session(build: StepBuilder, command: cm.SessionDelete) -> cm.Ok:

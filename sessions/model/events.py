@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sessions.model.reviews import Outcome, ReviewId
+from sessions.model.reviews import Outcome, Rating, ReviewId
 from sessions.model.types import (
     ContentPart,
     Item,
@@ -75,6 +75,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     metadata: dict[str, Json] = {}
     title: str | None = None
+    temperature: float | UnsetType = UNSET  # of answers whose command names none; likewise the next
+    max_output_tokens: int | UnsetType = UNSET
     created_at: UnixMs
 
 
@@ -225,6 +227,16 @@ class ReviewDecided(Event, frozen=True, kw_only=True, tag="review.decided", omit
     response_id: ResponseId | None = None
 
 
+class FeedbackUpdated(Event, frozen=True, kw_only=True, tag="feedback.updated", omit_defaults=True):
+    """What somebody thinks of an answer that has ended; it replaces what they thought before. No rating: nothing any
+    more."""
+
+    response_id: ResponseId
+    by: str
+    rating: Rating | None
+    reason: str = ""
+
+
 Delta = OutputTextDelta | RefusalDelta | ArgumentsDelta
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 
@@ -254,6 +266,7 @@ AnyEvent = (
     | ContentRetracted
     | ReviewAppealed
     | ReviewDecided
+    | FeedbackUpdated
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from inference.moderation import PolicyFilterSet
 from sessions.limits import Limits
 from sessions.model.types import Principal, TenantId
 from tests.support.doors.assembly import assembled
@@ -40,6 +41,36 @@ async def test_made_up_users_do_not_multiply_what_a_key_may_do(tmp_path: Path) -
         again = await ask("key-a", "user 0", **{"idempotency-key": "once"})
         assert again.status_code == 200, "what was answered is answered again"
         assert (await ask("key-b", "user 1")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/moderations", {"input": "word " * 40}),
+        ("/v1/responses/input_tokens", {"model": "simulated", "input": "word " * 40}),
+        ("/tokenize", {"model": "simulated", "prompt": "word " * 40}),
+    ],
+)
+async def test_questions_about_texts_cost_requests_and_tokens(tmp_path: Path, path: str, body: dict[str, str]) -> None:
+    policy, limits = tmp_path / "policy.toml", tmp_path / "limits.toml"
+    policy.write_text('[policies.default.input]\nphrases = { deny = ["project nightjar"], action = "block" }\n')
+    limits.write_text(
+        "[default]\nkey_requests_per_minute = 3\nuser.tokens_per_minute = 1000\nuser.concurrent_turns = 1\n"
+    )
+    long = {name: each * (1 if name == "model" else 40) for name, each in body.items()}
+    filters = PolicyFilterSet(str(policy))
+    await filters.open()
+    async with (
+        assembled(keys=KEYS, limits_file=limits, filters=filters) as server,
+        httpx.AsyncClient(base_url=server.server.url) as http,
+    ):
+        sent = (body, body, long, body, body)
+        answers = [await http.post(path, json=each, headers={"authorization": "Bearer key-a"}) for each in sent]
+    await filters.close()
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 200, 429], [answer.text for answer in answers]
+    refused = [answer.json()["error"]["param"] for answer in answers if answer.status_code == 429]
+    assert refused == ["tokens_per_minute", "key_requests_per_minute"]
+    assert 800 < int(answers[1].headers["x-ratelimit-remaining-tokens"]) < 920
 
 
 @pytest.mark.parametrize("settings", [Settings(auth="keys"), Settings(keys="keys.toml"), Settings(issuers="i.toml")])

@@ -56,7 +56,7 @@ class World:
         self,
         name: str,
         *,
-        session: str = "s",
+        session: str | None = "s",
         user: str = "u:ann",
         tenant: TenantId = TENANT,
         of_tenant: Ceilings = FREE,
@@ -67,7 +67,7 @@ class World:
         demand = Demand(
             tenant=tenant,
             user=user,
-            session=SessionId(session),
+            session=None if session is None else SessionId(session),
             name=ResponseId(name),
             input_tokens=tokens // 2,
             output_tokens=tokens - tokens // 2,
@@ -77,8 +77,9 @@ class World:
         )
         return await self.limiter.reserve(demand)
 
-    async def settle(self, name: str, tokens: int, session: str = "s") -> None:
-        await self.limiter.settle(TENANT, ResponseId(name), SessionId(session), tokens)
+    async def settle(self, name: str, tokens: int, session: str | None = "s") -> None:
+        of = None if session is None else SessionId(session)
+        await self.limiter.settle(TENANT, ResponseId(name), of, tokens)
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +172,15 @@ async def test_a_session_is_charged_for_what_it_holds(world: World) -> None:
     await world.advance(60_000)
     grant = await world.ask("r2", of_tenant=thousand, tokens=100)
     assert grant.standing.tokens is not None and near(grant.standing.tokens.remaining, 600, 10)
+
+
+async def test_what_is_of_no_session_is_charged_for_itself_alone(world: World) -> None:
+    thousand = Ceilings(tokens_per_minute=1000)
+    for name in ("r1", "r2"):
+        await world.ask(name, session=None, of_tenant=thousand, tokens=300)
+        await world.settle(name, 300, session=None)
+    grant = await world.ask("r3", session=None, of_tenant=thousand, tokens=100)
+    assert grant.standing.tokens is not None and near(grant.standing.tokens.remaining, 300, 20)
 
 
 async def test_one_larger_than_a_minute_goes_when_the_minute_is_unspent(world: World) -> None:
@@ -287,7 +297,7 @@ class Gone:
             raise Unavailable("limits_unavailable", "gone")
         return await self.inner.reserve(demand)
 
-    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId, tokens: int) -> None:
+    async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
         if self.gone:
             raise Unavailable("limits_unavailable", "gone")
         self.settled.append(name)

@@ -92,6 +92,9 @@ class SessionsService(made.SessionsServicer):
     async def Appeal(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("review_appeal", pb.ReviewAppeal, context)
 
+    async def Rate(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("feedback_set", pb.FeedbackSet, context)
+
     async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()

@@ -3,8 +3,9 @@ for it.
 
 With keys on every path below `/v1/`, and every method that may bring a body, needs a credential, routes that do not
 exist included: who has no key learns nothing of which there are. What is left to the routes are pages, health,
-documents and metrics by GET, and the preflights of CORS. A WebSocket's handshake is judged by the credential that it
-brings; one without may say it in hello. Then come bodies that no route can read.
+documents and metrics by GET, what is shared by links (whose token is the credential), and the preflights of CORS. A
+WebSocket's handshake is judged by the credential that it brings; one without may say it in hello. Then come bodies that
+no route can read.
 
 A refusal is one piece of bytes, written by the connection: no task, no middleware and no route sees the request, which
 is most of what one costs. It has the headers that every other answer has.
@@ -38,6 +39,7 @@ _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? H
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS")
 _SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out")  # by cookies of their own, for who has no session any more
+_SHARED: Final = "/v1/shares/"  # the token in the path is the credential
 _STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
 _JSON: Final = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"), *NOTHING_RUNS)
 _FIXED: Final = b"".join(name + b": " + value + b"\r\n" for name, value in _JSON)
@@ -180,7 +182,9 @@ def _needs_credential(scope: Scope, *, signs_in: bool) -> bool:
     path: str = scope["path"]
     if scope["method"] == "OPTIONS" or (signs_in and path in _SIGN_IN):
         return False  # a preflight brings no credential, and no route reads its body
-    return scope["method"] not in _BODILESS or path.startswith("/v1/") or path == "/v1"
+    if scope["method"] not in _BODILESS:
+        return True
+    return (path.startswith("/v1/") and not path.startswith(_SHARED)) or path == "/v1"
 
 
 def _check_upgrade(access: Authenticator, headers: Headers, scope: Scope) -> None:

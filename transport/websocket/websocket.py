@@ -44,7 +44,18 @@ from transport.protocol.connection import (
     Send,
 )
 from transport.protocol.decoding import hello_credential
-from transport.protocol.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
+from transport.protocol.frames import (
+    Ack,
+    Done,
+    Hello,
+    Query,
+    SessionGet,
+    SessionList,
+    SessionSearch,
+    Subscribe,
+    Unsubscribe,
+    error_frame,
+)
 from transport.reading.reader_set import ReaderSet
 from transport.websocket.handshake import AgreedHandshake, HandshakeParser, redeem_ticket, refusal, retire, shake_hands
 from transport.websocket.timer_wheel import TimerWheel
@@ -409,7 +420,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     async def _run(
         self,
-        request: SessionGet | SessionList | ClientCommand,
+        request: Query | ClientCommand,
         core: Connection,
         channel: ReaderSet,
         principal: Principal,
@@ -425,6 +436,10 @@ class WebSocketConnection(asyncio.Protocol):
                 case SessionList():
                     async with channel.turn():
                         channel.write(await gateway.list(principal, request.id, request.limit, request.after))
+                case SessionSearch():
+                    found = await gateway.search(principal, request.id, request.q, request.limit, request.after)
+                    async with channel.turn():
+                        channel.write(found)
                 case _:
                     done = await gateway.execute(principal, request)
                     channel.answer(done, done.session or request.session, done.offset)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from sessions.machine.event_writer import CallArguments, CallBegin, Text
 from sessions.machine.session_commands import ERASED
+from sessions.machine.state import client_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool
@@ -98,3 +100,45 @@ def test_an_item_that_is_deleted_is_out_of_the_tree_and_its_text_out_of_the_log(
     ]
     ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer), "item_not_found")
     ground.say("again")
+
+
+def test_a_sessions_own_settings_hold_for_answers_that_name_none() -> None:
+    ground = Ground()
+    ground.create(temperature=0.0, max_output_tokens=7)
+    first = ground.say().response_id
+    assert first is not None
+    assert (ground.state.open[first].sampling.temperature, ground.state.open[first].sampling.max_output_tokens) == (
+        0,
+        7,
+    )
+    ground.finish(first)
+    own = ground.say(temperature=1.5, max_output_tokens=9).response_id
+    assert own is not None
+    assert (ground.state.open[own].sampling.temperature, ground.state.open[own].sampling.max_output_tokens) == (1.5, 9)
+    ground.finish(own)
+    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, temperature=None))
+    info = ground.state.info
+    assert info is not None and info.temperature is UNSET and info.max_output_tokens == 7
+    shown = client_state(ground.state)
+    assert (shown["temperature"], shown["max_output_tokens"]) == (None, 7)
+
+
+def test_a_snapshot_says_what_each_answer_was_made_by_and_took() -> None:
+    ground = Ground()
+    ground.create()
+    response_id = ground.say().response_id
+    assert response_id is not None
+    assert client_state(ground.state)["answers"] == {}
+    ground.finish(response_id)
+    (ended,) = [record for record in ground.records if isinstance(record.event, ev.ResponseCompleted)]
+    assert isinstance(ended.event, ev.ResponseCompleted)
+    body = ended.event.response
+    assert client_state(ground.state)["answers"] == {
+        response_id: {
+            "status": "completed",
+            "model": body.model,
+            "created_at": body.created_at,
+            "completed_at": ended.at,
+            "usage": body.usage,
+        }
+    }
