@@ -106,10 +106,11 @@ export class ConversationList {
     /** @type {import("./sidebar.js").Hit[]} */
     const hits = [];
     try {
-      let after;
+      /** @type {string | null | undefined} */
+      let after = null;
       for (let page = 0; page < SEARCH_PAGES && hits.length < HITS_MAX; page++) {
-        const found = /** @type {any} */ (await this.client.command("session.search", { q: words, ...(after ? { after } : {}) }, { timeoutMs: 10_000 }));
-        for (const { id, title, matches } of found.data) hits.push({ id, title: title ?? "", matches });
+        const found = await this.client.search(words, after ? { after } : {}, { timeoutMs: 10_000 });
+        for (const { id, title, matches } of found.data) hits.push({ id: String(id), title: title ?? "", matches });
         if (!found.has_more || this.search.words !== words) break;
         after = found.last_id;
       }

@@ -18,7 +18,7 @@ import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "
 import { t, translate } from "./texts.js";
 import { leaving } from "./wipe.js";
 
-export { Markdown } from "./markdown.js"; // for tests: the page runs no module that it does not name
+export { Markdown, parser } from "./markdown.js"; // for tests: the page runs no module that it does not name
 
 /** @typedef {import("./sessile.js").Session} Session */
 /** @typedef {import("./sessile.js").SessionInfo} SessionInfo */
@@ -99,7 +99,7 @@ const thread = new Thread(find("thread"), {
   rate: (responseId, rating) => void rate(responseId, rating),
   cost: (response) => {
     const { usage } = response;
-    const price = models.find((each) => each.id === /** @type {any} */ (response).model)?.price;
+    const price = models.find((each) => each.id === response.model)?.price;
     if (usage?.["cost"]) return /** @type {any} */ (usage["cost"]);
     if (!usage || !price) return null;
     const cached = usage.input_tokens_details?.cached_tokens ?? 0;
@@ -138,7 +138,7 @@ function drawNow() {
   const queued = session?.view.open.filter((response) => response.status === "queued") ?? [];
   const pending = pendings();
   const stay = isFollowing;
-  thread.render(entries, queued, pending, [...(session?.view.reviews.values() ?? [])], /** @type {any} */ (session?.view)?.feedback);
+  thread.render(entries, queued, pending, [...(session?.view.reviews.values() ?? [])], (id) => session?.view.feedbackOf(id)?.rating ?? "");
   const isGone = session?.phase === "gone" || session?.phase === "deleted";
   const isEmpty = entries.length + queued.length + pending.length === 0;
   const isKnown = session === null || session.phase === "live";
@@ -176,8 +176,7 @@ function drawSettings() {
 
 /** @param {Session} of @returns {Settings} */
 function settingsSeen({ view }) {
-  const { temperature, maxOutputTokens } = /** @type {any} */ (view);
-  return { model: view.model, instructions: view.instructions, temperature, max_output_tokens: maxOutputTokens };
+  return { model: view.model, instructions: view.instructions, temperature: view.temperature, max_output_tokens: view.maxOutputTokens };
 }
 
 /** What was typed and is not in the log yet. @returns {Pending[]} */
@@ -379,7 +378,7 @@ async function rate(responseId, rating) {
   const reason = rating === "down" ? await reasonOf() : "";
   if (rated === null || reason === null) return;
   await attempt(async () => {
-    await client.command("feedback.set", { session: rated.id, response_id: responseId, rating, ...(reason ? { reason } : {}) });
+    await rated.feedback(responseId, rating, reason || undefined);
     polite.textContent = rating === null ? t("Taken back.") : t("Thank you.");
   });
 }

@@ -112,8 +112,7 @@ class Message {
 
   /** When, how much, for how much, by whom. @param {ResponseRecord} response */
   meta(response) {
-    const { usage } = response;
-    const { model, completedAt } = /** @type {any} */ (response);
+    const { usage, model, completedAt } = response;
     const at = completedAt ?? this.entry.item?.created_at;
     const cost = this.actions.cost(response);
     const tokens = usage?.output_tokens;
@@ -253,15 +252,15 @@ export class Thread {
     this.root.replaceChildren();
   }
 
-  /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending @param {ReviewRecord[]} [reviews] @param {Map<string, { rating: string }>} [feedback] by response, where the server takes it */
-  render(entries, queued, pending, reviews = [], feedback = undefined) {
+  /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending @param {ReviewRecord[]} [reviews] @param {(responseId: string) => string} [rating] what the reader thinks of an answer; absent: nobody asks */
+  render(entries, queued, pending, reviews = [], rating = undefined) {
     const kept = new Map();
     entries.forEach((entry, index) => {
       const message = this.messages.get(entry.id) ?? new Message(entry, this.actions);
       const after = entries[index + 1];
       const isLast = after === undefined || after.response?.id !== entry.response?.id;
       const review = reviews.findLast((each) => each.responseId !== null && each.responseId === entry.response?.id);
-      message.update(entry, isLast, review, feedback && (feedback.get(entry.response?.id ?? "")?.rating ?? ""));
+      message.update(entry, isLast, review, rating?.(entry.response?.id ?? ""));
       kept.set(entry.id, message);
     });
     this.messages = kept;

@@ -82,7 +82,7 @@ def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Met
 async def assembled(
     *,
     keys: Mapping[str, Principal] | None = None,
-    engine: SimulatedOptions | None = None,
+    engine: SimulatedOptions | SimulatedEngine | None = None,
     smaller: SimulatedOptions | None = None,
     limits: ServerLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
@@ -100,7 +100,11 @@ async def assembled(
     journal = stored.journal
     directory = MemoryDirectory()
     measures = Metrics()
-    simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    simulated: Engine = (
+        engine
+        if isinstance(engine, SimulatedEngine)
+        else SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    )
     if smaller is not None:
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
     now_ms = strict_clock()
