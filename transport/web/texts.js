@@ -178,6 +178,8 @@ const GERMAN = {
   "Discard": "Verwerfen",
   "Copy the code": "Code kopieren",
   "Table": "Tabelle",
+  "Formula": "Formel",
+  "{language} block": "Block: {language}",
   "code": "Code",
   "The browser does not allow copying here": "Der Browser erlaubt hier kein Kopieren",
   "The answer failed.": "Die Antwort ist gescheitert.",
