@@ -2,9 +2,15 @@
 
 A history is named by a chain of hashes: the first over the caller (tenant, principal, end user), the model, the tools
 and the instructions, each next one over the one before it and one message. The index knows, for the chain as it stood
-behind an answer of ours, where that answer lies. So a place is found only by whoever could have seen its
-words: same principal, `user`, model and tools, and at least one answer that we produced. All chains of a conversation
-begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them together.
+behind an answer of ours, where that answer lies, and for the chain behind a question of ours, where the question lies.
+So a place is found only by whoever knows its words: same principal, `user`, model, tools and instructions. All chains
+of a conversation begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them
+together.
+
+The longest beginning of a history that is known wins. Where a client changed an answer before it resent it (white space
+trimmed, cut where the reader pressed stop, reasoning taken out, other words, nothing at all), that is the question in
+front of it: what comes is a branch from there, and its tokens are compared with those of the first. A question is a
+place for histories that go on behind it only: the same first question again is another conversation.
 
 `take` gives a place to one request, and to the next request with this history another one while there is any from which
 nobody went on. Then it gives them a second time: what goes on from there is a fork, a branch beside the first one in
@@ -32,14 +38,14 @@ HISTORY_PLACES_MAX: Final = 200_000
 PLACES_PER_KEY_MAX: Final = 16
 GIVEN_MAX: Final = 8  # times that one place is given
 GIVEN_TTL_S: Final = 3600.0
-ANSWERS_LOOKED_UP_MAX: Final = 64  # of a history, the newest
+PLACES_LOOKED_UP_MAX: Final = 128  # of a history, the newest: an exchange has two
 ROOT_BYTES: Final = 8
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class HistoryPlace(NamedTuple):
-    """The last item of an answer, and its session."""
+    """The last item of an answer, or of what it answers, and its session."""
 
     session: SessionId
     leaf: ItemId
@@ -192,9 +198,11 @@ class HistoryMatch(NamedTuple):
 
 async def find_history(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:
     """The place that holds most of the history, as the index gives it. Raises Unavailable."""
-    answers = [number for number in range(len(units), 0, -1) if units[number - 1].answer][:ANSWERS_LOOKED_UP_MAX]
-    taken = await index.take([behind[number - 1] for number in answers])
+    whole = len(units)
+    known = [number for number in range(whole, 0, -1) if number < whole or units[number - 1].answer]
+    known = known[:PLACES_LOOKED_UP_MAX]
+    taken = await index.take([behind[number - 1] for number in known])
     if taken is None:
         return None
-    number = answers[taken[0]]
+    number = known[taken[0]]
     return HistoryMatch(taken[1], number, behind[number - 1])

@@ -279,6 +279,9 @@ class TurnStarter:
                 ok = await self.gateway.execute(principal, another)
                 assert ok.response_id is not None
                 responses += (ok.response_id,)
+            if sent.last is not None:  # the question: its client may resend it with another answer behind it
+                with suppress(Unavailable):
+                    await self._history.put(draft.chain, HistoryPlace(turn.session, sent.last))
             sent.cursor.follow(responses)
         return sent._replace(responses=responses, chain=draft.chain)
 

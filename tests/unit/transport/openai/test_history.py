@@ -56,6 +56,27 @@ async def test_the_longest_history_that_ends_in_an_answer_is_found_so_many_times
     assert await find_history(index, behind, units) is None and len(index) == 0
 
 
+async def test_an_answer_that_its_client_changed_is_a_branch_from_its_question() -> None:
+    index = MemoryHistory(Clock())
+    question, answer = extend_chain_all(start(), [ASK, ANSWER])
+    await index.put(question, place("question"))
+    await index.put(answer, place("answer"))
+    for changed in ("", "h", "hi ", "other words"):
+        units = [ASK, Unit((cm.NewMessage(role="assistant", content=changed),), answer=True), MORE]
+        found = await find_history(index, extend_chain_all(start(), units), units)
+        assert found is not None and (found.place, found.units) == (place("question"), 1)
+    units = [ASK, ANSWER, MORE]
+    found = await find_history(index, extend_chain_all(start(), units), units)
+    assert found is not None and (found.place, found.units) == (place("answer"), 2)
+
+
+async def test_the_same_question_alone_is_another_conversation() -> None:
+    index = MemoryHistory(Clock())
+    behind = extend_chain_all(start(), [ASK])
+    await index.put(behind[0], place("question"))
+    assert await find_history(index, behind, [ASK]) is None
+
+
 def test_whatever_differs_leads_elsewhere() -> None:
     other = Principal(tenant=TenantId("other"), key_id="local", role="operator")
     starts = [

@@ -51,7 +51,9 @@ async def test_a_history_goes_on_in_the_session_that_holds_it(world: World) -> N
     second = await world.start(ASK, ANSWER, MORE)
     assert second.cursor.key == first.cursor.key
     assert [item.content for item in world.turns[1].items if isinstance(item, cm.NewMessage)] == ["and?"]
-    assert (await world.start(ASK, MORE)).cursor.key != first.cursor.key
+    without = await world.start(ASK, MORE)  # its answer is left out
+    assert without.cursor.key == first.cursor.key and len(world.turns[2].items) == 1
+    assert (await world.start(MORE, ASK)).cursor.key != first.cursor.key
 
 
 async def test_a_place_that_is_full_is_dropped_and_the_turn_begins_anew(world: World) -> None:
