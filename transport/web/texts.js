@@ -47,7 +47,8 @@ export function time(at) {
 /** @param {number | string} amount @param {string} currency */
 export function money(amount, currency) {
   const value = Number(amount);
-  return new Intl.NumberFormat(locale, { style: "currency", currency, ...(value !== 0 && Math.abs(value) < 1 ? { maximumSignificantDigits: 2 } : {}) }).format(value);
+  const digits = value > 0 && value < 0.01 ? { maximumSignificantDigits: 2 } : { maximumFractionDigits: 4 };
+  return new Intl.NumberFormat(locale, { style: "currency", currency, ...digits }).format(value);
 }
 
 /** @type {Record<string, string>} */
