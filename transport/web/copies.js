@@ -29,8 +29,7 @@ const address = async (name) => `${base}/copies/${encodeURIComponent(await owner
 /** @param {string} name @returns {Promise<string | null>} */
 export async function copy(name) {
   try {
-    const cache = await caches.open(COPIES);
-    return (await (await cache.match(await address(name)))?.text()) ?? null;
+    return (await (await caches.match(await address(name), { cacheName: COPIES }))?.text()) ?? null;
   } catch {
     return null; // no cache storage here: reading needs the server
   }
@@ -45,7 +44,7 @@ export async function keep(name, text) {
     if (text === null) return;
     const kept = await cache.keys(); // the oldest first
     for (const each of kept.slice(0, Math.max(0, kept.length - KEPT))) await cache.delete(each);
-    await cache.put(url, new Response(text, { headers: { "content-type": "application/json" } }));
+    if (!leaving.is) await cache.put(url, new Response(text, { headers: { "content-type": "application/json" } }));
   } catch {
     // as above
   }

@@ -77,16 +77,21 @@ export function openMenu(button, items) {
     if (next !== undefined || event.key === "Tab" || event.key === "Escape") event.preventDefault();
     event.stopPropagation();
   });
+  const place = () => {
+    const { left, right, top, bottom } = button.getBoundingClientRect();
+    menu.style.left = `${Math.max(8, Math.min(right - menu.offsetWidth, innerWidth - menu.offsetWidth - 8, left))}px`;
+    menu.style.top = `${bottom + menu.offsetHeight + 8 > innerHeight ? Math.max(8, top - menu.offsetHeight - 4) : bottom + 4}px`;
+  };
   menu.addEventListener("toggle", (event) => {
     if (/** @type {ToggleEvent} */ (event).newState !== "closed") return;
     button.setAttribute("aria-expanded", "false");
+    removeEventListener("resize", place);
     menu.remove();
   });
   (button.closest("aside, main") ?? document.body).append(menu);
   menu.showPopover();
   button.setAttribute("aria-expanded", "true");
-  const { left, right, top, bottom } = button.getBoundingClientRect();
-  menu.style.left = `${Math.max(8, Math.min(right - menu.offsetWidth, innerWidth - menu.offsetWidth - 8, left))}px`;
-  menu.style.top = `${bottom + menu.offsetHeight + 8 > innerHeight ? Math.max(8, top - menu.offsetHeight - 4) : bottom + 4}px`;
+  place();
+  addEventListener("resize", place);
   /** @type {HTMLElement} */ (menu.firstElementChild)?.focus();
 }

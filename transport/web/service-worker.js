@@ -39,11 +39,21 @@ async function refresh() {
   if (old !== "") for (const client of await worker.clients.matchAll()) client.postMessage("renewed");
 }
 
-/** @param {Request} asked */
-async function answered(asked) {
-  const url = asked.mode === "navigate" ? PAGE : named(asked.url, asked.integrity);
-  const kept = await caches.match(url, { cacheName: CACHE, ignoreVary: true });
-  return kept ?? fetch(asked);
+/** The page that each tab was given, as what its files are called in the cache. @type {Map<string, Map<string, string>>} */
+const given = new Map();
+
+/** @param {any} event @param {boolean} isPage */
+async function answered({ request, clientId, resultingClientId }, isPage) {
+  const cache = await caches.open(CACHE);
+  const page = await cache.match(PAGE, { ignoreVary: true });
+  if (isPage) {
+    if (given.size > 100) given.clear(); // tabs that were closed
+    if (page !== undefined) given.set(resultingClientId, parts(await page.clone().text()));
+    return page ?? fetch(request);
+  }
+  const files = given.get(clientId) ?? parts((await page?.text()) ?? "");
+  const name = [...files].find(([, url]) => url === request.url)?.[0];
+  return (name && (await cache.match(name, { ignoreVary: true }))) || fetch(request);
 }
 
 worker.addEventListener("install", (/** @type {any} */ event) => {
@@ -56,6 +66,6 @@ worker.addEventListener("fetch", (/** @type {any} */ event) => {
   const isPage = request.mode === "navigate" && `${url.origin}${url.pathname}` === PAGE;
   const isPart = request.mode !== "navigate" && new URL("./", url).href === PAGE && /^[\w-]+\.(js|css|svg|png|webmanifest)$/.test(url.pathname.split("/").pop() ?? "");
   if (request.method !== "GET" || !(isPage || isPart)) return;
-  event.respondWith(answered(request));
+  event.respondWith(answered(event, isPage));
   if (isPage) event.waitUntil(refresh().catch(() => undefined));
 });
