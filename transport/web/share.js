@@ -3,6 +3,8 @@ import { el, find } from "./dom.js";
 import { Markdown } from "./markdown.js";
 import { t, time, translate } from "./texts.js";
 
+const TITLE_MAX = 80;
+
 /** @param {{ role: string, text: string }} message */
 function shown(message) {
   const isUser = message.role === "user";
@@ -21,7 +23,8 @@ async function show() {
     find("about").textContent = answer === null ? t("There is no connection to the server.") : t("It was revoked, or the conversation was deleted, or it is not whole.");
     return;
   }
-  const name = title || t("Shared conversation");
+  const first = messages[0]?.text.trim().split("\n")[0].slice(0, TITLE_MAX);
+  const name = title || first || t("Shared conversation");
   find("title").textContent = name;
   document.title = `${name} · Sessile`;
   find("about").textContent = [t("Shared {when}, to read", { when: time(shared_at) }), model].filter(Boolean).join(" · ");
