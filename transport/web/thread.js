@@ -217,7 +217,7 @@ function reviewButton(ask) {
 
 /** @param {"up" | "down"} way @param {string} label @param {string} rating @param {() => void} act */
 function thumb(way, label, rating, act) {
-  const button = iconButton(way, label, act);
+  const button = iconButton(way === "up" ? "up" : "bad", label, act);
   button.setAttribute("aria-pressed", String(rating === way));
   return button;
 }
