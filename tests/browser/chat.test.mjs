@@ -166,7 +166,8 @@ test("a conversation has its settings, presets keep them, and each answer says w
   const page = await ready({ bypassCSP: true });
   await page.keyboard.press("Control+Shift+Comma");
   await page.waitForSelector("#settings[open]");
-  assert.match(await page.textContent("#set-model"), /simulated.* tokens · \$0\.15 in, \$0\.60 out per million/);
+  assert.equal(await page.inputValue("#set-model"), "simulated");
+  assert.match(await page.textContent("#set-model-facts"), / tokens · \$0\.15 in, \$0\.60 out per million$/);
   await page.fill("#set-prompt", "Answer like a pirate.");
   await page.fill("#set-temperature", "0.3");
   await page.fill("#set-length", "7");

@@ -26,7 +26,7 @@ export { Markdown, parser } from "./markdown.js"; // for tests: the page runs no
 /** @typedef {import("./thread.js").Pending} Pending */
 
 const TITLE_MAX = 60;
-const TITLE_AFTER_MS = 15_000; // a model that writes titles has written by then
+const TITLE_AFTER_MS = 30_000; // a model that writes titles has written by then
 const SPOKEN_MAX = 2000;
 const STARTERS = [t("Explain how tides work, in four sentences."), t("Write a haiku about a lighthouse."), t("Give me three ideas for a rainy Sunday.")];
 const FRESH = "sessile-fresh";
@@ -364,12 +364,15 @@ function known(info) {
 
 /** A title by its first words, where no model writes one. @param {Session} of */
 function entitle(of) {
-  if (of.view.title) return;
-  setTimeout(() => {
-    if (of !== session || of.phase !== "live" || of.view.title || of.view.open.length > 0) return;
-    const title = titleOf(of);
-    if (title !== "") void of.update({ title }).then(() => list.load(false), () => undefined);
-  }, TITLE_AFTER_MS);
+  const title = titleOf(of);
+  if (of.view.title || title === "") return;
+  const write = async () => {
+    const { state } = /** @type {any} */ (await of.get());
+    if (state.title) return;
+    await of.update({ title });
+    void list.load(false);
+  };
+  setTimeout(() => void write().catch(() => undefined), TITLE_AFTER_MS); // else at the next visit
 }
 
 /** @param {string} responseId @param {"up" | "down" | null} rating */

@@ -15,12 +15,12 @@ import { money, number, t } from "./texts.js";
 const PRESETS = "sessile-presets";
 const PRESETS_MAX = 50;
 
-/** @param {Model} model */
+/** How much it reads at once, and what it costs. @param {Model | undefined} model */
 function described(model) {
-  const window = model.context_window === null ? "" : t("{n} tokens", { n: number(model.context_window) });
-  const { price } = model;
-  const cost = price === null ? "" : t("{input} in, {output} out per million", { input: money(price.input, price.currency), output: money(price.output, price.currency) });
-  return [model.id, window, cost].filter((part) => part !== "").join(" · ");
+  const window = model?.context_window ? t("{n} tokens", { n: number(model.context_window) }) : "";
+  const price = model?.price;
+  const cost = price ? t("{input} in, {output} out per million", { input: money(price.input, price.currency), output: money(price.output, price.currency) }) : "";
+  return [window, cost].filter((part) => part !== "").join(" · ");
 }
 
 /** Only what says something. @param {Settings} settings @returns {Settings} */
@@ -36,7 +36,7 @@ const figure = (value) => (value.trim() === "" ? null : Number(value));
  * @returns {Promise<Settings | null>} null: left as they were
  */
 export async function edited(before, models, isNew) {
-  const model = el("select", { id: "set-model", disabled: !isNew }, ...models.map((each) => el("option", { value: each.id }, described(each))));
+  const model = el("select", { id: "set-model", disabled: !isNew, "aria-describedby": "set-model-facts set-model-kept" }, ...models.map((each) => el("option", { value: each.id }, each.id)));
   const chosen = before.model ?? models[0]?.id ?? "";
   if (!models.some((each) => each.id === chosen)) model.append(el("option", { value: chosen }, chosen));
   const prompt = el("textarea", { id: "set-prompt", rows: 5, maxlength: 100000, placeholder: t("How the model should answer, and as whom") });
@@ -47,6 +47,7 @@ export async function edited(before, models, isNew) {
     prompt.value = settings.instructions ?? "";
     temperature.value = String(settings.temperature ?? "");
     length.value = String(settings.max_output_tokens ?? "");
+    describe();
   };
   const now = () => ({
     model: isNew && model.value !== models[0]?.id ? model.value : null,
@@ -54,13 +55,16 @@ export async function edited(before, models, isNew) {
     temperature: figure(temperature.value),
     max_output_tokens: figure(length.value),
   });
+  const facts = el("small", { id: "set-model-facts" });
+  const describe = () => (facts.textContent = described(models.find((each) => each.id === model.value)));
+  model.addEventListener("change", describe);
   model.value = chosen;
   fill(before);
   const box = openDialog(
     t("Settings of this conversation"),
     [
       presets(fill, now),
-      field(model, t("Model"), isNew ? "" : t("A conversation keeps its model. Begin a new one to take another.")),
+      el("div", { class: "field" }, el("label", { for: model.id }, t("Model")), model, facts, !isNew && el("small", { id: "set-model-kept" }, t("A conversation keeps its model. Begin a new one to take another."))),
       field(prompt, t("System prompt")),
       el("div", { class: "pair" }, field(temperature, t("Temperature"), t("0 is the most predictable, 2 the wildest")), field(length, t("Longest answer"), t("in tokens"))),
     ],
