@@ -159,6 +159,16 @@ test("conversations are pinned, foldered, renamed, deleted and found from the li
   await page.waitForSelector('h2:has-text("Coast") + ul >> text="Lights at sea"');
   await page.click(".fold");
   assert.equal(await page.isVisible('text="Lights at sea"'), false);
+  await page.setViewportSize(PHONE);
+  await page.click("#side-open");
+  await page.locator(".row-menu").first().click();
+  const { x, width } = await page.locator(".menu").boundingBox();
+  assert.ok(x >= 0 && x + width <= PHONE.width);
+  await shot(page, "list-phone");
+  await page.keyboard.press("Escape");
+  assert.equal(await page.isVisible("#side-close"), true);
+  await page.keyboard.press("Escape");
+  assert.equal(await focused(page), "side-open");
   assert.deepEqual(page.troubles, []);
 });
 

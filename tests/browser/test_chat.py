@@ -1,4 +1,4 @@
-"""The chat page's list, settings, feedback, sharing, languages and offline use in a real Chromium; see chat.test.mjs."""
+"""The chat page's list, settings, feedback, sharing, languages and offline use in a real Chromium: chat.test.mjs."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ const GERMAN = {
   "Search": "Suchen",
   "Search the conversations": "Unterhaltungen durchsuchen",
   "Preferences": "Einstellungen",
-  "Shortcuts": "Tasten",
+  "Shortcuts": "Tastenkürzel",
   "Operator": "Betrieb",
   "Title of this conversation": "Titel dieser Unterhaltung",
   "Save the title": "Titel speichern",
