@@ -89,3 +89,12 @@ async def test_what_is_taken_back_later_is_not_in_it(world: World) -> None:
 async def test_so_many_reads_of_one_address(world: World) -> None:
     statuses = {(await world.http.get(f"/v1/shares/{'y' * 43}")).status_code for _ in range(61)}
     assert statuses == {404, 429}
+
+
+async def test_an_erasure_that_is_only_requested_ends_it_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = (await shared(world))["token"]
+    monkeypatch.setattr(world.assembly.gateway, "_erase", None)  # a cluster's replicas come to it later
+    boss = await world.key(tenant="acme", role="service", scopes=SCOPES)
+    ended = await world.http.post("/v1/users/ana/erase", headers=bearer(boss))
+    assert ended.status_code == 202, ended.text
+    assert (await world.http.get(f"/v1/shares/{token}")).status_code == 404
