@@ -32,6 +32,14 @@ function tasksOf(events) {
   return tasks.map((event) => ({ cpu: (event.tdur ?? event.dur) / 1000, wall: event.dur / 1000 }));
 }
 
+const KINDS = { style: ["UpdateLayoutTree"], layout: ["Layout"], paint: ["PrePaint", "Paint", "Layerize", "Commit"], script: ["FunctionCall", "EvaluateScript", "TimerFire", "FireAnimationFrame"], gc: ["MinorGC", "MajorGC"] };
+
+/** Seconds of the main thread's CPU by what it did; layout that a script waits for counts in both. @param {any[]} events */
+function kindsOf(events) {
+  const sum = (names) => events.filter((event) => event.ph === "X" && names.includes(event.name)).reduce((all, event) => all + (event.tdur ?? event.dur ?? 0), 0) / 1e6;
+  return Object.fromEntries(Object.entries(KINDS).map(([kind, names]) => [`${kind}_cpu_s`, Number(sum(names).toFixed(2))]));
+}
+
 async function heapOf(cdp) {
   for (let round = 0; round < 3; round++) await cdp.send("HeapProfiler.collectGarbage");
   const { metrics } = await cdp.send("Performance.getMetrics");
@@ -61,7 +69,7 @@ async function run({ url, session, characters }) {
 
     const events = [];
     cdp.on("Tracing.dataCollected", ({ value }) => events.push(...value.filter((event) => event.ph === "X" || event.ph === "M")));
-    await cdp.send("Tracing.start", { transferMode: "ReportEvents", traceConfig: { recordMode: "recordAsMuchAsPossible", includedCategories: ["toplevel", "disabled-by-default-toplevel.flow", "__metadata"] } });
+    await cdp.send("Tracing.start", { transferMode: "ReportEvents", traceConfig: { recordMode: "recordAsMuchAsPossible", includedCategories: ["toplevel", "devtools.timeline", "__metadata"] } });
     await page.fill("#message", "Say it all.");
     await page.press("#message", "Enter");
     await page.waitForSelector(".writing .prose > *");
@@ -83,7 +91,8 @@ async function run({ url, session, characters }) {
     const latencies = [...shown.keys, ...Array(Math.max(0, typed - shown.keys.length)).fill(16)];
     const tasks = tasksOf(events);
     const faults = [];
-    if (shown.letters < characters * 0.8) faults.push(`${shown.letters} letters shown of ${characters} characters`);
+    // Marks and formulas show fewer letters than they have characters.
+    if (shown.letters < characters * 0.6) faults.push(`${shown.letters} letters shown of ${characters} characters`);
     const over = tasks.filter(({ cpu }) => cpu > 50);
     if (tasks.length < 1000) faults.push(`${tasks.length} tasks seen`);
     if (over.length > 0) faults.push(`${over.length} tasks over 50 ms of CPU, the longest ${Math.max(...over.map(({ cpu }) => cpu)).toFixed(0)} ms`);
@@ -96,7 +105,7 @@ async function run({ url, session, characters }) {
     return {
       seconds: round(seconds), letters: shown.letters, tasks: tasks.length, task_cpu_ms_p99: round(percentile(tasks.map(({ cpu }) => cpu), 0.99)), task_cpu_ms_max: round(Math.max(...tasks.map(({ cpu }) => cpu))),
       task_wall_ms_max: round(Math.max(...tasks.map(({ wall }) => wall))), long_tasks_wall: shown.long.length, page_cpu_share: round((after.cpu_s - before.cpu_s) / seconds),
-      opening_long_tasks_ms: opening.map(({ duration }) => duration), keys: typed, input_ms_p50: percentile(latencies, 0.5), input_ms_p95: p95, input_ms_max: Math.max(...latencies),
+      ...kindsOf(events), opening_long_tasks_ms: opening.map(({ duration }) => duration), keys: typed, input_ms_p50: percentile(latencies, 0.5), input_ms_p95: p95, input_ms_max: Math.max(...latencies),
       heap_mib_before: round(before.mib), heap_mib_after: round(after.mib), nodes_before: before.nodes, nodes_after: after.nodes, faults,
     };
   } finally {

@@ -8,6 +8,7 @@ import { t } from "./texts.js";
 
 const LINE_MAX = 500; // characters of a line that is coloured
 const COLOURED_MAX = 60_000; // characters of a block that are coloured, from its begin
+const PIECES_MAX = 20_000; // coloured ones of a block
 const GROUP = 40; // lines of one element: what changes makes no more than these be laid out again
 const TAB = 4;
 
@@ -56,8 +57,10 @@ function coloured(mode, state, line) {
 }
 
 export class Code {
-  /** @param {string} language as the text names it @param {(text: string, button: HTMLElement) => void} copy */
-  constructor(language, copy) {
+  /** @param {string} language as the text names it @param {(text: string, button: HTMLElement) => void} copy @param {number} [most] coloured pieces */
+  constructor(language, copy, most = PIECES_MAX) {
+    this.most = most;
+    this.coloured = 0;
     this.language = language;
     this.text = "";
     const button = el("button", { class: "quiet small", type: "button", "aria-label": t("Copy the code"), title: t("Copy the code") }, icon("copy"));
@@ -84,7 +87,7 @@ export class Code {
     this.code.replaceChildren();
     this.mode = languages.get(this.language.toLowerCase());
     this.state = this.mode?.startState?.(2) ?? {};
-    this.lines = this.taken = 0;
+    this.lines = this.taken = this.coloured = 0;
   }
 
   /** Shows a text; yields after each line what it cost. @param {string} text @returns {Generator<number>} */
@@ -95,14 +98,14 @@ export class Code {
     this.last = null;
     for (let end = text.indexOf("\n", this.taken); end >= 0; end = text.indexOf("\n", this.taken)) {
       const line = text.slice(this.taken, end);
-      this.group().append(...this.pieces(line, this.state, () => (this.mode = undefined)), "\n");
+      this.group().append(...this.pieces(line, this.state, true), "\n");
       this.taken = end + 1;
       this.lines++;
       yield 1 + Math.min(line.length, LINE_MAX) / 25;
     }
     // What it is made of stands in an element of its own until it is whole, so that it can be taken away again.
     const state = this.mode === undefined ? {} : copied(this.mode, this.state);
-    this.last = el("span", { class: "line" }, ...this.pieces(text.slice(this.taken), state, () => {}));
+    this.last = el("span", { class: "line" }, ...this.pieces(text.slice(this.taken), state, false));
     this.group().append(this.last);
   }
 
@@ -113,13 +116,15 @@ export class Code {
     return this.code.appendChild(el("span", { class: "lines" }));
   }
 
-  /** @param {string} line @param {any} state goes on @param {() => void} fail @returns {(Node | string)[]} */
-  pieces(line, state, fail) {
-    if (this.mode === undefined || line.length > LINE_MAX || this.taken > COLOURED_MAX) return [line];
+  /** @param {string} line @param {any} state goes on @param {boolean} isWhole @returns {(Node | string)[]} */
+  pieces(line, state, isWhole) {
+    if (this.mode === undefined || line.length > LINE_MAX || this.taken > COLOURED_MAX || this.coloured > this.most) return [line];
     try {
-      return coloured(this.mode, state, line);
+      const pieces = coloured(this.mode, state, line);
+      this.coloured += isWhole ? pieces.length : 0;
+      return pieces;
     } catch {
-      fail();
+      if (isWhole) this.mode = undefined;
       return [line];
     }
   }

@@ -53,7 +53,9 @@ function inline(state, silent) {
 
 /** @param {Block} state @param {number} start @param {number} end @param {boolean} silent @returns {boolean} */
 function block(state, start, end, silent) {
-  const text = (/** @type {number} */ line) => state.src.slice((state.bMarks[line] ?? 0) + (state.tShift[line] ?? 0), state.eMarks[line]).trimEnd();
+  const begin = (/** @type {number} */ line) => (state.bMarks[line] ?? 0) + (state.tShift[line] ?? 0);
+  if (!"$\\".includes(state.src[begin(start)] ?? " ")) return false; // it is tried at every line of a paragraph
+  const text = (/** @type {number} */ line) => state.src.slice(begin(line), state.eMarks[line]).trimEnd();
   if ((state.sCount[start] ?? 0) - state.blkIndent >= 4) return false;
   const first = text(start);
   const open = first.slice(0, 2);

@@ -16,7 +16,10 @@ import { t } from "./texts.js";
 const STEP = 150; // what is rendered before the browser gets its thread back: tokens, and 50 characters of text each
 const STEP_MS = 8; // and no step goes on for longer, but for what cannot be cut: one paragraph, the blocks of a text
 const INLINE_MAX = 3000; // characters of one paragraph, heading or cell
-const BLOCK_MAX = 2000; // tokens of one block, of a list with all its items too, and elements of its formulas
+const BLOCK_MAX = 2000; // tokens of one block, of a list with all its items too
+const FIGURE = 8; // of them a block of code counts, and
+const FORMULA = 2; // each element of a formula: laying it out takes the browser longer
+const PIECE = 8000; // characters whose blocks are looked for in one step, where they are not one block
 
 export const parser = withFormulas(new MarkdownIt({ html: false, linkify: true, breaks: true }).disable(["image", "html_block", "html_inline"]));
 parser.normalizeLink = (/** @type {string} */ url) => {
@@ -35,15 +38,11 @@ function escaped(character) {
   return /\p{Cs}/u.test(character) ? "%EF%BF%BD" : encodeURIComponent(character);
 }
 
-/** Source as blocks: the tokens of each, with the lines that they came from. @param {string} source @returns {{ env: Env, found: Block[] }} */
-function blocks(source) {
-  const lines = source.split("\n");
-  /** @type {Env} */
-  const env = {};
+/** Lines as blocks: the tokens of each, with the source that they came from. @param {string[]} lines @param {Env} env @returns {Block[]} */
+function parsed(lines, env) {
   /** @type {Token[]} */
   const tokens = [];
-  parser.block.parse(source, parser, env, tokens);
-  const references = JSON.stringify(env.references ?? {});
+  parser.block.parse(lines.join("\n"), parser, env, tokens);
   /** @type {Block[]} */
   const found = [];
   let from = 0;
@@ -51,10 +50,44 @@ function blocks(source) {
     if (token.level > 0 || token.nesting > 0) return;
     const [begin, end] = tokens[from]?.map ?? [0, 0];
     const own = lines.slice(begin, end).join("\n");
-    if (token.type !== "reference_definition") found.push({ key: `${tokens[from]?.type} ${references} ${own}`, tokens: tokens.slice(from, index + 1), source: own, line: begin });
+    if (token.type !== "reference_definition") found.push({ key: `${tokens[from]?.type} ${own}`, tokens: tokens.slice(from, index + 1), source: own, line: begin });
     from = index + 1;
   });
-  return { env, found };
+  return found;
+}
+
+/**
+ * The last block that was open two lines before the last line. Those before it stay as they are, whatever follows: the last line may
+ * not be whole, and a table begins a line before it shows that it is one. A definition may go on up to an empty line.
+ * @param {Block[]} found @param {string[]} lines @param {boolean} defines
+ */
+function openBlock(found, lines, defines) {
+  return found.findLastIndex(({ line }) => line <= lines.length - 3 && (!defines || lines[line - 1] === ""));
+}
+
+/** A text's blocks, piece by piece. @param {string} source @param {Env} env gets what the text defines @returns {Generator<number, Block[]>} */
+function* blocks(source, env) {
+  const lines = source.split("\n");
+  const defines = source.includes("]:");
+  /** @type {Block[]} */
+  const found = [];
+  for (let from = 0, size = PIECE; ; ) {
+    let to = from;
+    for (let length = 0; to < lines.length && length < size; to++) length += (lines[to]?.length ?? 0) + 1;
+    const piece = lines.slice(from, to);
+    let own = parsed(piece, to < lines.length ? {} : env);
+    yield 1;
+    if (to < lines.length) {
+      const open = openBlock(own, piece, defines);
+      size = open > 0 ? PIECE : 4 * size; // all one block: there may be more of it
+      if (open <= 0) continue;
+      to = from + (own[open]?.line ?? 0);
+      own = defines ? parsed(lines.slice(from, to), env) : own.slice(0, open);
+    }
+    for (const block of own) found.push({ ...block, line: block.line + from });
+    if (to >= lines.length) return found;
+    from = to;
+  }
 }
 
 /**
@@ -78,12 +111,13 @@ function* render(tokens, env, into, bound) {
       yield* render(children, env, top, bound);
     } else if (token.nesting < 0) open.pop();
     else if (isCode(token)) {
-      const code = new Code(language(token), (text, button) => void copyText(text, button));
+      const code = new Code(language(token), (text, button) => void copyText(text, button), bound.left / 2);
       top.appendChild(code.element);
       yield* code.update(codeText(token));
+      bound.left -= FIGURE + code.coloured;
     } else if (token.type.startsWith("maths")) {
       const made = formula(token);
-      bound.left -= made.getElementsByTagName("*").length;
+      bound.left -= FORMULA * made.getElementsByTagName("*").length;
       top.appendChild(made);
     } else if (token.nesting === 0) top.appendChild(leaf(token));
     else {
@@ -115,7 +149,7 @@ function isCode(token) {
 
 /** @param {Token} token */
 function language(token) {
-  return token.info.trim().split(/\s+/)[0] ?? "";
+  return parser.utils.unescapeAll(token.info).trim().split(/\s+/)[0] ?? "";
 }
 
 /** @param {Token} token */
@@ -171,6 +205,29 @@ export async function copyText(text, button) {
   setTimeout(() => button.replaceChildren(icon("copy")), 1600);
 }
 
+/** Texts with more to do, of which the last goes first: a conversation is looked at from its end. @type {Markdown[]} */
+const waiting = [];
+let spent = 0; // ms of all texts since the browser last had its thread
+let isDue = false;
+
+function schedule() {
+  if (!isDue) setTimeout(turn);
+  isDue = true;
+}
+
+function turn() {
+  isDue = false;
+  spent = 0;
+  const grown = [];
+  for (let next = waiting.pop(); next !== undefined; next = spent < STEP_MS ? waiting.pop() : undefined) {
+    next.waits = false;
+    next.step();
+    grown.push(next);
+  }
+  for (const { element } of grown) element.dispatchEvent(new CustomEvent("grown", { bubbles: true })); // the page is laid out once
+  if (waiting.length > 0) schedule();
+}
+
 /** One growing text. Its element emits `grown` when a later step has put in more. */
 export class Markdown {
   constructor() {
@@ -186,31 +243,41 @@ export class Markdown {
     /** @type {Generator<number> | null} */
     this.work = null;
     this.busy = false; // more comes in a later step
+    this.waits = false;
   }
 
   /** @param {string} text */
   update(text) {
     this.text = text;
-    if (!this.busy) this.step();
+    if (this.busy) return;
+    if (spent < STEP_MS) this.step();
+    else this.wait();
   }
 
   step() {
-    const until = performance.now() + STEP_MS;
-    for (let left = STEP; left > 0 && performance.now() < until; ) {
-      if (this.work === null && this.shown === this.text) {
-        this.busy = false;
-        return;
-      }
+    const begun = performance.now();
+    this.busy = !this.isDone();
+    for (let left = STEP; this.busy && left > 0 && performance.now() < begun + STEP_MS; ) {
       this.work ??= this.fill(this.text);
       const { done, value } = this.work.next();
       if (done) this.work = null;
       left -= value || 1;
+      this.busy = !this.isDone();
     }
+    spent += performance.now() - begun;
+    if (this.busy) this.wait();
+    else schedule(); // whoever comes next in this task has what is left of it
+  }
+
+  isDone() {
+    return this.work === null && this.shown === this.text;
+  }
+
+  wait() {
     this.busy = true;
-    setTimeout(() => {
-      this.step();
-      this.element.dispatchEvent(new CustomEvent("grown", { bubbles: true }));
-    });
+    if (!this.waits) waiting.push(this);
+    this.waits = true;
+    schedule();
   }
 
   /** @param {string} text @returns {Generator<number>} */
@@ -219,13 +286,16 @@ export class Markdown {
     if (!text.startsWith(this.shown) || /\]:|\r/.test(text)) this.steady = { blocks: 0, at: 0 };
     const before = this.steady;
     const source = text.slice(before.at).replace(/\r\n?/g, "\n").replaceAll("\0", "\uFFFD");
-    const { env, found } = blocks(source);
-    yield 1; // a long text's blocks are a step of their own
+    /** @type {Env} */
+    const env = {};
+    const found = yield* blocks(source, env);
+    const references = JSON.stringify(env.references ?? {});
     for (const [offset, block] of found.entries()) {
       const index = before.blocks + offset;
-      if (this.keys[index] === block.key) continue;
+      const key = `${references} ${block.key}`;
+      if (this.keys[index] === key) continue;
       yield* this.put(index, block, env);
-      this.keys[index] = block.key;
+      this.keys[index] = key;
     }
     const count = before.blocks + found.length;
     while (this.element.children.length > count) this.element.lastElementChild?.remove();
@@ -249,20 +319,16 @@ export class Markdown {
     }
     if (token === undefined || code === undefined) return;
     this.codes.set(index, code);
+    yield FIGURE;
     yield* code.update(codeText(token));
   }
 
-  /**
-   * Blocks before the one that was open two lines before the last line stay as they are, whatever follows: the last line may not be
-   * whole, and a table begins a line before it shows that it is one.
-   * @param {string} source @param {Block[]} found
-   */
+  /** Remembers what the next longer text need not look at. @param {string} source @param {Block[]} found */
   settle(source, found) {
-    const last = source.split("\n").length - 1;
-    const open = found.findLastIndex((block) => block.line <= last - 2);
+    const lines = source.split("\n");
+    const open = openBlock(found, lines, false);
     if (open <= 0) return;
-    const lines = source.split("\n", found[open]?.line ?? 0);
-    const length = lines.reduce((sum, line) => sum + line.length + 1, 0);
+    const length = lines.slice(0, found[open]?.line).reduce((sum, line) => sum + line.length + 1, 0);
     this.steady = { blocks: this.steady.blocks + open, at: this.steady.at + length };
   }
 }

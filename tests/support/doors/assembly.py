@@ -78,6 +78,12 @@ def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Met
     )
 
 
+def _engine(given: SimulatedOptions | SimulatedEngine | None) -> SimulatedEngine:
+    return (
+        given if isinstance(given, SimulatedEngine) else SimulatedEngine(given or SimulatedOptions(step_base_s=0.001))
+    )
+
+
 @asynccontextmanager
 async def assembled(
     *,
@@ -100,11 +106,7 @@ async def assembled(
     journal = stored.journal
     directory = MemoryDirectory()
     measures = Metrics()
-    simulated: Engine = (
-        engine
-        if isinstance(engine, SimulatedEngine)
-        else SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
-    )
+    simulated: Engine = _engine(engine)
     if smaller is not None:
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
     now_ms = strict_clock()
