@@ -75,7 +75,7 @@ export class Account {
     this.isSignedIn = state.signed_in;
     if (state.signed_in) {
       storage.removeItem(KEY);
-      belongTo(state.user);
+      await belongTo(state.user);
     }
     if (state.signed_in) this.showWho(t("Signed in as {user}", { user: state.user ?? "" }), t("Sign out"));
     else this.showWho("", t("Sign in"));

@@ -7,14 +7,18 @@
 import { base, KEY, storage } from "./api.js";
 import { read, write } from "./preferences.js";
 import { offered } from "./sign-in.js";
-import { COPIES, leaving } from "./wipe.js";
+import { COPIES, leaving, wipe } from "./wipe.js";
 
 const KEPT = 20;
 const USER = "sessile-user";
 const SESSION = "sessile:session:";
 
-/** @param {string | undefined} user who is signed in */
-export const belongTo = (user) => write(USER, user ?? null);
+/** Who is signed in; somebody who was before leaves nothing here. @param {string | undefined} user */
+export async function belongTo(user) {
+  const before = read(USER, user);
+  write(USER, user ?? null);
+  if (before !== user) await wipe(false);
+}
 
 async function owner() {
   const key = storage.getItem(KEY);

@@ -51,9 +51,14 @@ async function answered({ request, clientId, resultingClientId }, isPage) {
     if (page !== undefined) given.set(resultingClientId, parts(await page.clone().text()));
     return page ?? fetch(request);
   }
-  const files = given.get(clientId) ?? parts((await page?.text()) ?? "");
-  const name = [...files].find(([, url]) => url === request.url)?.[0];
-  return (name && (await cache.match(name, { ignoreVary: true }))) || fetch(request);
+  const kept = async (/** @type {Map<string, string>} */ files) => {
+    const name = [...files].find(([, url]) => url === request.url)?.[0];
+    return name && cache.match(name, { ignoreVary: true });
+  };
+  const files = given.get(clientId);
+  if (files !== undefined) return (await kept(files)) ?? fetch(request);
+  // Another page, which may be newer than what is kept here; without the server that will do.
+  return fetch(request).catch(async () => (await kept(parts((await page?.text()) ?? ""))) ?? Response.error());
 }
 
 worker.addEventListener("install", (/** @type {any} */ event) => {
