@@ -16,7 +16,6 @@ Never decides what a principal may do: routes demand scopes themselves.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from email.utils import formatdate
 from http import HTTPStatus
@@ -95,7 +94,6 @@ class CredentialGate:
         self._access = access
         self._new_id = new_id
         self._cors = cors
-        self._date = (0, "")  # of a second
 
     def check(self, scope: Scope, *, upgrade: bool) -> SessileError | None:
         headers = HeadFields(scope["headers"])
@@ -125,7 +123,7 @@ class CredentialGate:
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
         headers = dict(scope["headers"])
         body = msgspec.json.encode({"error": errors.public(error)})
-        lines = [f"x-request-id: {request_id_of(headers, self._new_id)}\r\n", self._dated()]
+        lines = [f"x-request-id: {request_id_of(headers, self._new_id)}\r\n", f"date: {formatdate(usegmt=True)}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in refusal_headers(error).items()]
         if self._cors is not None:
             lines += _cors_lines(self._cors, headers.get(b"origin"))
@@ -135,12 +133,6 @@ class CredentialGate:
         return b"".join(
             (_STATUS[errors.row(error.code).http], _FIXED, head, b"" if scope["method"] == "HEAD" else body)
         )
-
-    def _dated(self) -> str:
-        second = int(time.time())
-        if second != self._date[0]:
-            self._date = (second, f"date: {formatdate(second, usegmt=True)}\r\n")
-        return self._date[1]
 
     def refused(self, scope: Scope) -> bytes | None:
         error = None if self._access.open else self.check(scope, upgrade=scope["upgrade"])
