@@ -58,6 +58,7 @@ class Message {
     this.markdown = new Markdown();
     this.words = this.isUser ? el("p", { class: "said" }) : this.markdown.element;
     this.note = el("p", { class: "note", hidden: true });
+    this.shows = /** @type {unknown[]} */ ([]);
     this.bar = el("div", { class: "bar" });
     this.barKey = "";
     this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), this.words, this.note, this.bar);
@@ -71,6 +72,10 @@ class Message {
     const before = this.shown;
     this.entry = this.shown = entry;
     const { item, response } = entry;
+    // Records are replaced where they change, so the same ones show the same: a token costs its message, not all of them.
+    const shows = [item, response, entry.siblings.length, entry.index, ...Array.from(arguments).slice(1), /** @type {any} */ (this.actions).prices?.()];
+    if (this.shows.length === shows.length && shows.every((each, index) => each === this.shows[index])) return;
+    this.shows = shows;
     if (item !== before?.item || before === null) this.fill();
     const writing = isWriting(response) && isLastOfResponse;
     this.element.classList.toggle("writing", writing);
