@@ -82,16 +82,21 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float | None:
-        """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
-        nothing was observed."""
-        rank, below, low = share * self.count, 0, 0.0
-        if not self.count:
-            return None
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            if below + count >= rank:
-                return (low + bound) / 2
-            below, low = below + count, bound
-        return self.bounds[-1]
+        return quantile_of(self.bounds, self.counts, share)
+
+
+def quantile_of(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
+    nothing was observed. `counts` are a histogram's of these bounds, or the sum of several."""
+    total = sum(counts)
+    if not total:
+        return None
+    rank, below, low = share * total, 0, 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if below + count >= rank:
+            return (low + bound) / 2
+        below, low = below + count, bound
+    return bounds[-1]
 
 
 class Histograms:

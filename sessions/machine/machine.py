@@ -75,11 +75,16 @@ class Machine:
         smaller_model: str = "",
         forgetful: bool = False,
         prices: PriceBook | None = None,
+        takes_tools: bool = True,
     ) -> None:
         self.state = state
         self.forgetful = forgetful  # the journal knows of applied commands that this machine does not
         self._config = MachineConfig(
-            default_model=default_model, fingerprint=fingerprint, smaller_model=smaller_model, prices=prices
+            default_model=default_model,
+            fingerprint=fingerprint,
+            smaller_model=smaller_model,
+            prices=prices,
+            takes_tools=takes_tools,
         )
         self._runs = ActiveRuns()
         self._applied = {(record.principal_id, record.command_id): record for record in commands}

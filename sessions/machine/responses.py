@@ -32,6 +32,7 @@ from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import EngineLost, NotFound, SessileError
+from sessions.model.generation import CONTINUOUS_USAGE
 from sessions.model.journal_types import UsageRow
 from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
@@ -347,9 +348,15 @@ def write_output(build: StepBuilder, input: Output) -> None:
     fingerprint = build.config.fingerprint if input.tokens and not open_.tokens else ""
     findings = without_text(input.findings)
     private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint, findings=findings)
+    counted = isinstance(open_.body.request, dict) and CONTINUOUS_USAGE in open_.body.request
     for index, piece in enumerate(input.pieces, 1):
         for event in event_writer.write(open_, piece, build.now):
             last = index == len(input.pieces) and event_writer.carries(piece, event)
+            if counted and last and isinstance(event, ev.Delta):
+                used = _used(build, open_)
+                output_tokens = used.output_tokens + len(input.tokens) // 4
+                usage = ev.DeltaUsage(used.input_tokens, used.cached_tokens, output_tokens)
+                event = msgspec.structs.replace(event, usage=usage)
             build.put(event, private if last else None)
     if input.retracted is not None and open_.drafts:
         build.put(

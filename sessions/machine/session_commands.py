@@ -5,10 +5,11 @@ Functions over a `StepBuilder`. Each looks at everything before it writes anythi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sessions.machine.inputs_and_effects import Erase
 from sessions.machine.item_tree import busy_conflict
@@ -18,6 +19,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.authorization import may_see, not_found
 from sessions.model.errors import BadInput, Conflict, NotFound
+from sessions.model.generation import unsupported_tools
 from sessions.model.types import (
     CommandId,
     FunctionCall,
@@ -28,6 +30,7 @@ from sessions.model.types import (
     Principal,
     Refusal,
     ResponseId,
+    Tool,
     derived_session_id,
     is_derived_session_id,
 )
@@ -36,12 +39,19 @@ ERASED = "deleted"  # the category of what a client had erased
 _SAMPLING: Final = ("temperature", "max_output_tokens")  # what a session says of how its answers are drawn
 
 
+def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) -> None:
+    """Raises BadInput for tools that nothing here would call: they would be dropped without a word."""
+    if tools and not build.config.takes_tools:
+        raise unsupported_tools(build.config.default_model)
+
+
 def create_session(build: StepBuilder, principal: Principal, command: cm.SessionCreate) -> cm.Ok:
     state = build.state
     if state.info is not None:
         if not may_see(principal, state.key, state.user):
             raise not_found(state.key)
         raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
+    check_tools(build, command.tools)
     make_session(build, principal, command.id, command)
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
@@ -74,6 +84,7 @@ def make_session(
 def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
     state = build.state
     assert state.info is not None
+    check_tools(build, command.tools)
     changes = {
         name: value
         for name in ("title", "metadata", "instructions", "tools", *_SAMPLING)

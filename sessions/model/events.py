@@ -145,6 +145,14 @@ class ContentPartAdded(PartEvent, frozen=True, kw_only=True, tag="response.conte
     part: ContentPart
 
 
+class DeltaUsage(msgspec.Struct, frozen=True):
+    """The tokens of a response up to a delta. Only where its request has `continuous_usage_stats`."""
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
 class ContentPartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
     part: ContentPart
 
@@ -152,6 +160,7 @@ class ContentPartDone(PartEvent, frozen=True, kw_only=True, tag="response.conten
 class OutputTextDelta(PartEvent, frozen=True, kw_only=True, tag="response.output_text.delta", omit_defaults=True):
     delta: str
     logprobs: tuple[Json, ...] = ()
+    usage: DeltaUsage | UnsetType = UNSET
 
 
 class OutputTextDone(PartEvent, frozen=True, kw_only=True, tag="response.output_text.done"):
@@ -160,6 +169,7 @@ class OutputTextDone(PartEvent, frozen=True, kw_only=True, tag="response.output_
 
 class RefusalDelta(PartEvent, frozen=True, kw_only=True, tag="response.refusal.delta"):
     delta: str
+    usage: DeltaUsage | UnsetType = UNSET
 
 
 class RefusalDone(PartEvent, frozen=True, kw_only=True, tag="response.refusal.done"):
@@ -170,6 +180,7 @@ class ArgumentsDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.fun
     item_id: ItemId
     output_index: int
     delta: str
+    usage: DeltaUsage | UnsetType = UNSET
 
 
 class ArgumentsDone(ResponseEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"):

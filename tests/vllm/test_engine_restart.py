@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -23,17 +24,26 @@ from tests.support.engines.vllm_world import VllmWorld, settled, vllm_options
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
 
-async def killed(engine: VllmEngine) -> None:
+def process_of(engine: VllmEngine) -> int:
     assert engine._core._llm is not None
     (process,) = engine._core._llm.engine_core.resources.engine_manager.processes
-    os.kill(process.pid, signal.SIGKILL)
+    return int(process.pid)
 
 
-async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(world: VllmWorld) -> None:
+async def killed(engine: VllmEngine) -> None:
+    os.kill(process_of(engine), signal.SIGKILL)
+
+
+async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(
+    world: VllmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSILE_API_KEY", "secret")
     options = vllm_options(world.folder, staging_folder=world.staging)
-    engine = VllmEngine(options, core=VllmCore(options))  # a core of its own, which nobody lends on
+    engine = VllmEngine(options, core=VllmCore(options, os.environ))  # a core of its own, which nobody lends on
     world._engines.append(engine)
     await engine.start()
+    environment = psutil.Process(process_of(engine)).environ()
+    assert "PATH" in environment and "VLLM_HOST_IP" in environment and "SESSILE_API_KEY" not in environment
     first = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
     answer = await ask(engine, key("a"), first, max_tokens=40)
     await ask(engine, key("z"), first, max_tokens=4)
@@ -48,6 +58,8 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(wor
     await until(lambda: engine._offload is None)
     await engine.release(key("z"))  # deleted while nothing stands between it and the disk
     await engine._supervisor.restarted()
+    assert "SESSILE_API_KEY" not in psutil.Process(process_of(engine)).environ()
+    assert os.environ["SESSILE_API_KEY"] == "secret"
     assert engine.place(key("z")).tier == "none" and len(stored & set((world.folder / "kv").iterdir())) == 1
     assert engine.place(key("a")).tier == "disk"
     assert len((await waiting).tokens) == 4 and engine.stats().away is None

@@ -872,7 +872,7 @@ class Part(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., part: _Optional[_Union[ContentPart, _Mapping]] = ...) -> None: ...
 
 class TextDelta(_message.Message):
-    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "logprobs")
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "logprobs", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -880,6 +880,7 @@ class TextDelta(_message.Message):
     CONTENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     sequence_number: int
     item_id: str
@@ -887,7 +888,18 @@ class TextDelta(_message.Message):
     content_index: int
     delta: str
     logprobs: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
-    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ...) -> None: ...
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
+
+class DeltaUsage(_message.Message):
+    __slots__ = ("input_tokens", "cached_tokens", "output_tokens")
+    INPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    def __init__(self, input_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ...) -> None: ...
 
 class TextDone(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "text")
@@ -906,20 +918,22 @@ class TextDone(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RefusalDelta(_message.Message):
-    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta")
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     CONTENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     sequence_number: int
     item_id: str
     output_index: int
     content_index: int
     delta: str
-    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ...) -> None: ...
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
 
 class RefusalDone(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "refusal")
@@ -938,18 +952,20 @@ class RefusalDone(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class ArgumentsDelta(_message.Message):
-    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "delta")
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "delta", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     sequence_number: int
     item_id: str
     output_index: int
     delta: str
-    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., delta: _Optional[str] = ...) -> None: ...
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., delta: _Optional[str] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
 
 class ArgumentsDone(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "name", "arguments")

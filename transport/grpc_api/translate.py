@@ -49,7 +49,7 @@ def event_of(session: SessionId, epoch: Epoch, span: Span) -> pb.Event:
     record, first_offset = span
     event = record.event
     message = pb.Event(session=session, epoch=epoch, offset=record.offset, first_offset=first_offset, at=record.at)
-    if type(event) is OutputTextDelta and not event.logprobs:  # nearly all there is
+    if type(event) is OutputTextDelta and not event.logprobs and event.usage is UNSET:  # nearly all there is
         message.response_output_text_delta.CopyFrom(
             pb.TextDelta(
                 response_id=event.response_id,

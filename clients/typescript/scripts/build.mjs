@@ -14,6 +14,16 @@ const web = (name) => fileURLToPath(new URL(`../../../transport/web/${name}`, im
 
 const common = { absWorkingDir: root, bundle: true, format: "esm", target: "es2022", platform: "neutral", write: false };
 
+/** What draws the operator page's charts: as one minified ES module, and its style sheet, each with its licence's line. */
+async function charts() {
+  const { version } = JSON.parse(readFileSync(`${root}/node_modules/uplot/package.json`, "utf8"));
+  const line = `/* uplot ${version}, MIT licence, (c) its authors. Built by clients/typescript (npm run build). */`;
+  const options = { ...common, minify: true, banner: { js: line, css: line } };
+  const stdin = { contents: 'export { default } from "uplot"', resolveDir: root };
+  const results = [await build({ ...options, stdin, mainFields: ["module", "main"] }), await build({ ...options, entryPoints: ["node_modules/uplot/dist/uPlot.min.css"] })];
+  return results.map((result) => result.outputFiles[0].text);
+}
+
 /** The whole SDK as one minified ES module. */
 export async function bundle() {
   const banner = { js: "/* Built from clients/typescript (npm run build). Do not edit. */" };
@@ -77,7 +87,10 @@ async function page(built) {
 
 /** What the page loads of this build: file beside the page -> text. */
 export async function pageBundles() {
+  const [uplot, uplotStyles] = await charts();
   const built = new Map([
+    [web("uplot.js"), uplot],
+    [web("uplot.css"), uplotStyles],
     [web("sessile.js"), await bundle()],
     [web("markdown-it.js"), await markdown()],
     [web("languages.js"), await languages()],

@@ -84,10 +84,12 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/health", None),
     Http("GET", "/readyz", None),
     Http("POST", "/v1/ws/tickets", "anyone"),
+    Http("GET", "/v1/me", "anyone"),
     Http("GET", "/metrics", "operator"),
     # operators
     Http("GET", "/v1/operator/overview", "operator"),
     Http("GET", "/v1/operator/sessions", "operator"),
+    Http("GET", "/v1/operator/series", "operator"),
     Http("POST", "/v1/operator/replicas/{replica}/drain", "operator"),
     Http("POST", "/v1/operator/sessions/{tenant}/{session}/handoff", "operator", body=fixed(replica="local")),
     # keys

@@ -36,6 +36,19 @@ def test_an_update_changes_what_it_names_and_null_clears() -> None:
     assert info is not None and (info.title, info.metadata) == (None, {})
 
 
+def test_tools_that_the_model_cannot_call_are_refused_and_write_nothing() -> None:
+    ground = Ground(takes_tools=False)
+    ground.refused(cm.SessionCreate(id=ground.name(), session=SESSION, tools=(TOOL,)), "unsupported_parameter")
+    assert not ground.records
+    ground.create()
+    ground.refused(cm.SessionUpdate(id=ground.name(), session=SESSION, tools=(TOOL,)), "unsupported_parameter")
+    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, tools=None))
+    items = (cm.NewMessage(content="hello"),)
+    turn = cm.TurnCreate(id=ground.name(), session=SESSION, tools=(TOOL,), items=items, respond=False)
+    ground.refused(turn, "unsupported_parameter")
+    ground.ok(msgspec.structs.replace(turn, tool_choice="none"))
+
+
 def test_deletion_ends_what_is_open_and_waits_and_is_the_last_event() -> None:
     ground = Ground()
     ground.create()
