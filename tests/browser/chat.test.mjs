@@ -87,6 +87,7 @@ test("the page speaks German, lists its keys, and keeps the theme and the langua
   assert.equal(await page.getAttribute("html", "lang"), "de");
   await page.getByRole("button", { name: "Neue Unterhaltung" }).waitFor();
   assert.equal(await page.getAttribute("#message", "placeholder"), "Schreib eine Nachricht");
+  assert.equal(await page.getAttribute("#operator:not([hidden])", "href"), "operator"); // whoever comes without a key where there are none
   await accessible(page, "welcome-german");
   await page.click("#preferences-open");
   await page.selectOption("#pref-theme", "dark");

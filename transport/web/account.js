@@ -65,6 +65,7 @@ export class Account {
   /** The server has let this tab in. */
   known() {
     this.wasKnown = true;
+    void this.showOperator();
     if (!this.isSignedIn && storage.getItem(KEY)) this.showWho(t("Here with a key"), t("Forget it"));
   }
 

@@ -97,6 +97,7 @@ const thread = new Thread(find("thread"), {
     discard(about.pending);
   }),
   rate: (responseId, rating) => void rate(responseId, rating),
+  prices: () => models,
   cost: (response) => {
     const { usage } = response;
     const price = models.find((each) => each.id === response.model)?.price;
@@ -350,7 +351,7 @@ function shortTitle(text) {
 /** @param {Session} of */
 function titleOf(of) {
   if (of.view.title) return of.view.title;
-  const [first] = of.view.items.values();
+  const [first] = firstWords.has(of.id) ? [] : of.view.items.values();
   if (first?.role === "user") firstWords.set(of.id, shortTitle(itemText(first)));
   return firstWords.get(of.id) ?? "";
 }

@@ -23,6 +23,7 @@ import { money, number, t, time } from "./texts.js";
  * @property {(pending: Pending) => void} discard
  * @property {(about: { responseId: string } | { pending: Pending }) => void} appeal
  * @property {(responseId: string, rating: "up" | "down" | null) => void} rate
+ * @property {() => unknown} prices another object when they are others
  * @property {(response: ResponseRecord) => { amount: number | string, currency: string } | null} cost
  */
 
@@ -65,6 +66,8 @@ class Message {
     this.element = el("li", { class: `message ${this.isUser ? "user" : "answer"}`, "data-id": entry.id }, this.body);
     /** @type {Entry | null} */
     this.shown = null;
+    /** @type {{ response: ResponseRecord | null, prices: unknown, text: string }} */
+    this.lastMeta = { response: null, prices: null, text: "" };
   }
 
   /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response @param {string | null} [rating] null: this server takes none */
@@ -115,8 +118,15 @@ class Message {
     this.note.classList.toggle("bad", response?.status === "failed");
   }
 
-  /** When, how much, for how much, by whom. @param {ResponseRecord} response */
+  /** When, how much, for how much, by whom: put together once for a response and what it costs. @param {ResponseRecord} response */
   meta(response) {
+    const prices = this.actions.prices();
+    if (this.lastMeta.response !== response || this.lastMeta.prices !== prices) this.lastMeta = { response, prices, text: this.summary(response) };
+    return this.lastMeta.text;
+  }
+
+  /** @param {ResponseRecord} response */
+  summary(response) {
     const { usage, model, completedAt } = response;
     const at = completedAt ?? this.entry.item?.created_at;
     const cost = this.actions.cost(response);
