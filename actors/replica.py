@@ -41,6 +41,7 @@ from actors.peer.links import Connect, LinkLimits, Links, identity
 from actors.peer.server import PeerEndpoint
 from sessions.clock import Clock
 from sessions.governance.retention import Retention
+from sessions.load_history import LoadHistory
 from sessions.model.errors import SessileError
 from sessions.ports import Member
 
@@ -110,6 +111,7 @@ class Replica:
                 announce_deletion=lambda key: announce_deletion(key, member, self.membership.view, self.links),
             ),
         )
+        self._history = LoadHistory(runtime.metrics, engine, lambda: runtime.num_present, clock.now_ms)
         self.handoff = HandoffSource(runtime, engine, self.links, limits=limits.handoff)
         planner = HandoffPlanner(runtime, engine, self.membership, self.handoff, placement)
         self._drain = Drain(planner, clock, limits=limits.drain, audit=stores.store.audit)
@@ -125,7 +127,7 @@ class Replica:
             drainer=self._drain,
             mover=by_operator,
             kv_cleaner=self.sweeps.kv_cleanup,
-            survey=SessionSurvey(runtime, engine, self.membership),
+            survey=SessionSurvey(runtime, engine, self._history, self.membership),
             limits=limits.links,
         )
 
@@ -147,6 +149,7 @@ class Replica:
             raise
         self._unlisten = self.membership.listen(self._changed)
         self.previous_owner.update(self.membership.view)
+        self._history.start()
         for work in (self.membership.run(), self.sweeps.run(), self.rebalancer.run(), self._failover.run()):
             self._tasks.spawn(work)
         return self
@@ -159,6 +162,7 @@ class Replica:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._unlisten()
+        self._history.stop()
         self._drain.close()
         await self.links.close()
         try:

@@ -82,16 +82,21 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float | None:
-        """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
-        nothing was observed."""
-        rank, below, low = share * self.count, 0, 0.0
-        if not self.count:
-            return None
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            if below + count >= rank:
-                return (low + bound) / 2
-            below, low = below + count, bound
-        return self.bounds[-1]
+        return quantile_of(self.bounds, self.counts, share)
+
+
+def quantile_of(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
+    nothing was observed. `counts` are a histogram's of these bounds, or the sum of several."""
+    total = sum(counts)
+    if not total:
+        return None
+    rank, below, low = share * total, 0, 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if below + count >= rank:
+            return (low + bound) / 2
+        below, low = below + count, bound
+    return bounds[-1]
 
 
 class Histograms:
@@ -186,6 +191,7 @@ class Metrics:
 
         # -- sessions --------------------------------------------------------------------------------------------
         self.activations = counter("activations", "Sessions that came into memory, by cause.", "cause")
+        self.titles = counter("titles", "Titles that sessions were given, by what made them.", "source")
         self.activation_s = histograms("activation_duration_seconds", "How long coming in took.", SHORT_S, "cause")
         self.handoffs = counter("handoffs", "Hand-offs to other replicas, by outcome.", "outcome")
         self.handoff_s = histograms("handoff_duration_seconds", "How long they took, by phase.", TURN_S, "phase")
@@ -199,6 +205,8 @@ class Metrics:
         # What can be known in advance is there from the start: a rate needs a zero to begin from.
         for cause in ("new", "woken", "restart", "handoff", "takeover", "orphaned"):
             self.activations.add(cause, by=0)
+        for source in ("model", "words"):
+            self.titles.add(source, by=0)
         for outcome in ("moved", "stayed", "failed"):
             self.handoffs.add(outcome, by=0)
         for why in ("limit", "killed"):

@@ -1,4 +1,4 @@
-"""Lists the sessions in a replica's memory for operators: their owner, their state, and why they are here.
+"""Shows operators the sessions in a replica's memory (their owner, their state, why they are here) and its load.
 
 Decides how a session's presence is described; changes nothing. Pages in the order of (tenant, session), which is the
 same on every replica, so that a caller can merge the pages of all of them. A parked session is in no memory and
@@ -14,11 +14,13 @@ from typing import Final
 from actors.cluster.membership import Membership
 from actors.cluster.placement import ranking
 from actors.hosting.runtime import Runtime
-from actors.peer.frames import ResidentSession, Survey, Surveyed
+from actors.peer.frames import Measure, Measured, ResidentSession, Survey, Surveyed
 from sessions.actor.actor import Actor, Phase
 from sessions.limits import HoldsKV
+from sessions.load_history import STEP_S, LoadHistory
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import Engine
+from sessions.service_totals import totals_of
 
 PAGE_MAX: Final = 1_000
 
@@ -28,10 +30,13 @@ STATES: Final = ("loading", "idle", "turn", "sealed", "fenced", "gone")
 class SessionSurvey:
     """Answers for one replica."""
 
-    def __init__(self, runtime: Runtime, engine: Engine, membership: Membership | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, engine: Engine, history: LoadHistory, membership: Membership | None = None
+    ) -> None:
         """`membership` None: there is no other replica."""
         self._runtime = runtime
         self._engine = engine
+        self._history = history
         self._membership = membership
 
     def answer(self, survey: Survey) -> Surveyed:
@@ -41,6 +46,12 @@ class SessionSurvey:
         page = nsmallest(limit, after)
         described = tuple(self._describe(key) for key in page)
         return Surveyed(survey.id, described, len(matching), len(after) > limit, self._kv_bytes(survey.tenant))
+
+    def measure(self, request: Measure) -> Measured:
+        history, samples = self._history, []
+        if request.step_s:
+            samples = history.samples(after=request.after, step_s=max(STEP_S, request.step_s))
+        return Measured(request.id, self._runtime.num_present, totals_of(history.metrics), tuple(samples))
 
     def _kv_bytes(self, tenant: str) -> int | None:
         engine = self._engine

@@ -24,7 +24,7 @@ from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Member, Owner
 
-PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed | pf.Inspected
+PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed | pf.Inspected | pf.Measured
 
 
 R = TypeVar("R", bound=PeerReply)
@@ -185,6 +185,10 @@ class PeerClient:
         """A page of the sessions in memory there. Raises SessileError, LinkDown."""
         return await self._request(pf.Surveyed, pf.Survey, after, limit, tenant, session, state)
 
+    async def measure(self, *, after: int = 0, step_s: int = 0) -> pf.Measured:
+        """The load there, and how well readers were served. Raises SessileError, LinkDown."""
+        return await self._request(pf.Measured, pf.Measure, after, step_s)
+
     async def move(self, key: SessionKey, to: str = "") -> Owner:
         """Has the replica hand a session off; returns who has it then. Raises SessileError, LinkDown."""
         return (await self._request(pf.SessionTaken, pf.Move, key, to)).owner
@@ -197,7 +201,7 @@ class PeerClient:
             match frame:
                 case pf.Events():
                     self._events(frame, credit)
-                case pf.Executed() | pf.MovedTo() | pf.Surveyed() | pf.Inspected():
+                case pf.Executed() | pf.MovedTo() | pf.Surveyed() | pf.Inspected() | pf.Measured():
                     self._answer(frame.id, frame)
                 case pf.SessionTaken() if frame.id in self._handoffs:
                     self._handoffs[frame.id].put_nowait(frame)

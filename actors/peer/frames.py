@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from sessions.load_history import LoadSample
 from sessions.model import errors
 from sessions.model.commands import ActorCommand, Ok
 from sessions.model.errors import SessileError
@@ -23,6 +24,7 @@ from sessions.model.events import Record
 from sessions.model.inspection import Answer, Question
 from sessions.model.types import Epoch, Principal, SessionKey
 from sessions.ports import Owner
+from sessions.service_totals import ServiceTotals
 
 PEER_PROTOCOL: Final = 1
 
@@ -307,6 +309,22 @@ class Surveyed(RequestFrame, frozen=True, tag=43):
     kv_bytes: int | None = None
 
 
+class Measure(RequestFrame, frozen=True, tag=49):
+    """How well were readers served there, and under which load? Samples that end later than `after` (Unix seconds), in
+    steps of `step_s`; none where it is 0."""
+
+    after: int = 0
+    step_s: int = 0
+
+
+class Measured(RequestFrame, frozen=True, tag=50):
+    """`sessions` are in memory there now."""
+
+    sessions: int
+    totals: ServiceTotals
+    samples: tuple[LoadSample, ...] = ()
+
+
 class Move(RequestFrame, frozen=True, tag=44):
     """Hand this session off, to the replica `to` or ("") to where placement would have it. Answered by `SessionTaken`
     with this id, or `Failed`."""
@@ -376,6 +394,8 @@ AnyFrame = (
     | Deleted
     | Inspect
     | Inspected
+    | Measure
+    | Measured
 )
 
 HandoffAnswer = Reserved | KVSnapshotCredit | HandoffReady | SessionTaken | Abort

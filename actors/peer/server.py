@@ -64,9 +64,11 @@ class Drainer(Protocol):
 
 
 class SurveyPort(Protocol):
-    """Lists the sessions that are in memory here (`actors.maintenance.introspection`)."""
+    """Shows operators which sessions are in memory here, and the load (`actors.maintenance.introspection`)."""
 
     def answer(self, survey: pf.Survey) -> pf.Surveyed: ...
+
+    def measure(self, request: pf.Measure) -> pf.Measured: ...
 
 
 class SessionMover(Protocol):
@@ -240,6 +242,8 @@ class PeerSession:
                     self._request(frame.id, self._drain(frame.id, self.endpoint.drainer))
                 case pf.Survey() if self.endpoint.survey is not None:
                     self.post(self.endpoint.survey.answer(frame))
+                case pf.Measure() if self.endpoint.survey is not None:
+                    self.post(self.endpoint.survey.measure(frame))
                 case pf.Move() if self.endpoint.mover is not None:
                     self._request(frame.id, self._move(frame, self.endpoint.mover))
                 case pf.Deleted() if self.endpoint.kv_cleaner is not None:

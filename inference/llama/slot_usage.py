@@ -31,6 +31,11 @@ class SlotUsage:
         """About what the slot holds beyond those."""
         return max(0, len(slot.tokens) - self.covered_tokens(slot)) * self.bytes_per_token
 
+    @property
+    def device_bytes(self) -> float:
+        """About what all slots hold. Of a slot that is busy: as it began."""
+        return float(sum(len(slot.tokens) for slot in self._table) * self.bytes_per_token)
+
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
         """All, and those in slots at rest."""
         whole = sum(self.unsaved_bytes(slot) for slot in self._of(tenant))

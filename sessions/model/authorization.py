@@ -54,6 +54,11 @@ def demand_operator(principal: Principal) -> None:
     demand(principal, "admin")
 
 
+def operates(principal: Principal) -> bool:
+    """Whether `demand_operator` lets them in: for what is shown to them, never instead of it."""
+    return principal.role == "operator" and allows(principal, "admin")
+
+
 def demand_administrator(principal: Principal, tenant: str | None = None) -> TenantId:
     """For a tenant's own affairs: its keys, policies, audit log. The tenant that is meant (None: one's own); another's
     is the operators'. An end user administers nothing, whatever their key says. Raises Forbidden."""
@@ -121,10 +126,12 @@ def acting_for(principal: Principal, user: str | None) -> Principal:
 
 def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
     """The tenant whose affairs (keys, usage, policies) are requested; None: one's own. Another's is the operators' to
-    ask for. Raises Forbidden."""
+    ask for. Raises Forbidden, BadInput for what is no name."""
     if tenant is None or tenant == principal.tenant:
         return principal.tenant
     demand_operator(principal)
+    if tenant and not check_name(tenant):  # "" is the installation, where there is such a thing
+        raise BadInput("invalid_request", "tenant: 1 to 128 characters, none of control.", param="tenant")
     return TenantId(tenant)
 
 

@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 
-import { Browser, Server, axePath } from "./harness.mjs";
+import { axe } from "./axe.mjs";
+import { Browser, Server } from "./harness.mjs";
 
 const SHOTS = process.env.SESSILE_TEST_SHOTS;
 let server, browser;
@@ -38,12 +39,6 @@ async function clean(page) {
   assert.deepEqual(page.strangers, []);
   assert.deepEqual(page.troubles, []);
   await page.context().close();
-}
-
-async function accessible(page) {
-  await page.evaluate(readFileSync(axePath, "utf8"));
-  const found = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"] }));
-  assert.deepEqual(found.violations.map((each) => `${each.id}: ${each.nodes.map((node) => node.html).slice(0, 3).join(" | ")}`), []);
 }
 
 test("every operation of the document is shown, opens, and breaks no rule of the policy", async () => {
@@ -94,12 +89,12 @@ for (const [name, options] of [["wide", {}], ["phone, dark", { viewport: { width
     await page.getByRole("button", { name: "Send" }).waitFor();
     if (SHOTS) await page.screenshot({ path: `${SHOTS}/docs-${name.slice(0, 4)}.png`, fullPage: true });
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth <= document.documentElement.clientWidth), true);
-    await accessible(page);
+    await axe(page);
     await clean(page);
   });
 }
 
-for (const [path, module] of [["", "markdown.js"], ["operator", "reviews.js"], ["docs", "dom.js"], ["docs", "docs.js"]]) {
+for (const [path, module] of [["", "chat.js"], ["operator", "reviews.js"], ["docs", "dom.js"], ["docs", "docs.js"]]) {
   test(`/${path} does not run with a ${module} that was changed on the way`, async () => {
     const page = await browser.page();
     const body = `${readFileSync(new URL(`../../transport/web/${module}`, import.meta.url), "utf8")}\n;globalThis.intruder = true;`;

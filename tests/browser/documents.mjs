@@ -76,7 +76,7 @@ export function document(seed, number) {
 
 /** In the page: shows each text whole and growing. Returns the longest step of each and what is there that must not be. */
 async function render({ texts, max }) {
-  const { Markdown } = await import(new URL("markdown.js", location.href).href);
+  const { Markdown } = await import(new URL("chat.js", location.href).href);
   const later = (globalThis.later ??= globalThis.setTimeout);
   const place = (globalThis.place ??= globalThis.document.querySelector("#thread").appendChild(globalThis.document.createElement("li")));
   let steps = [];

@@ -6,7 +6,7 @@
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { chmodSync, existsSync, mkdtempSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -76,6 +76,44 @@ export class Server {
   }
 }
 
+/** A cluster on this machine as `make cluster` starts it: Valkey, PostgreSQL, two replicas with the simulated engine, one gateway. */
+export class Cluster {
+  constructor(args = []) {
+    this.args = args;
+    this.data = temporaryFolder();
+    this.process = null;
+    this.output = [];
+  }
+
+  async start() {
+    this.port = await freePort();
+    this.url = `http://127.0.0.1:${this.port}/`;
+    chmodSync(this.data, 0o755); // PostgreSQL enters it under an account of its own where the tests run as root
+    const args = ["deploy/cluster.py", "--port", this.port, "--replicas", 2, "--gateways", 1, "--data", this.data, "--", "--engine", "sim", "--log-level", "warning", ...this.args];
+    this.process = spawn(PYTHON, args.map(String), { cwd: ROOT, stdio: ["ignore", "pipe", "pipe"] });
+    this.ended = once(this.process, "exit");
+    createInterface({ input: this.process.stderr }).on("line", (line) => this.output.push(line));
+    const lines = createInterface({ input: this.process.stdout });
+    await new Promise((resolve, reject) => {
+      lines.on("line", (line) => {
+        this.output.push(line);
+        if (line.includes("The cluster is ready")) resolve();
+      });
+      this.ended.then(([code]) => reject(new Error(`the cluster ended with ${code}:\n${this.output.slice(-30).join("\n")}`)));
+    });
+    return this;
+  }
+
+  /** Drains it, and waits until its servers have ended, too. */
+  async dispose() {
+    if (this.process !== null) {
+      this.process.kill("SIGTERM");
+      await this.ended;
+    }
+    rmSync(this.data, { recursive: true, force: true });
+  }
+}
+
 /** One browser for a file of tests; `page()` gives a fresh context with what went wrong in it collected. */
 export class Browser {
   async start() {
@@ -91,7 +129,8 @@ export class Browser {
   }
 
   async context(options = {}) {
-    return this.browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+    // A page that a service worker keeps is what one test is about; the others look at the network.
+    return this.browser.newContext({ viewport: { width: 1280, height: 800 }, serviceWorkers: "block", ...options });
   }
 
   async page(options = {}) {

@@ -1,9 +1,9 @@
 /** The operator's page in a real Chromium: what it shows, what it asks before it acts, on a phone, in the dark, by keyboard. */
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 
-import { Browser, Server, axePath } from "./harness.mjs";
+import { axe } from "./axe.mjs";
+import { Browser, Server } from "./harness.mjs";
 
 const SHOTS = process.env.SESSILE_TEST_SHOTS;
 const PRICES = 'currency = "USD"\n[[prices]]\nmodel = "*"\ninput = 0.15\noutput = 0.6\n';
@@ -46,12 +46,6 @@ async function opened(options) {
 async function closed(page) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
   await page.context().close();
-}
-
-async function accessible(page) {
-  await page.evaluate(readFileSync(axePath, "utf8"));
-  const found = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"] }));
-  assert.deepEqual(found.violations.map((each) => `${each.id}: ${each.nodes.map((node) => node.html).slice(0, 3).join(" | ")}`), []);
 }
 
 test("replicas, sessions with an answer under way, health and usage are shown and kept up to date", async () => {
@@ -147,6 +141,96 @@ test("a session is handed to the replica that is chosen; what stays is said so",
   await closed(page);
 });
 
+/** A series as the server answers it, of an hour that ended in a burst; `hole` points have nothing. */
+function made(hole = 3) {
+  const points = 360;
+  const end = Math.floor(Date.now() / 10_000) * 10;
+  const column = (of) => Array.from({ length: points }, (_, index) => (index < hole ? null : of(index)));
+  const wave = (index) => 1 + Math.sin(index / 20);
+  return {
+    object: "series", step_s: 10, silent: {},
+    at: Array.from({ length: points }, (_, index) => end - (points - 1 - index) * 10),
+    ttft_s: { p50: column((i) => (i % 7 === 0 ? null : 0.2 * wave(i))), p95: column((i) => (i % 7 === 0 ? null : 0.7 * wave(i))) },
+    tokens_per_s: { decoded: column((i) => 90 * wave(i)), prefilled: column((i) => 400 * wave(i / 3)) },
+    requests: { running: column((i) => Math.round(2 * wave(i))), waiting: column((i) => (i > 300 ? i - 300 : 0)), slots: column(() => 4) },
+    sessions: column(() => 12),
+    kv_bytes: { device: column((i) => 3e8 * wave(i)), host: column((i) => 5e8 + i * 1e6), disk: column((i) => i * 4e6) },
+    events: { failovers: column((i) => (i === 200 ? 2 : 0)), handoffs: column((i) => (i % 60 === 0 ? 1 : 0)), failed: column(() => 0) },
+  };
+}
+
+/** The operator's page with made-up series, so that every chart has something to draw. */
+async function charted(options, answer = made) {
+  const page = await browser.page(options);
+  page.requested = [];
+  await page.route("**/v1/operator/series*", async (route) => {
+    page.requested.push(new URL(route.request().url()).search);
+    await route.fulfill({ json: answer() });
+  });
+  await page.goto(`${server.url}operator`);
+  await page.locator(".chart canvas").first().waitFor();
+  return page;
+}
+
+test("charts are drawn, read by keyboard, and are tables for whoever opens them", async () => {
+  const page = await charted();
+  assert.equal(await page.locator(".chart canvas").count(), 5);
+  const drawn = await page.locator(".chart canvas").evaluateAll((all) => all.map((each) => new Set(each.getContext("2d").getImageData(0, 0, each.width, each.height).data).size));
+  assert.ok(drawn.every((colours) => colours > 8), `${drawn}`);
+  const plot = page.getByRole("slider", { name: "Answers and queue over time" });
+  assert.match(await plot.getAttribute("aria-valuetext"), /: being written \d+, waiting 59, slots 4$/);
+  await plot.focus();
+  await page.keyboard.press("ArrowLeft");
+  assert.match(await plot.getAttribute("aria-valuetext"), /waiting 58/);
+  await page.keyboard.press("Home");
+  assert.match(await plot.getAttribute("aria-valuetext"), /waiting –/);
+  const chart = page.locator(".chart", { has: plot });
+  await chart.getByText("As a table").click();
+  const table = chart.getByRole("table");
+  await table.waitFor();
+  assert.equal(await table.locator("tbody tr").count(), 357, "times with nothing have no row");
+  assert.deepEqual(await table.locator("thead th").allInnerTexts(), ["Until", "being written", "waiting", "slots"]);
+  assert.equal((await table.locator("tbody tr").first().locator("td").allInnerTexts())[1], "59");
+  await page.getByRole("combobox", { name: "Over" }).selectOption("21600");
+  await page.getByRole("combobox", { name: "Of", exact: true }).selectOption("local");
+  await page.waitForFunction(() => document.querySelector("#load-note").textContent === "");
+  assert.deepEqual(page.requested.slice(0, 3), ["?range_s=3600", "?range_s=21600", "?range_s=21600&replica=local"]);
+  assert.deepEqual(page.troubles, []);
+  await closed(page);
+});
+
+test("a chart without anything says so, and a replica that does not answer is named", async () => {
+  const page = await charted({}, () => ({ ...made(), kv_bytes: {}, silent: { south: "no answer in 2 s" } }));
+  await page.getByText("No engine here counts its KV in bytes.").waitFor();
+  await page.getByText("south does not answer: no answer in 2 s").waitFor();
+  assert.equal(await page.getByRole("slider").count(), 4);
+  await closed(page);
+});
+
+test("each session in memory has a cell on its replica's card, and the words beside it say the same", async () => {
+  await chat(5);
+  const running = await chat(400, true);
+  const page = await opened();
+  await page.locator(".replicas .cell.turn").waitFor();
+  const words = await page.locator(".map-words").innerText();
+  const [, all] = /^(\d+) sessions in memory: 1 answering; /.exec(words) ?? [];
+  assert.equal(Number(all), await page.locator(".replicas .cell").count(), words);
+  await fetch(`${server.url}v1/responses/${running.id}/cancel`, { method: "POST" });
+  await page.locator(".replicas .cell.turn").waitFor({ state: "hidden" });
+  await closed(page);
+});
+
+test("nothing of the chat page's own style lies over this page: the load meter is seen", async () => {
+  const page = await opened();
+  await page.getByRole("meter", { name: "Load of local" }).waitFor();
+  const veils = await page.evaluate(() => [...document.querySelectorAll("body *")].flatMap((element) => ["::before", "::after"].flatMap((part) => {
+    const { content, backgroundImage } = getComputedStyle(element, part);
+    return content === "none" || backgroundImage === "none" ? [] : [`${element.className}${part}`];
+  })));
+  assert.deepEqual(veils, []);
+  await closed(page);
+});
+
 test("a server that is away is said to be, and comes back", async () => {
   const page = await opened();
   await page.route("**/v1/operator/**", (route) => route.abort());
@@ -167,9 +251,16 @@ for (const [name, options] of [
     await page.locator("#usage tr").first().waitFor();
     const [wide, seen] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
     assert.ok(wide <= seen, `${wide} px wide on ${seen}`);
-    await accessible(page);
-    await shot(page, `operator-${options.isMobile ? "phone-dark" : "light"}`);
+    await axe(page);
     assert.deepEqual(page.troubles, []);
     await closed(page);
+    const full = await charted(options);
+    await full.locator("#sessions tr").first().waitFor();
+    await full.getByText("As a table").first().click();
+    await axe(full);
+    const [chartsWide, chartsSeen] = await full.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
+    assert.ok(chartsWide <= chartsSeen, `${chartsWide} px wide on ${chartsSeen}`);
+    await shot(full, `operator-${options.isMobile ? "phone-dark" : "light"}`);
+    await closed(full);
   });
 }

@@ -18,7 +18,7 @@ before(async () => {
   page = await browser.page({ bypassCSP: true });
   await page.goto(server.url);
   await page.evaluate(async () => {
-    const { Markdown, parser } = await import("/markdown.js");
+    const { Markdown, parser } = await import("/chat.js");
     globalThis.parser = parser;
     globalThis.shown = (text, markdown = new Markdown()) => {
       markdown.update(text);

@@ -1,10 +1,11 @@
 /** The review queue on the operator's page in a real Chromium: filters, a claim, a decision, the conversation around it. */
 import assert from "node:assert/strict";
-import { readFileSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { Browser, Server, axePath } from "./harness.mjs";
+import { axe } from "./axe.mjs";
+import { Browser, Server } from "./harness.mjs";
 
 const SHOTS = process.env.SESSILE_TEST_SHOTS;
 const POLICY = `
@@ -46,12 +47,6 @@ async function shot(page, name) {
   if (SHOTS) await page.screenshot({ path: `${SHOTS}/${name}.png`, fullPage: true });
 }
 
-async function accessible(page) {
-  await page.evaluate(readFileSync(axePath, "utf8"));
-  const found = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"] }));
-  assert.deepEqual(found.violations.map((each) => `${each.id}: ${each.nodes.map((node) => node.html).slice(0, 3).join(" | ")}`), []);
-}
-
 test("a flagged message is found, claimed and decided by keyboard, with the conversation around it", async () => {
   const { session } = await say("Good morning");
   await say("Tell me of the nightjar at dusk", session);
@@ -74,7 +69,7 @@ test("a flagged message is found, claimed and decided by keyboard, with the conv
   await dialog.getByText("It is yours for half an hour.").waitFor();
   assert.equal(await page.evaluate(() => document.activeElement.id), "case-note");
   await page.keyboard.type("A bird.");
-  await accessible(page);
+  await axe(page);
   await shot(page, "reviews-case");
   await dialog.getByRole("button", { name: "Overturn" }).click();
   await dialog.getByText("It is overturned.").waitFor();
@@ -148,7 +143,7 @@ test("on a phone in the dark the queue and a case are readable and in bounds", a
   await page.locator("#case .meant").waitFor();
   const [wide, seen] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
   assert.ok(wide <= seen, `${wide} px wide on ${seen}`);
-  await accessible(page);
+  await axe(page);
   await shot(page, "reviews-phone-dark");
   await page.context().close();
 });

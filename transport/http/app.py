@@ -32,6 +32,7 @@ from transport.http.routes import (
     audit,
     chat,
     conversations,
+    credentials,
     encryption,
     health,
     keys,
@@ -45,7 +46,6 @@ from transport.http.routes import (
     revocations,
     sessions,
     texts,
-    tickets,
     usage,
     users,
 )
@@ -127,7 +127,7 @@ def _add_routes(
     app.include_router(health.router(readiness))
     app.include_router(metrics.router(exposition))
     for each in (
-        tickets,
+        credentials,
         keys,
         models,
         chat,

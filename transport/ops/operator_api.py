@@ -15,8 +15,9 @@ import structlog
 
 from actors.hosting.runtime import Runtime
 from actors.maintenance.introspection import SessionSurvey
-from actors.peer.frames import ResidentSession, Survey, Surveyed
+from actors.peer.frames import Measure, Measured, ResidentSession, Survey, Surveyed
 from actors.peer.links import LinkDown, unreachable
+from sessions.load_history import LoadHistory
 from sessions.model.errors import Conflict, SessileError
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import Engine, Member, View
@@ -27,12 +28,14 @@ from transport.ops.operator_requests import (
     merge_pages,
     open_link,
     parse_session_key,
+    query_replicas,
     survey,
 )
 from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
 
 ANSWER_S: Final = 10.0
+MEASURE_S: Final = 2.0  # the page is drawn without a replica that is later
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +49,10 @@ class OperatorApi(Protocol):
 
     async def kv_of(self, tenant: TenantId) -> HeldKV:
         """What each replica holds of a tenant's KV. Raises Unavailable."""
+
+    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+        """How well each replica (or one of them) served its readers, and its load since `after` (Unix seconds) in steps
+        of `step_s`, if that is not 0; or why it does not answer. Raises NotFound, Unavailable."""
 
     async def drain(self, replica: str) -> None:
         """Begins to hand everything off. Raises NotFound, Conflict, Unavailable."""
@@ -115,6 +122,12 @@ class LocalOperatorApi:
         request = Survey(0, after, query.limit, query.tenant, query.session, query.state)
         return {str(self._member().replica): self._surveyor.answer(request)}
 
+    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+        member = self._member()
+        if replica:
+            find_member(View(0, (member,)), replica)
+        return {str(member.replica): self._surveyor.measure(Measure(0, after, step_s))}
+
     async def drain(self, replica: str) -> None:
         raise no_other_replica()
 
@@ -142,6 +155,16 @@ class ClusterOperatorApi:
 
     async def _surveyed(self, query: SessionQuery) -> dict[str, Surveyed | LinkDown]:
         return await survey(self._security, self._view(), query, name="desk", timeout_s=ANSWER_S)
+
+    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+        return await query_replicas(
+            self._security,
+            self._view(),
+            replica,
+            lambda link: link.measure(after=after, step_s=step_s),
+            name="desk",
+            timeout_s=MEASURE_S,
+        )
 
     async def drain(self, replica: str) -> None:
         member = find_member(self._view(), replica)
@@ -172,5 +195,7 @@ def no_other_replica() -> Conflict:
     return Conflict("session_stays", "This process is all there is: there is no other replica.", retryable=True)
 
 
-def local_operator_api(member: Callable[[], Member], runtime: Runtime, engine: Engine) -> LocalOperatorApi:
-    return LocalOperatorApi(member, SessionSurvey(runtime, engine), engine)
+def local_operator_api(
+    member: Callable[[], Member], runtime: Runtime, engine: Engine, history: LoadHistory
+) -> LocalOperatorApi:
+    return LocalOperatorApi(member, SessionSurvey(runtime, engine, history), engine)

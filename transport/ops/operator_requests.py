@@ -6,8 +6,9 @@ Speaks the peer link like everybody else in the cluster, as a peer of the kind `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -20,6 +21,8 @@ from sessions.model.types import SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
 from transport.peer.client import GrpcDialer
 from transport.peer.security import PeerSecurity
+
+A = TypeVar("A")
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,15 +95,33 @@ async def survey(
     security: PeerSecurity, view: View, query: SessionQuery, *, name: str, timeout_s: float | None = None
 ) -> dict[str, Surveyed | LinkDown]:
     """What each replica answers to `query`, by its name, or why it does not. Raises NotFound."""
-    members = [find_member(view, query.replica)] if query.replica else list(view.members)
     after = parse_session_key(query.after) if query.after else None
 
-    async def one(member: Member) -> Surveyed | LinkDown:
+    def page(link: PeerClient) -> Awaitable[Surveyed]:
+        return link.survey(
+            after=after, limit=query.limit, tenant=query.tenant, session=query.session, state=query.state
+        )
+
+    return await query_replicas(security, view, query.replica, page, name=name, timeout_s=timeout_s)
+
+
+async def query_replicas(
+    security: PeerSecurity,
+    view: View,
+    replica: str,
+    request: Callable[[PeerClient], Awaitable[A]],
+    *,
+    name: str,
+    timeout_s: float | None = None,
+) -> dict[str, A | LinkDown]:
+    """What each replica (or the named one alone) answers to `request`, by its name, or why it does not. Raises
+    NotFound."""
+    members = [find_member(view, replica)] if replica else list(view.members)
+
+    async def one(member: Member) -> A | LinkDown:
         try:
             async with asyncio.timeout(timeout_s), open_link(security, member, name) as link:
-                return await link.survey(
-                    after=after, limit=query.limit, tenant=query.tenant, session=query.session, state=query.state
-                )
+                return await request(link)
         except LinkDown as down:
             return down
         except TimeoutError:

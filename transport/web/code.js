@@ -4,6 +4,7 @@
  */
 import { el, icon } from "./dom.js";
 import { languages, StringStream } from "./languages.js";
+import { t } from "./texts.js";
 
 const LINE_MAX = 500; // characters of a line that is coloured
 const COLOURED_MAX = 60_000; // characters of a block that are coloured, from its begin
@@ -62,14 +63,14 @@ export class Code {
     this.coloured = 0;
     this.language = language;
     this.text = "";
-    const button = el("button", { class: "quiet small", type: "button", "aria-label": "Copy the code", title: "Copy the code" }, icon("copy"));
+    const button = el("button", { class: "quiet small", type: "button", "aria-label": t("Copy the code"), title: t("Copy the code") }, icon("copy"));
     button.addEventListener("click", () => copy(this.text, button));
     this.code = el("code");
     this.element = el(
       "figure",
       { class: "code" },
-      el("figcaption", {}, el("span", {}, language || "code"), button),
-      el("pre", { tabindex: 0, "aria-label": `${language || "code"} block` }, this.code),
+      el("figcaption", {}, el("span", {}, language || t("code")), button),
+      el("pre", { tabindex: 0, "aria-label": t("{language} block", { language: language || t("code") }) }, this.code),
     );
     /** The parser, while it copes. @type {Mode | undefined} */
     this.mode = undefined;

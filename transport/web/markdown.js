@@ -11,6 +11,7 @@ import { el, icon } from "./dom.js";
 import { withFormulas } from "./formulas.js";
 import MarkdownIt from "./markdown-it.js";
 import { maths } from "./maths.js";
+import { t } from "./texts.js";
 
 const STEP = 150; // what is rendered before the browser gets its thread back: tokens, and 50 characters of text each
 const STEP_MS = 8; // and no step goes on for longer, but for what cannot be cut: one paragraph, the blocks of a text
@@ -162,7 +163,7 @@ function formula(token) {
   const made = token.meta?.["isClosed"] === false ? null : maths(token.content, token.block);
   if (made === null) return el(isBlock ? "p" : "span", { class: "formula" }, token.info);
   if (!token.block) return made;
-  return el(isBlock ? "div" : "span", { class: "maths", tabindex: 0, role: "group", "aria-label": "Formula" }, /** @type {any} */ (made));
+  return el(isBlock ? "div" : "span", { class: "maths", tabindex: 0, role: "group", "aria-label": t("Formula") }, /** @type {any} */ (made));
 }
 
 /** @param {Token} token @returns {Node} */
@@ -189,7 +190,7 @@ function container(token) {
 
 /** @param {HTMLElement} table */
 function scrolling(table) {
-  return el("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Table" }, table);
+  return el("div", { class: "table", tabindex: 0, role: "region", "aria-label": t("Table") }, table);
 }
 
 /** @param {string} text @param {HTMLElement} button */
@@ -198,7 +199,7 @@ export async function copyText(text, button) {
     await navigator.clipboard.writeText(text);
     button.replaceChildren(icon("check"));
   } catch {
-    button.title = "The browser does not allow copying here";
+    button.title = t("The browser does not allow copying here");
     button.replaceChildren(icon("close"));
   }
   setTimeout(() => button.replaceChildren(icon("copy")), 1600);

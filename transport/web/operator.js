@@ -1,22 +1,28 @@
 /**
- * The operator's page: what the server says of replicas, sessions and usage, asked again every few seconds.
+ * The operator's page: what the server says of replicas, load, sessions and usage, read again every few seconds.
  *
- * Everything shown comes from `/v1/operator/…`, `/v1/usage` and `/v1/reviews` (reviews.js), and goes in as text. Rows and cards are
- * kept by what they are of, so that focus and scrolling survive an update. The key is kept in this tab only.
+ * Everything shown comes from `/v1/operator/…` (the charts: load.js), `/v1/usage` and `/v1/reviews` (reviews.js), and goes in as text. On a
+ * gateway of a cluster it is of all replicas together, but for the connections, which are the gateway's own. Rows and cards are kept by what they are of, so that focus and scrolling survive an update. The key is kept in this tab only.
  */
 
 import { arrange, el, find } from "./dom.js";
+import { Load } from "./load.js";
+import { count, time } from "./numbers.js";
 import { Reviews } from "./reviews.js";
+import { drawMap, mapKey } from "./session-map.js";
 import { CSRF, offered, signIn, signOut, standing } from "./sign-in.js";
 
 const EVERY_MS = 3000;
 const KEY = "sessile-key";
+const MAP_MAX = "500"; // cells
+const MAP_EVERY_MS = 10_000;
 
 /** @type {Map<string, HTMLElement>} */ const cards = new Map();
 /** @type {Map<string, HTMLTableRowElement>} */ const rows = new Map();
 /** @type {any[]} */ let replicas = [];
 let pages = 1;
 let asking = false;
+let mapAt = -Infinity;
 
 // -- the server -----------------------------------------------------------------------------------------------------
 
@@ -60,19 +66,6 @@ function say(text, bad = false) {
   news.classList.toggle("bad", bad);
 }
 
-// -- numbers ----------------------------------------------------------------------------------------------------------
-
-/** @param {number | null | undefined} seconds */
-function time(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 0.0095) return `${(seconds * 1000).toFixed(1)} ms`;
-  return seconds < 0.95 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`;
-}
-
-const whole = new Intl.NumberFormat("en");
-/** @param {number} value */
-const count = (value) => whole.format(value);
-
 // -- how well people are served ---------------------------------------------------------------------------------------
 
 /** @param {any} overview */
@@ -95,9 +88,9 @@ function showHealth(overview) {
   ];
   arrange(find("tiles"), tiles.map(([name, value, about, bad]) => el("div", { class: bad ? "bad" : null },
     el("dt", {}, name), el("dd", {}, value, el("small", {}, about)))));
-  find("health-note").textContent = health.answers === 0
-    ? "This process has written no answers itself; replicas' own figures are in their metrics."
-    : "Of this process, since it started.";
+  const silent = Object.entries(overview.silent).map(([name, why]) => `${name} does not answer: ${why}.`);
+  const of = replicas.length === 1 ? `Of ${replicas[0].replica}, since it started` : `Of ${replicas.length} replicas, each since it started`;
+  find("health-note").textContent = [`${of}; commands, connections and readers: of this process.`, ...silent].join(" ");
 }
 
 // -- replicas -----------------------------------------------------------------------------------------------------------
@@ -111,7 +104,9 @@ function card(replica) {
       el("p", { class: "name" }, el("span", {}, replica.replica), el("span", { class: "tag" })),
       el("p", { class: "about" }),
       el("div", { class: "load", role: "meter", "aria-label": `Load of ${replica.replica}`, "aria-valuemin": 0, "aria-valuemax": 100 }, el("span")),
-      el("div", { class: "foot" }, el("span", { class: "about" }), drain),
+      el("div", { class: "cells", "aria-hidden": "true" }),
+      el("p", { class: "fine map-words" }),
+      el("div", { class: "replica-foot" }, el("span", { class: "about" }), drain),
     );
     cards.set(replica.replica, item);
   }
@@ -183,6 +178,24 @@ function row(session) {
   return line;
 }
 
+/** Of each replica's sessions those that there is a cell for. @param {any[]} sessions */
+function showMap(sessions) {
+  for (const replica of replicas) {
+    const item = cards.get(replica.replica);
+    const cells = /** @type {HTMLElement | null | undefined} */ (item?.querySelector(".cells"));
+    const words = /** @type {HTMLElement | null | undefined} */ (item?.querySelector(".map-words"));
+    if (cells && words) drawMap(cells, words, sessions.filter((each) => each.replica === replica.replica), replica.sessions);
+  }
+}
+
+/** The table has them all, if nothing is filtered out and they are few; else they are read for themselves, and less often. @param {any} query @param {any[]} listed @param {boolean} whole */
+async function refreshMap(query, listed, whole) {
+  if (whole && Object.values(query).every((value) => value === "")) return showMap(listed);
+  if (performance.now() - mapAt < MAP_EVERY_MS) return;
+  mapAt = performance.now();
+  showMap((await call("/v1/operator/sessions", { query: { limit: MAP_MAX } })).data);
+}
+
 /** @param {string} id */
 const chosen = (id) => /** @type {HTMLInputElement} */ (find(id)).value.trim();
 
@@ -197,6 +210,7 @@ async function showSessions() {
     after = told.last_id ?? "";
     if (!told.has_more) break;
   }
+  await refreshMap(query, data, !told.has_more);
   const shown = data.map(row);
   const names = new Set(data.map((each) => `${each.tenant}/${each.session}`));
   for (const name of rows.keys()) if (!names.has(name)) rows.delete(name);
@@ -308,6 +322,8 @@ find("who-button").addEventListener("click", () => {
 });
 find("key-sign-in").addEventListener("click", () => signIn());
 
+const load = new Load(call, told);
+find("map-key").replaceChildren(mapKey());
 const reviews = new Reviews(call, told, () => void refresh());
 
 // -- keeping up to date ---------------------------------------------------------------------------------------------------
@@ -326,6 +342,8 @@ async function refresh() {
     replicas = overview.replicas;
     showHealth(overview);
     showReplicas();
+    load.offer(replicas.map((each) => String(each.replica)));
+    await load.refresh();
     await showSessions();
     await reviews.show();
     const serving = replicas.filter((each) => each.state === "serving").length;

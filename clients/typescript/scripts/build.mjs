@@ -1,6 +1,7 @@
 /**
  * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK,
- * markdown-it.js, the Markdown parser, and languages.js, what highlights code; with the argument `dist`, only that.
+ * markdown-it.js, the Markdown parser, languages.js, what highlights code, and chat.js, the chat page's modules as one; with the
+ * argument `dist`, only that.
  * `pageBundles()` is also what the check compares the page's copies with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
@@ -12,6 +13,16 @@ export const root = fileURLToPath(new URL("..", import.meta.url));
 const web = (name) => fileURLToPath(new URL(`../../../transport/web/${name}`, import.meta.url));
 
 const common = { absWorkingDir: root, bundle: true, format: "esm", target: "es2022", platform: "neutral", write: false };
+
+/** What draws the operator page's charts: as one minified ES module, and its style sheet, each with its licence's line. */
+async function charts() {
+  const { version } = JSON.parse(readFileSync(`${root}/node_modules/uplot/package.json`, "utf8"));
+  const line = `/* uplot ${version}, MIT licence, (c) its authors. Built by clients/typescript (npm run build). */`;
+  const options = { ...common, minify: true, banner: { js: line, css: line } };
+  const stdin = { contents: 'export { default } from "uplot"', resolveDir: root };
+  const results = [await build({ ...options, stdin, mainFields: ["module", "main"] }), await build({ ...options, entryPoints: ["node_modules/uplot/dist/uPlot.min.css"] })];
+  return results.map((result) => result.outputFiles[0].text);
+}
 
 /** The whole SDK as one minified ES module. */
 export async function bundle() {
@@ -66,13 +77,25 @@ async function languages() {
   return result.outputFiles[0].text;
 }
 
+/** The chat page's modules as one, but for the SDK. @param {Map<string, string>} built what it takes instead of the files */
+async function page(built) {
+  const fresh = { name: "fresh", setup: ({ onLoad }) => onLoad({ filter: /transport[\\/]web[\\/]/ }, ({ path }) => (built.has(path) ? { contents: built.get(path), loader: "js" } : undefined)) };
+  const banner = { js: "/* Built from page.js and what it imports, by clients/typescript (npm run build). Do not edit. */" };
+  const result = await build({ ...common, entryPoints: [web("page.js")], external: ["./sessile.js"], plugins: [fresh], minify: true, banner });
+  return result.outputFiles[0].text.replace(/(?<=[;}])import(?=[{"*])/g, "\nimport"); // the server finds one import a line
+}
+
 /** What the page loads of this build: file beside the page -> text. */
 export async function pageBundles() {
-  return new Map([
+  const [uplot, uplotStyles] = await charts();
+  const built = new Map([
+    [web("uplot.js"), uplot],
+    [web("uplot.css"), uplotStyles],
     [web("sessile.js"), await bundle()],
     [web("markdown-it.js"), await markdown()],
     [web("languages.js"), await languages()],
   ]);
+  return built.set(web("chat.js"), await page(built));
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

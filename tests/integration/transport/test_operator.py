@@ -19,7 +19,7 @@ KEYS = {
         "reader": Principal(tenant=ACME, key_id="k4", role="operator", scopes=("read",)),
     }.items()
 }
-READS = ("/metrics", "/v1/operator/overview", "/v1/operator/sessions")
+READS = ("/metrics", "/v1/operator/overview", "/v1/operator/series", "/v1/operator/sessions")
 
 
 def client(server: Assembly, key: str | None) -> httpx.AsyncClient:

@@ -25,6 +25,7 @@ from persistence.memory.store import MemoryStore
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
+from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
 from sessions.ports import Engine, FilterSet, Member
@@ -104,13 +105,11 @@ async def assembled(
     of `keys`."""
     stored = MemoryStore(store)
     journal = stored.journal
-    directory = MemoryDirectory()
-    measures = Metrics()
+    directory, measures = MemoryDirectory(), Metrics()
     simulated: Engine = _engine(engine)
     if smaller is not None:
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
-    now_ms = strict_clock()
-    replica, incarnation = ReplicaId("local"), new_id()
+    now_ms, replica, incarnation = strict_clock(), ReplicaId("local"), new_id()
     await stored.open()
     await directory.open()
     await simulated.start()
@@ -128,6 +127,7 @@ async def assembled(
                 limits=runtime_limits or _runtime_limits(limited, simulated, measures),
                 accounting=Accounting(measures, prices, settlement_listener(limited)),
             ) as runtime,
+            LoadHistory(measures, simulated, lambda: runtime.num_present, now_ms) as history,
         ):
             ring: ApiKeyCache | None = None
             if admit is None:
@@ -140,7 +140,7 @@ async def assembled(
             services = GatewayServices(
                 models=lambda: (card_of(simulated.info, created=0),),
                 keys=ring,
-                operator_api=local_operator_api(lambda: member, runtime, simulated),
+                operator_api=local_operator_api(lambda: member, runtime, simulated, history),
                 erase=eraser.sweep,
                 inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
             )

@@ -7,21 +7,26 @@ Reads are of this moment and are not kept. The page itself is static and lies at
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 
 from actors.maintenance.introspection import PAGE_MAX
-from sessions.metrics import Histogram, Metrics
+from actors.peer.frames import Measured
+from actors.peer.links import LinkDown
+from sessions.metrics import SHORT_S, TOKEN_S, TURN_S, quantile_of
 from sessions.model.audit import INSTALLATION, Action
 from sessions.model.authorization import demand_operator
 from sessions.model.errors import BadInput
 from sessions.model.types import SessionId, SessionKey, TenantId
+from sessions.service_totals import ServiceTotals, sum_of
 from transport.gateway import Gateway
 from transport.http.context import gateway_of, operator_api_of, principal_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import request_models
 from transport.openai.response_models import ERRORS
+from transport.ops.load_series import RANGE_MAX_S, RANGE_MIN_S, series_of, step_of, times_of
 from transport.ops.operator_api import OperatorApi, resident_shown
 from transport.ops.operator_requests import SessionQuery
 
@@ -52,16 +57,37 @@ async def audit(request: Request, tenant: TenantId, action: Action, **about: Any
 
 @routes.get("/v1/operator/overview", responses=ERRORS)
 async def overview(request: Request) -> dict[str, Any]:
-    """Replicas with their load, and how well readers are served by this process."""
-    gateway = gateway_of(request)
+    """Replicas with their load, how well readers are served by all of them, and the connections of this process."""
+    api, gateway = operator_api(request), gateway_of(request)
+    replicas, measured = await api.replicas(), await api.measured()
+    answers = {name: each for name, each in measured.items() if isinstance(each, Measured)}
+    sessions = {name: each.sessions for name, each in answers.items()}
     return {
         "object": "overview",
         "version": request.app.version,
         "draining": gateway.draining,
-        "replicas": await operator_api(request).replicas(),
-        "health": slo_summary(gateway.measures),
+        "replicas": [{**each, "sessions": sessions.get(each["replica"])} for each in replicas],
+        "health": slo_summary(sum_of(each.totals for each in answers.values())),
         "doors": connection_counts(gateway),
+        "silent": silent_of(measured),
     }
+
+
+@routes.get("/v1/operator/series", responses=ERRORS)
+async def series(
+    request: Request,
+    range_s: Annotated[int, Query(ge=RANGE_MIN_S, le=RANGE_MAX_S)] = 3600,
+    replica: Filter = "",
+) -> dict[str, Any]:
+    """Load over the last `range_s` seconds, of all replicas or one: columns of at most 360 points, as charts draw them.
+
+    A point stands for the `step_s` seconds before its time; null: no replica was there. A replica that has ended takes
+    its history with it."""
+    api = operator_api(request)
+    times, step_s = times_of(gateway_of(request).now_ms() // 1000, range_s), step_of(range_s)
+    measured = await api.measured(replica, after=times[0] - step_s, step_s=step_s)
+    samples = [sample for each in measured.values() if isinstance(each, Measured) for sample in each.samples]
+    return {"object": "series", "step_s": step_s, **series_of(times, samples), "silent": silent_of(measured)}
 
 
 @routes.get("/v1/operator/sessions", responses=ERRORS)
@@ -108,26 +134,31 @@ async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff)
     return {"object": "session.handed_off", "tenant": tenant, "session": session, "replica": owner}
 
 
-def slo_summary(measures: Metrics) -> dict[str, Any]:
-    """Of the answers that this process wrote since it started; None where it wrote none."""
-    met, missed = (measures.in_target.values.get((each,), 0) for each in ("true", "false"))
+def silent_of(measured: Mapping[str, Measured | LinkDown]) -> dict[str, str]:
+    """Who did not answer, and why."""
+    return {name: str(each) for name, each in measured.items() if isinstance(each, LinkDown)}
+
+
+def slo_summary(totals: ServiceTotals) -> dict[str, Any]:
+    """Of the answers that replicas wrote since they started; None where they wrote none."""
+    judged = totals.met + totals.missed
     return {
-        "answers": sum(measures.responses.values.values()),
-        "decoding": measures.num_decoding,
-        "ttft_s": quantiles(measures.ttft_s),
-        "tpot_s": quantiles(measures.tpot_s),
-        "inter_token_s": quantiles(measures.itl_s),
-        "journal_s": quantiles(measures.journal_s),
-        "in_target": met / (met + missed) if met + missed else None,
-        "recomputed_tokens": measures.recomputed_tokens.total,
-        "withheld_tokens": measures.withheld_tokens.total,
-        "activations": {labels[0]: count for labels, count in measures.activations.values.items()},
-        "ended": {labels[0]: count for labels, count in measures.responses.values.items()},
+        "answers": sum(totals.ended.values()),
+        "decoding": totals.decoding,
+        "ttft_s": quantiles(TURN_S, totals.ttft),
+        "tpot_s": quantiles(TOKEN_S, totals.tpot),
+        "inter_token_s": quantiles(TOKEN_S, totals.itl),
+        "journal_s": quantiles(SHORT_S, totals.journal),
+        "in_target": totals.met / judged if judged else None,
+        "recomputed_tokens": totals.recomputed_tokens,
+        "withheld_tokens": totals.withheld_tokens,
+        "activations": totals.activations,
+        "ended": totals.ended,
     }
 
 
-def quantiles(histogram: Histogram) -> dict[str, float | None]:
-    return {"p50": histogram.quantile(0.5), "p95": histogram.quantile(0.95), "p99": histogram.quantile(0.99)}
+def quantiles(bounds: Sequence[float], counts: Sequence[int]) -> dict[str, float | None]:
+    return {name: quantile_of(bounds, counts, share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
 
 
 def connection_counts(gateway: Gateway) -> dict[str, Any]:

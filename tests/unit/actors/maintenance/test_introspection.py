@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from actors.cluster.membership import Membership
 from actors.maintenance.introspection import SessionSurvey
-from actors.peer.frames import Survey
-from sessions.model.types import SessionId, SessionKey, TenantId
+from actors.peer.frames import Measure, Survey
+from actors.replica import Replica
+from sessions.load_history import STEP_S, LoadHistory
+from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 from tests.support.cluster.harness import cluster, until
 from tests.support.cluster.steps import all_met, answering
 from tests.support.virtual_time import advance, virtual
+
+
+def survey_of(replica: Replica, membership: Membership | None = None) -> SessionSurvey:
+    runtime = replica.runtime
+    history = LoadHistory(runtime.metrics, replica.engine, lambda: runtime.num_present, lambda: UnixMs(0))
+    return SessionSurvey(runtime, replica.engine, history, membership)
 
 
 @virtual
@@ -16,7 +25,7 @@ async def test_pages_are_in_order_and_filters_count_all_that_pass() -> None:
         for name in ("b", "c", "a"):
             await made.gateways["g1"].create(name)
         replica = made.replicas["r1"].replica
-        survey = SessionSurvey(replica.runtime, replica.engine)
+        survey = survey_of(replica)
         first = survey.answer(Survey(1, limit=2))
         assert [each.key.session for each in first.residents] == ["a", "b"]
         assert (first.id, first.total, first.has_more) == (1, 3, True)
@@ -33,7 +42,7 @@ async def test_a_session_shows_its_state_its_open_answers_and_why_it_is_here() -
         await all_met(made)
         key, _ = await answering(made, tokens=60)
         replica = made.replicas[made.owner(key)].replica
-        survey = SessionSurvey(replica.runtime, replica.engine, replica.membership)
+        survey = survey_of(replica, replica.membership)
         (shown,) = survey.answer(Survey(1, session=key.session)).residents
         assert (shown.state, shown.replica, shown.fence, shown.idle_s) == (
             "turn",
@@ -55,6 +64,25 @@ async def test_a_replica_that_is_alone_says_so() -> None:
     async with cluster(replicas=1) as made:
         await made.gateways["g1"].create("one")
         replica = made.replicas["r1"].replica
-        (shown,) = SessionSurvey(replica.runtime, replica.engine).answer(Survey(1)).residents
+        (shown,) = survey_of(replica).answer(Survey(1)).residents
         assert shown.reason == "new; the only replica"
         assert shown.key == SessionKey(TenantId("acme"), SessionId("one"))
+
+
+@virtual
+async def test_the_load_is_sampled_beside_the_work_and_measured_when_it_is_requested() -> None:
+    async with cluster(replicas=1) as made:
+        key, _ = await answering(made, tokens=60)
+        await made.at_rest(key)
+        replica = made.replicas["r1"].replica
+        await advance(3 * STEP_S)
+        survey = replica.endpoint.survey
+        assert survey is not None
+        measured = survey.measure(Measure(7, 0, STEP_S))
+        assert (measured.id, measured.sessions) == (7, 1)
+        assert sum(measured.totals.ttft) == 1 and sum(measured.totals.ended.values()) == 1
+        assert len(measured.samples) >= 3
+        assert sum(sum(each.ttft) for each in measured.samples) == 1
+        assert sum(each.decoded_tokens for each in measured.samples) >= 60
+        assert survey.measure(Measure(8)).samples == ()
+        assert survey.measure(Measure(9, measured.samples[-1].at, STEP_S)).samples == ()

@@ -35,6 +35,7 @@ async def test_sessions_at_rest_are_counted_and_the_one_used_longest_ago_is_shed
     table = filled(("s0", SMALL), ("s1", SMALL), ("l0", LARGE), ("busy", SMALL))
     usage = SlotUsage(table, make_tiers(tmp_path, 1 << 20).catalog, 1_000)
     assert usage.bytes_of(SMALL) == (120_000, 80_000) and usage.bytes_of(LARGE) == (40_000, 40_000)
+    assert usage.device_bytes == 160_000
     assert usage.shed(SMALL)
     assert held(table) == [None, "s1", "l0", "busy"]
     next(slot for slot in table if slot.number == 1).saving = True

@@ -16,6 +16,7 @@ from sessions.model.authorization import (
     demand_visible,
     may_grant,
     may_see,
+    operates,
     tenant_for,
 )
 from sessions.model.errors import BadInput, Forbidden, NotFound
@@ -53,7 +54,8 @@ def test_what_is_missing_is_said() -> None:
 @pytest.mark.parametrize("scope", SCOPES)
 def test_operators_routes_are_for_operators_who_administer(role: Authority, scope: Scope) -> None:
     who = principal(scope, role=role)
-    if (role, scope) == ("operator", "admin"):
+    assert operates(who) == ((role, scope) == ("operator", "admin"))
+    if operates(who):
         demand_operator(who)
     else:
         with pytest.raises(Forbidden):

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from sessions.metrics import Metrics
+from actors.peer.frames import Measured
+from actors.peer.links import LinkDown
+from sessions.load_history import LoadSample
 from sessions.model.audit import INSTALLATION, public
 from sessions.model.types import SCOPES, Principal, SessionKey, TenantId, UnixMs
+from sessions.service_totals import ServiceTotals
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices
@@ -33,6 +36,12 @@ class Replicas:
     async def sessions(self, query: SessionQuery) -> SessionPage:
         self.calls.append(query)
         return SessionPage([], 0, False, {"r2": "no answer"})
+
+    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+        self.calls.append((replica, after, step_s))
+        sample = LoadSample(after + 600, 10.0, (0, 2), 40.0, 20.0, 1.0, 0.0, 0.0, 2, 1, 4, 3, {"host": 5.0})
+        totals = ServiceTotals(met=3, missed=1, ended={"stop": 4.0})
+        return {"r1": Measured(0, 3, totals, (sample,) if step_s else ()), "r2": LinkDown("keepalive", "no answer")}
 
     async def drain(self, replica: str) -> None:
         self.calls.append(replica)
@@ -60,8 +69,22 @@ async def test_only_operators_see_it(gateway: Gateway) -> None:
         assert (await client.get("/v1/operator/overview")).status_code == 403
     async with http_client(gateway, authorization="Bearer operator") as client:
         overview = (await client.get("/v1/operator/overview")).json()
-        assert overview["replicas"] == [{"replica": "r1"}] and overview["version"] == "1"
-        assert overview["health"]["in_target"] is None
+        assert overview["version"] == "1"
+        assert overview["health"]["in_target"] == 0.75 and overview["health"]["answers"] == 4
+        assert overview["replicas"] == [{"replica": "r1", "sessions": 3}]
+        assert overview["silent"] == {"r2": "keepalive: no answer"}
+
+
+async def test_series_are_of_the_time_and_the_replica_that_were_requested(gateway: Gateway, replicas: Replicas) -> None:
+    async with http_client(gateway, authorization="Bearer operator") as client:
+        series = (await client.get("/v1/operator/series?range_s=600&replica=r1")).json()
+        assert (series["step_s"], len(series["at"])) == (10, 60)
+        assert replicas.calls == [("r1", series["at"][0] - 10, 10)] == [("r1", series["at"][-1] - 600, 10)]
+        assert series["tokens_per_s"]["decoded"][-2:] == [None, 2.0]
+        assert series["silent"] == {"r2": "keepalive: no answer"}
+        assert (await client.get("/v1/operator/series?range_s=86400")).status_code == 400
+    async with http_client(gateway, authorization="Bearer service") as client:
+        assert (await client.get("/v1/operator/series")).status_code == 403
 
 
 async def test_sessions_are_listed_behind_a_place(gateway: Gateway, replicas: Replicas) -> None:
@@ -86,7 +109,5 @@ async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None
 
 
 def test_the_share_in_target_is_of_those_that_were_judged() -> None:
-    metrics = Metrics()
-    metrics.in_target.add("true", by=3)
-    metrics.in_target.add("false")
-    assert slo_summary(metrics)["in_target"] == 0.75
+    assert slo_summary(ServiceTotals(met=3, missed=1))["in_target"] == 0.75
+    assert slo_summary(ServiceTotals())["in_target"] is None

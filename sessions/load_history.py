@@ -1,0 +1,195 @@
+"""The load of one process over the last six hours: a ring of samples, one every ten seconds, for operators' charts.
+
+A sample is what counters that are kept anyway have grown by, and what the engine holds at its end, taken by a timer:
+nothing is added to what happens per token or per turn. Samples end at whole steps of the wall clock, so that longer
+steps are made of shorter ones (`thinned`) and those of several replicas are added up (`sum_by_time`).
+
+Invariants: at most SAMPLES_MAX samples, in the order of their times; where the clock was set back, those that lie ahead
+of it are dropped. No tenant, user, session or text is in a sample. They end with their process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from sessions.metrics import Metrics
+from sessions.model.generation import EngineStats
+from sessions.model.types import UnixMs
+from sessions.ports import Engine
+from sessions.service_totals import Counts, add_by_name, add_counts
+
+STEP_S: Final = 10
+SAMPLES_MAX: Final = 6 * 3600 // STEP_S
+KV_TIERS: Final = ("device", "host", "disk", "redis")
+FAILOVERS: Final = ("takeover", "orphaned")  # causes of an activation whose session lost its owner
+
+
+class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What happened in the `span_s` seconds up to `at` (Unix seconds), and how things stood then."""
+
+    at: int
+    span_s: float
+    ttft: Counts  # answers that began to speak, per bucket of `Metrics.ttft_s`
+    prefilled_tokens: float
+    decoded_tokens: float
+    failovers: float
+    handoffs: float
+    failed: float  # answers
+    running: int  # answers, the most at any sample's end
+    waiting: int
+    slots: int
+    sessions: int  # in memory
+    kv_bytes: dict[str, float]  # by tier, where the engine counts them
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    """Counters as they stood at a time of the loop's."""
+
+    at_s: float
+    ttft: Counts
+    prefilled_tokens: float
+    decoded_tokens: float
+    failovers: float
+    handoffs: float
+    failed: float
+
+
+class LoadHistory:
+    """Samples from `start` to `stop`, in one event loop."""
+
+    def __init__(
+        self, metrics: Metrics, engine: Engine, num_sessions: Callable[[], int], now_ms: Callable[[], UnixMs]
+    ) -> None:
+        self.metrics = metrics
+        self._engine = engine
+        self._num_sessions = num_sessions
+        self._now_ms = now_ms
+        self._loop_time = asyncio.get_running_loop().time
+        self._samples: deque[LoadSample] = deque(maxlen=SAMPLES_MAX)
+        self._last = self._count(engine.stats())
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> LoadHistory:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._last = self._count(self._engine.stats())
+        self._schedule()
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def samples(self, *, after: int = 0, step_s: int = STEP_S) -> list[LoadSample]:
+        """Those that end later than `after`, in steps of `step_s`."""
+        return thinned([each for each in self._samples if each.at > after], step_s)
+
+    def sample(self) -> None:
+        """Takes one for the time since the last."""
+        stats, last = self._engine.stats(), self._last
+        now = self._count(stats)
+        at = round(self._now_ms() / 1000 / STEP_S) * STEP_S
+        taken = LoadSample(
+            at=at,
+            span_s=now.at_s - last.at_s,
+            ttft=tuple(a - b for a, b in zip(now.ttft, last.ttft, strict=True)),
+            prefilled_tokens=max(0.0, now.prefilled_tokens - last.prefilled_tokens),  # an engine's own may begin anew
+            decoded_tokens=max(0.0, now.decoded_tokens - last.decoded_tokens),
+            failovers=now.failovers - last.failovers,
+            handoffs=now.handoffs - last.handoffs,
+            failed=now.failed - last.failed,
+            running=stats.running,
+            waiting=stats.waiting,
+            slots=stats.slots,
+            sessions=self._num_sessions(),
+            kv_bytes={tier: stats.gauges[f"{tier}_bytes"] for tier in KV_TIERS if f"{tier}_bytes" in stats.gauges},
+        )
+        self._last = now
+        while self._samples and self._samples[-1].at > at:
+            self._samples.pop()
+        if self._samples and self._samples[-1].at == at:
+            taken = _joined(self._samples.pop(), taken)
+        self._samples.append(taken)
+
+    def _schedule(self) -> None:
+        left_s = STEP_S - self._now_ms() / 1000 % STEP_S
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._step)
+
+    def _step(self) -> None:
+        self.sample()
+        self._schedule()
+
+    def _count(self, stats: EngineStats) -> _Counted:
+        metrics, counters = self.metrics, stats.counters
+        return _Counted(
+            at_s=self._loop_time(),
+            ttft=tuple(metrics.ttft_s.counts),
+            prefilled_tokens=counters.get("prefilled_tokens", 0),
+            decoded_tokens=counters.get("decoded_tokens", 0),
+            failovers=sum(metrics.activations.values.get((cause,), 0) for cause in FAILOVERS),
+            handoffs=metrics.handoffs.values.get(("moved",), 0),
+            failed=metrics.responses.values.get(("failed",), 0),
+        )
+
+
+def thinned(samples: Sequence[LoadSample], step_s: int) -> list[LoadSample]:
+    """One sample per `step_s`, which ends at a multiple of it; in the same order."""
+    steps: dict[int, LoadSample] = {}
+    for each in samples:
+        end = -(-each.at // step_s) * step_s
+        earlier = steps.get(end)
+        later = msgspec.structs.replace(each, at=end)
+        steps[end] = later if earlier is None else _joined(earlier, later)
+    return list(steps.values())
+
+
+def sum_by_time(samples: Iterable[LoadSample]) -> dict[int, LoadSample]:
+    """Samples of several replicas, added up where they end at the same time."""
+    summed: dict[int, LoadSample] = {}
+    for each in samples:
+        other = summed.get(each.at)
+        summed[each.at] = each if other is None else _added(other, each)
+    return summed
+
+
+def _joined(earlier: LoadSample, later: LoadSample) -> LoadSample:
+    """One sample for the time of both: what happened adds up, what stood is the most, or as it stood last."""
+    return msgspec.structs.replace(
+        _added(earlier, later),
+        span_s=earlier.span_s + later.span_s,
+        running=max(earlier.running, later.running),
+        waiting=max(earlier.waiting, later.waiting),
+        slots=later.slots,
+        sessions=later.sessions,
+        kv_bytes=later.kv_bytes,
+    )
+
+
+def _added(one: LoadSample, other: LoadSample) -> LoadSample:
+    """Of two replicas."""
+    return LoadSample(
+        at=other.at,
+        span_s=max(one.span_s, other.span_s),
+        ttft=add_counts((one.ttft, other.ttft)),
+        prefilled_tokens=one.prefilled_tokens + other.prefilled_tokens,
+        decoded_tokens=one.decoded_tokens + other.decoded_tokens,
+        failovers=one.failovers + other.failovers,
+        handoffs=one.handoffs + other.handoffs,
+        failed=one.failed + other.failed,
+        running=one.running + other.running,
+        waiting=one.waiting + other.waiting,
+        slots=one.slots + other.slots,
+        sessions=one.sessions + other.sessions,
+        kv_bytes=add_by_name((one.kv_bytes, other.kv_bytes)),
+    )
