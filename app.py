@@ -89,6 +89,7 @@ from transport.cli import (
     users,
 )
 from transport.cli.commands import VERSION, parse
+from transport.cli.plain_text import plain_lines
 from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
 from transport.cli.start.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
@@ -153,7 +154,8 @@ def main(arguments: Sequence[str]) -> int:
             cause = cause.exceptions[0]
         if not isinstance(cause, BadSetting | SessileError):
             raise
-        print(f"sessile: {cause.public_message if isinstance(cause, SessileError) else cause}", file=sys.stderr)
+        message = cause.public_message if isinstance(cause, SessileError) else str(cause)
+        print(f"sessile: {plain_lines(message)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -226,6 +228,7 @@ CLOCK = Clock(now_ms, new_id)
 
 
 def limits(settings: Settings, limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
+    names = settings.titles == "model" or (settings.titles == "auto" and settings.engine != "sim")
     return RuntimeLimits(
         actors_max=settings.actors,
         idle_s=settings.idle_s,
@@ -235,6 +238,7 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
             content_bytes=settings.content_bytes,
             tool_deadline_s=settings.tool_deadline_s,
             turn=GenerationLimits(rollup_s=settings.rollup_ms / 1000),
+            titles=(lambda tenant: limited is None or limited.now().of(tenant).titles) if names else None,
             share=share_function(limited),
             admission=admission_of(limited, engine, measures),
         ),
@@ -298,7 +302,7 @@ async def serve(settings: Settings) -> int:
     stop = stop_signal()
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
-    engine, tls = make_engine(settings, keys), tls_of(settings)
+    engine, tls = make_engine(settings, keys, os.environ), tls_of(settings)
     directory = MemoryDirectory()
     prices = PriceFile(settings.prices)
     async with (
@@ -400,7 +404,7 @@ async def replica_role(settings: Settings) -> int:
     security.check_address(settings.peer_host)  # before the model is loaded, which takes long
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
-    engine = make_engine(settings, keys)
+    engine = make_engine(settings, keys, os.environ)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         measures = await stack.enter_async_context(open_metrics(settings, role="replica", name=name))

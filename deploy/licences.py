@@ -38,6 +38,7 @@ ALLOWED: Final = frozenset(
 """Permissive ones, and MPL-2.0, whose terms end at its own files."""
 
 EXCEPTIONS: Final[Mapping[str, str]] = {
+    "commonmark-spec": "examples that a test reads; nothing of it is shipped",
     "intel-cmplr-lib-ur": "comes with vLLM for CPUs, into an environment of its own that its user makes",
     "intel-openmp": "comes with vLLM for CPUs, into an environment of its own that its user makes",
     "pycountry": "comes with vLLM; LGPL, imported as it is, and replaceable",

@@ -19,6 +19,7 @@ from inference.models.library import ModelLibrary, PulledModel
 from inference.models.memory import check_fits, folder_footprint
 from inference.models.reference import EXAMPLE, HubModel, Kind, parse_reference
 from transport.cli import commands, models
+from transport.cli.plain_text import plain
 from transport.cli.settings import DEFAULT_MODEL, BadSetting, Settings
 from transport.cli.start.preflight import check_files, check_ports
 
@@ -117,7 +118,7 @@ def pull_model(settings: Settings, reference: HubModel) -> PulledModel:
     finally:
         draw.end()
     licence = pulled.licence or "not named by its repository"
-    print(f"Model: {pulled.reference}, {pulled.size_bytes / 1e9:.1f} GB; licence {licence}.", file=sys.stderr)
+    print(plain(f"Model: {pulled.reference}, {pulled.size_bytes / 1e9:.1f} GB; licence {licence}."), file=sys.stderr)
     return pulled
 
 

@@ -121,7 +121,7 @@ def licences_page(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
             "# Licences of dependencies",
             "",
             "Made by `make sbom` from the locks; do not edit. The last column names the locks that have the release:",
-            "`base` is what the server needs, `npm` the TypeScript client's, whose Markdown parser the page carries.",
+            "`base` is what the server needs, `npm` the TypeScript client's, whose parsers the page carries.",
             "",
             f"Allowed are {', '.join(sorted(ALLOWED))}. Besides:",
             "",

@@ -60,6 +60,19 @@ _SYSTEM, _USER, _ANSWER = "Sqsystemq", "Uquserq", "Aqanswerq"
 _BREAK: Final = "\ue000"  # cuts a special token's spelling inside a client's own text
 
 
+# What a template raises, being a program that somebody wrote.
+_FAILS: Final = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 class MessageScaffold(msgspec.Struct, frozen=True):
     """The scaffold before and after a message's text."""
 
@@ -93,13 +106,27 @@ class ChatTemplate:
             self._verify()
         except _NotSeparable as exc:
             raise _refused(str(exc)) from exc
-        except jinja2.TemplateError as exc:
-            raise _refused(f"it fails: {exc}") from exc
+        except _FAILS as exc:
+            raise _refused(f"it fails: {exc or type(exc).__name__}") from exc
 
     def opening(self, instructions: str | None, tools: Sequence[Tool]) -> list[tuple[str, bool]]:
         """The pieces of an opening, each with whether special tokens may be parsed in it. Tools that the template has
         no place for stand behind the instructions, in the words of the built-in one."""
-        functions = [self._function(tool) for tool in tools]
+        try:
+            return self._whole_opening(instructions, [self._function(tool) for tool in tools])
+        except (*_FAILS, _NotSeparable) as exc:
+            why = f"The model's chat template fails with these tools: {exc or type(exc).__name__}."
+            raise BadInput("invalid_request", f"{why} Change or leave out what it names.", param="tools") from exc
+
+    def render(self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None) -> str:
+        """The template's own text for a whole conversation."""
+        return self._template.render(
+            messages=messages, add_generation_prompt=answer, tools=tools or None, **self._tokens
+        )
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _whole_opening(self, instructions: str | None, functions: list[Json]) -> list[tuple[str, bool]]:
         if functions and not self.scaffold.tools:
             signatures = "\n".join(_tojson(function).replace(_BREAK, "") for function in functions)
             tools_text = TOOLS_TEXT.replace("SIGNATURES", signatures)
@@ -109,14 +136,6 @@ class ChatTemplate:
             return self._pieces(head)
         before, _, after = head.partition(_SYSTEM)
         return [*self._pieces(before), (instructions, False), *self._pieces(after)]
-
-    def render(self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None) -> str:
-        """The template's own text for a whole conversation."""
-        return self._template.render(
-            messages=messages, add_generation_prompt=answer, tools=tools or None, **self._tokens
-        )
-
-    # -- inside --------------------------------------------------------------------------------------
 
     def _pieces(self, text: str) -> list[tuple[str, bool]]:
         return [(piece, True) for piece in text.split(_BREAK) if piece]
@@ -179,7 +198,7 @@ class ChatTemplate:
             answer_closing = self.render(talk[:2], answer=False).partition(talk[1]["content"])[2]
             before = _without_start(_between(text, talk[1]["content"], probe), answer_closing)
             after = _without_end(_between(text, probe, talk[2]["content"]), user.before)
-        except (jinja2.TemplateError, _NotSeparable):
+        except (*_FAILS, _NotSeparable):
             return None
         return MessageScaffold(before, after) if before else None
 
@@ -188,7 +207,7 @@ class ChatTemplate:
         messages = [_message("system", _SYSTEM), _message("user", _USER)]
         try:
             return "Fqfunctionq" in self.render(messages, answer=False, tools=[tool])
-        except jinja2.TemplateError:
+        except _FAILS:
             return False
 
     def _verify(self) -> None:

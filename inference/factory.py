@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -83,8 +83,11 @@ class EngineSettings(Protocol):
     def sim_brownout_speed(self) -> float: ...
 
 
-def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
-    """An engine that has not started; what it spills is encrypted under `keys`. Raises BadInput that names a wrong
+def make_engine(
+    settings: EngineSettings, keys: Keys | None = None, environment: MutableMapping[str, str] | None = None
+) -> Engine:
+    """An engine that has not started; what it spills is encrypted under `keys`. `environment`: this process's, of which
+    processes that an engine starts inherit what they need; None, for tests: all. Raises BadInput that names a wrong
     setting."""
     if settings.vllm_adapter and settings.engine != "vllm":
         raise BadInput(
@@ -104,11 +107,11 @@ def make_engine(settings: EngineSettings, keys: Keys | None = None) -> Engine:
                 "vLLM has none beside it: a second engine would take its device memory, and it makes no forecasts for"
                 " admission to go by. Leave --brownout-model out"
             )
-        return _vllm(settings, keys)
+        return _vllm(settings, keys, environment)
     return _llama(settings, keys)
 
 
-def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
+def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMapping[str, str] | None) -> Engine:
     try:
         from inference.vllm.device import check_device
         from inference.vllm.engine import VllmEngine, VllmOptions
@@ -142,6 +145,7 @@ def _vllm(settings: EngineSettings, keys: Keys | None) -> Engine:
             **_shared_options(settings, host_bytes_max=4 << 30),
         ),
         keys,
+        environment=environment,
     )
 
 

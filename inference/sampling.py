@@ -21,7 +21,11 @@ DIRECT: Final = (
 )
 """Parameters that engines know as they are, all but one by the same name."""
 HONOURED: Final = frozenset(
-    {*DIRECT, "seed", "max_output_tokens", "logit_bias", "logprobs", "top_logprobs", "text", "ignore_eos"},
+    {
+        *DIRECT,
+        *("seed", "max_output_tokens", "logit_bias", "logprobs", "top_logprobs", "text"),
+        *("ignore_eos", "min_tokens", "stop_token_ids"),
+    }
 )
 
 

@@ -111,7 +111,7 @@ class OpenableStores:
     def server_keys(self) -> StoredServerKeys | MemoryServerKeys:
         """What cookies are sealed with: the same for all processes on this store. Raises BadInput."""
         if self.codec is not None:
-            return StoredServerKeys(self.codec.keys)
+            return StoredServerKeys(self.codec.keys, self.now_ms)
         if self.sql is None:
             return MemoryServerKeys()
         raise BadInput(

@@ -70,7 +70,8 @@ _usage_values = attrgetter(
 REVIEW_AGAIN: Final = (
     "ON CONFLICT (tenant, id) DO UPDATE SET appealed_at = excluded.appealed_at, note = excluded.note,"
     " state = CASE WHEN reviews.state = 'decided' THEN 'open' ELSE reviews.state END"
-    " WHERE excluded.appealed_at IS NOT NULL AND reviews.appealed_at IS NULL"
+    " WHERE (excluded.appealed_at IS NOT NULL AND reviews.appealed_at IS NULL)"
+    " OR (excluded.cause = 'feedback' AND reviews.cause = 'feedback' AND reviews.state <> 'decided')"
 )
 """What an append does to a case that is there: `sessions.model.reviews.appealed`."""
 

@@ -62,6 +62,8 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     priority: Annotated[int, Meta(ge=0, le=9)] = 5  # smaller is served earlier, whatever the shares
     user: Ceilings = Ceilings()
     key_requests_per_minute: Count | None = None  # of one key, all users together that it speaks for; at each gateway
+    sharing: bool = True  # False: no links are made, and those that are there show nothing
+    titles: bool = True  # False: the model writes no titles (nor where `--titles` is off)
 
 
 class Share(msgspec.Struct, frozen=True):

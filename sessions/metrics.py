@@ -191,6 +191,7 @@ class Metrics:
 
         # -- sessions --------------------------------------------------------------------------------------------
         self.activations = counter("activations", "Sessions that came into memory, by cause.", "cause")
+        self.titles = counter("titles", "Titles that sessions were given, by what made them.", "source")
         self.activation_s = histograms("activation_duration_seconds", "How long coming in took.", SHORT_S, "cause")
         self.handoffs = counter("handoffs", "Hand-offs to other replicas, by outcome.", "outcome")
         self.handoff_s = histograms("handoff_duration_seconds", "How long they took, by phase.", TURN_S, "phase")
@@ -204,6 +205,8 @@ class Metrics:
         # What can be known in advance is there from the start: a rate needs a zero to begin from.
         for cause in ("new", "woken", "restart", "handoff", "takeover", "orphaned"):
             self.activations.add(cause, by=0)
+        for source in ("model", "words"):
+            self.titles.add(source, by=0)
         for outcome in ("moved", "stayed", "failed"):
             self.handoffs.add(outcome, by=0)
         for why in ("limit", "killed"):

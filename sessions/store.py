@@ -15,6 +15,7 @@ from sessions.model.api_keys import ApiKeyStore
 from sessions.model.audit import AuditLog
 from sessions.model.reviews import ReviewStore
 from sessions.model.revocations import RevocationStore
+from sessions.model.shares import ShareStore
 from sessions.ports import Journal
 
 __all__ = ["Store"]
@@ -34,6 +35,9 @@ class Store(Protocol):
 
     @property
     def reviews(self) -> ReviewStore: ...
+
+    @property
+    def shares(self) -> ShareStore: ...
 
     @property
     def audit(self) -> AuditLog: ...

@@ -44,9 +44,10 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized",
     ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
     ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
+    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled",
     ErrorRow(404, "NOT_FOUND"): (
         "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
-        "key_not_found review_not_found not_found"
+        "key_not_found review_not_found share_not_found not_found"
     ),
     ErrorRow(405, "UNIMPLEMENTED"): "method_not_allowed",
     ErrorRow(408, "DEADLINE_EXCEEDED"): "request_timeout",
@@ -56,7 +57,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(409, "ABORTED"): "response_in_progress tools_pending review_claimed session_stays",
     ErrorRow(409, "ALREADY_EXISTS"): "idempotency_conflict session_exists call_answered appealed_already",
     ErrorRow(409, "FAILED_PRECONDITION"): (
-        "session_full session_quarantined not_withheld review_not_claimed review_decided"
+        "session_full session_quarantined not_withheld nothing_to_share review_not_claimed review_decided"
     ),
     ErrorRow(410, "NOT_FOUND"): "session_deleted",
     ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large",

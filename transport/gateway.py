@@ -58,6 +58,8 @@ from transport.protocol.frames import Done, Listed
 from transport.quotas import Quotas
 from transport.reading.feeds import Feeds
 from transport.reading.log_reader import LogReader
+from transport.reading.search import ConversationSearch
+from transport.reading.sharing import ConversationShares, ReadRate
 from transport.tasks import Tasks
 
 SWEEP_S: Final = 10.0
@@ -132,6 +134,10 @@ class Gateway:
         self._quotas = quotas
         self._sessions = sessions
         self._journal = store.journal
+        self._search = ConversationSearch(store.journal, self.logs, loop_time)
+        self.sharing = ConversationShares(
+            store.shares, store.end_users, self.logs, self.table, ReadRate(loop_time), clock
+        )
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._under_way_in_all = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -262,6 +268,17 @@ class Gateway:
         data = tuple(session_summary(head) for head in heads[:limit])
         last_id = heads[min(len(heads), limit) - 1].key.session if heads else None
         return Listed(id=command_id, data=data, has_more=len(heads) > limit, last_id=last_id)
+
+    async def search(
+        self, principal: Principal, command_id: str, query: str, limit: int, after: SessionId | None
+    ) -> Listed:
+        """The principal's sessions in which every word of `query` stands. Raises as `ConversationSearch.search`."""
+        with self._admitted(principal, "read"):
+            page = await self._search.search(principal, query, limit=limit, after=after)
+        data = tuple(
+            {**session_summary(hit.head), "matches": [match._asdict() for match in hit.matches]} for hit in page.hits
+        )
+        return Listed(id=command_id, data=data, has_more=page.has_more, last_id=page.last_id)
 
     @contextmanager
     def _admitted(self, principal: Principal, scope: Scope) -> Iterator[None]:

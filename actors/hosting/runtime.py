@@ -102,7 +102,7 @@ class Runtime:
         self._successors: dict[SessionKey, Owner] = {}
         self._reasons: dict[SessionKey, str] = {}  # why each actor was activated here, for operators
         self.subscribers = Subscribers(limits, self._actors.get, self._wake)
-        self.inspector = Inspector(inference.engine, inference.filters)
+        self.inspector = Inspector(inference.engine, inference.filters, limits.actor.content_bytes)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
         self._context = ActorContext(
@@ -372,6 +372,7 @@ class Runtime:
                 smaller_model=self._engine.info.smaller_model,
                 forgetful=not loaded.commands_complete,
                 prices=self._accounting.prices,
+                takes_tools=self._engine.info.takes_tools,
             )
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
             actor = Actor(machine, granted, self._context, on_end=self._deactivated, snapshot_at=snapshot_at)

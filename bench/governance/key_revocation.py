@@ -29,8 +29,9 @@ from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized
 from sessions.model.types import UnixMs
 from tests.support.stores.postgres_server import PostgresServer
-from transport.auth.api_key_cache import POLL_S, ApiKeyCache
+from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
+from transport.auth.store_follower import POLL_S
 
 BAR_S = POLL_S + 0.1
 

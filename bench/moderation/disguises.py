@@ -3,6 +3,7 @@
     python -m bench.moderation.disguises            # about half a minute
     python -m bench.moderation.disguises --apart    # the third of the methods that nobody looked at while it was made
     python -m bench.moderation.disguises --second   # another set of methods, frozen before the filter was changed
+    python -m bench.moderation.disguises --third    # a third one, also over messages, with its ordinary ones
     python -m bench.moderation.disguises --pairs    # each look-alike of letters under each way of hiding them
 
 40 phrases by 50 methods (`tests/support/disguises.py`), seeded. Which methods are apart is decided by the hash of their
@@ -23,12 +24,16 @@ from bench.support import Option, command_line, report
 from inference.moderation.input_filter import scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
 from inference.moderation.scan import Scanner
+from tests.support import disguises_third, disguises_third_more
 from tests.support.disguises import LOOKS, METHODS, OVER, PHRASES, apart, disguised, ordinary
 from tests.support.disguises_second import METHODS as SECOND
 from tests.support.disguises_second import disguised as disguised_second
+from tests.support.judged import is_seen
+from tests.support.ordinary_third import control
 
 SEEN_BAR = 0.99
 ALARMS_BAR = 0.001
+THIRD_SEED = 20261123
 
 
 def single(of_apart: bool) -> Iterator[tuple[str, str]]:
@@ -49,14 +54,39 @@ def paired() -> Iterator[tuple[str, str]]:
             yield f"{method}, {over}", disguised(method, phrase, over)
 
 
+def third() -> int:
+    """680 messages by 17 methods, some over neighbouring messages, and as many ordinary ones as of the first set."""
+    phrases = disguises_third.PHRASES
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=tuple(phrases))))
+    texts = [*disguises_third_more.cases(THIRD_SEED)]
+    missed = Counter(method for method, _, message in texts if not is_seen(scanner, message))
+    alarms = [text for text in control(THIRD_SEED, 10_000) if scan_message(scanner, text)]
+    return verdict(", third set", len(texts), missed, 10_000, alarms)
+
+
+def verdict(of: str, count: int, missed: Counter[str], messages: int, alarms: list[str]) -> int:
+    seen = 1 - sum(missed.values()) / count
+    for method, times in missed.most_common():
+        print(f"missed {times:3}: {method}")
+    for text in alarms[:10]:
+        print(f"false alarm: {text[:200]!r}")
+    good = seen >= SEEN_BAR and len(alarms) <= ALARMS_BAR * messages
+    report(f"disguises{of}", {"disguises": count, "seen": seen, "messages": messages, "false alarms": len(alarms)})
+    print("PASS" if good else "FAIL")
+    return 0 if good else 1
+
+
 def main() -> int:
     options = command_line(
         __doc__,
         apart=Option(False, "only the methods that are kept apart"),
         second=Option(False, "the second set of methods"),
+        third=Option(False, "the third set of methods"),
         pairs=Option(False, "two methods at once, three phrases by each pair"),
         messages=Option(10_000, "ordinary messages"),
     )
+    if options.third:
+        return third()
     side = PolicySide(phrases=PhraseRule(deny=PHRASES), pii=KindsRule(), secrets=KindsRule())
     scanner = Scanner(side)
     missed: Counter[str] = Counter()
@@ -64,21 +94,9 @@ def main() -> int:
     for method, text in texts:
         if not scan_message(scanner, text):
             missed[method] += 1
-    count = len(texts)
-    seen = 1 - sum(missed.values()) / count
     alarms = [text for text in ordinary(options.messages) if scan_message(scanner, text)]
-    for method, times in missed.most_common():
-        print(f"missed {times:3}: {method}")
-    for text in alarms[:10]:
-        print(f"false alarm: {text[:200]!r} {scan_message(scanner, text)[:1]}")
-    good = seen >= SEEN_BAR and len(alarms) <= ALARMS_BAR * options.messages
-    figures = {"disguises": count, "seen": seen, "messages": options.messages, "false alarms": len(alarms)}
-    report(
-        "disguises" + ", kept apart" * options.apart + ", second set" * options.second + ", in pairs" * options.pairs,
-        figures,
-    )
-    print("PASS" if good else "FAIL")
-    return 0 if good else 1
+    of = ", kept apart" * options.apart + ", second set" * options.second + ", in pairs" * options.pairs
+    return verdict(of, len(texts), missed, options.messages, alarms)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ def main(given: argparse.Namespace) -> bool:
         "cases": done.cases,
         "seed": given.seed,
         "phases": dict(done.phases),
+        "order of operations": done.digests,
         "answers by status": dict(sorted(done.statuses.items())),
         "problems (bar 0)": len(done.problems),
         "seconds": time.monotonic() - started,

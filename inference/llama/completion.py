@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from inference.http_client import HttpClient, SseReader
-from inference.llama.sampling import public_logprobs
+from inference.llama.sampling import STOP_TOKENS, public_logprobs
 from inference.llama.vocabulary import ByteFragments
 from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
@@ -84,6 +84,7 @@ class LlamaCompletion:
         self._predicted = 0
         self._silent: tuple[int, ...] = ()  # tokens without text: the last may prove to be the end of sequence
         self._top = 0
+        self._stop_tokens: frozenset[int] = frozenset()
         self._cached_max = cached_max
         self.cached_tokens = 0
         self.prefill_s = 0.0  # as the server measured it, once the run is over
@@ -115,6 +116,7 @@ class LlamaCompletion:
     async def open(self, parameters: dict[str, Json]) -> None:
         """Sends the request. Whatever comes of it, `close` it."""
         self._top = int(parameters.get("n_probs", 0))
+        self._stop_tokens = frozenset(parameters.get(STOP_TOKENS, ()))
         body = _ENCODER.encode(
             {
                 **parameters,
@@ -161,6 +163,8 @@ class LlamaCompletion:
                 self._evaluated = len(self._prompt)
                 count = event.tokens_predicted - self._predicted
                 self._predicted = event.tokens_predicted
+                if self._stop_tokens and event.tokens and event.tokens[-1] in self._stop_tokens:
+                    return self._stop()
                 if not event.content:
                     self._silent += event.tokens
                     continue
@@ -170,6 +174,15 @@ class LlamaCompletion:
                 self._emitted.extend(tokens)
                 cached_tokens = min(self.cached_tokens, self._cached_max)
                 return Chunk(tokens, event.content, self._logprobs(event), cached_tokens)
+
+    def _stop(self) -> Chunk | Finish:
+        """Ends the run at a token that is to end it, of which nothing is shown; the server computes it no further."""
+        self._finish = Finish("stop", len(self._prompt), self.cached_tokens)
+        self.close()
+        if not self._silent:
+            return self._finish
+        self._emitted.extend(self._silent)
+        return Chunk(self._silent, "", cached_tokens=min(self.cached_tokens, self._cached_max))
 
     async def _next_event(self) -> _Event:
         stream = self._stream

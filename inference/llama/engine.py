@@ -32,7 +32,7 @@ from inference.llama.eager_save import EagerSaver
 from inference.llama.gguf import GgufModel, read_model
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
-from inference.llama.sampling import completion_parameters
+from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
 from inference.llama.scheduling import EngineRun, Scheduler, continuation_of
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.server import BUILD, LlamaServer, piece_tokens
@@ -48,7 +48,7 @@ from inference.tokens import as_tokens, common_prefix
 from sessions.limits import Forecast, Share
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
-from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
+from sessions.model.types import INTEGER_MAX, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
 __all__ = ["LlamaEngine", "LlamaOptions"]
@@ -63,7 +63,7 @@ class _Started(NamedTuple):
 
     info: EngineInfo
     tokenizer: LlamaTokenizer
-    vocabulary_size: int
+    vocabulary: Vocabulary
     staging: StagingFolder
     server: LlamaServer
     http: HttpClient
@@ -206,7 +206,7 @@ class LlamaEngine:
                 aliases=options.model_aliases,
             ),
             tokenizer=tokenizer,
-            vocabulary_size=len(model.metadata.get("tokenizer.ggml.tokens", ())),
+            vocabulary=vocabulary,
             staging=staging,
             server=server,
             http=http,
@@ -255,12 +255,14 @@ class LlamaEngine:
         self._check_alive()
         check_prompt(len(prompt), request.max_tokens, self.info.context_window)
         check_model(self.info, request.model)
-        vocabulary_size, prefill, eager_saver = self._up.vocabulary_size, self._up.prefill, self._up.eager_saver
-        parameters = completion_parameters(request, vocabulary_size)
+        vocabulary, prefill, eager_saver = self._up.vocabulary, self._up.prefill, self._up.eager_saver
+        check_stop_tokens(request.sampling, vocabulary)
+        parameters = completion_parameters(request, vocabulary.size)
         self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
         pauses = "json_schema" not in parameters  # a grammar cannot be set to where an answer is
         run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses)
         cached_tokens: int | None = None
+        least = tokens_until_end(request) or INTEGER_MAX  # behind so many it goes on as a run that may end
         while True:
             slot = await self._scheduler.acquire(run)
             slot_run = self._enter(slot, request.key, run)
@@ -282,7 +284,7 @@ class LlamaEngine:
                     emitted.extend(item.tokens)
                     self._scheduler.on_output(run, len(item.tokens))
                     yield item
-                    if run.yields and item.text and len(emitted) < request.max_tokens:
+                    if (run.yields or len(emitted) >= least) and item.text and len(emitted) < request.max_tokens:
                         slot_run.paused = True
                         break
                     item = await completion.next()
@@ -298,7 +300,8 @@ class LlamaEngine:
                 continue
             run.prompt = run.prompt + emitted
             request = continuation_of(request, emitted)
-            parameters = completion_parameters(request, vocabulary_size)
+            least = tokens_until_end(request) or INTEGER_MAX
+            parameters = completion_parameters(request, vocabulary.size)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, len(prompt), cached)
 

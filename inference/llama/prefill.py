@@ -113,7 +113,7 @@ class SlotPrefill:
 
     def learn(self, completion: LlamaCompletion) -> None:
         """Learns the engine's pace from a run that is over."""
-        if completion.finished and completion.evaluated_tokens >= _MEASURED_TOKENS_MIN:
+        if completion.prefill_s and completion.evaluated_tokens >= _MEASURED_TOKENS_MIN:
             self._slot_kv.tiers.cost.prefilled(
                 completion.cached_tokens, completion.cached_tokens + completion.evaluated_tokens, completion.prefill_s
             )

@@ -10,31 +10,70 @@ from __future__ import annotations
 
 from typing import Final
 
+from inference.llama.vocabulary import Vocabulary
 from inference.sampling import direct_parameters, output_schema, token_biases
+from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
-from sessions.model.types import Json
+from sessions.model.types import Json, Sampling
 
+STOP_TOKENS: Final = "stop_token_ids"  # among the parameters; llama-server leaves names alone that it does not know
 _SEPARATORS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SEED_BITS: Final = 0x7FFF_FFFF  # llama-server reads 32 bits, and all ones mean "draw one"
 
 
+def check_stop_tokens(sampling: Sampling, vocabulary: Vocabulary) -> None:
+    """Raises BadInput for `stop_token_ids` at which no answer could be seen to end."""
+    for token in sampling.stop_token_ids:
+        if token >= vocabulary.size:
+            why = "is no token id of this model"
+        elif token in vocabulary.fragments:
+            why = "is a part of a character, which this engine never reports by itself: use 'stop' with a text"
+        elif sampling.ignore_eos and token in vocabulary.special_ids:
+            why = "may end the model's answers, which 'ignore_eos' rules out: leave out one of the two"
+        else:
+            continue
+        raise BadInput("invalid_request", f"stop_token_ids: {token} {why}.", param="stop_token_ids")
+
+
+def tokens_until_end(request: GenerationRequest) -> int:
+    """How many tokens an answer still needs before it may end."""
+    return max(0, (request.sampling.min_tokens or 0) - len(request.emitted))
+
+
 def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> dict[str, Json]:
-    """The sampling part of a /completion request. Raises BadInput for what cannot be honoured."""
+    """The sampling part of a /completion request, which may not end by itself while `tokens_until_end` is not 0.
+    `stop_token_ids` are not llama-server's: `LlamaCompletion` looks for them. Raises BadInput for what cannot be
+    honoured."""
     sampling = request.sampling
     parameters: dict[str, Json] = {
         "n_predict": request.max_tokens,
         "seed": (request.seed ^ (request.seed >> 31)) & _SEED_BITS,
         **direct_parameters(request),
     }
+    biases: list[list[Json]] = []
     if sampling.logit_bias:
-        biases = token_biases(sampling.logit_bias, vocabulary_size)
-        parameters["logit_bias"] = [[token, False if bias <= -100 else bias] for token, bias in biases]  # false: never
+        given = token_biases(sampling.logit_bias, vocabulary_size)
+        biases = [[token, False if bias <= -100 else bias] for token, bias in given]  # false: never
     if sampling.logprobs or sampling.top_logprobs:
         parameters["n_probs"] = max(1, sampling.top_logprobs or 0)
-    if sampling.ignore_eos:
+    held = tokens_until_end(request) > 0
+    if sampling.ignore_eos or held:
         parameters["ignore_eos"] = True
+    if held:
+        biases = [each for each in biases if each[0] not in sampling.stop_token_ids]
+        biases += [[token, False] for token in sampling.stop_token_ids]
+    elif sampling.stop_token_ids:
+        parameters[STOP_TOKENS] = list(sampling.stop_token_ids)
+    if biases:
+        parameters["logit_bias"] = biases
     schema = output_schema(request)
     if schema is not None:
+        if sampling.min_tokens:
+            raise BadInput(
+                "unsupported_parameter",
+                "This engine cannot hold an answer in a fixed format to 'min_tokens': leave out one of the two.",
+                param="min_tokens",
+            )
         parameters["json_schema"] = _separated(schema)
     return parameters
 

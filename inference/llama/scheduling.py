@@ -112,10 +112,10 @@ class Scheduler:
             self._hand_out()
 
     def give_way(self, run: EngineRun, slot: Slot) -> None:
-        """The run's KV is in order, and its slot goes to who is next; it waits again."""
+        """The run's KV is in order, and its slot goes to who is next; it waits again. It may do so unbidden."""
+        self.num_preempted += run.yields
         run.yields = run.filling = False
         run.slot = None
-        self.num_preempted += 1
         self.queue.make_room(run.claim)
         self.table.release(slot)
         self._hand_out()

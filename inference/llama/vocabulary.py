@@ -31,6 +31,9 @@ class ByteFragments:
                 self._by_token[token] = piece
         self._longest = max(map(len, self._by_bytes), default=0)
 
+    def __contains__(self, token: int) -> bool:
+        return token in self._by_token
+
     def recover(self, text: str, count: int, last: int) -> list[tuple[int, ...]]:
         """Every sequence of `count` ids that ends in `last` and has the bytes of `text`."""
         end = self._by_token.get(last)
@@ -56,7 +59,9 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
     digest: str  # of everything that decides how text becomes tokens
     fragments: ByteFragments
+    size: int
     specials: tuple[str, ...]  # spellings of control tokens
+    special_ids: frozenset[int]
     bos_id: int | None
     bos_text: str
     eos_text: str
@@ -69,12 +74,15 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
     tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     kinds: tuple[int, ...] = metadata.get("tokenizer.ggml.token_type", ())
     model = metadata.get("tokenizer.ggml.model", "")
+    specials = [token for token, kind in enumerate(kinds[: len(tokens)]) if kind in (3, 4)]
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     eos = metadata.get("tokenizer.ggml.eos_token_id")
     return Vocabulary(
         digest=_digest(metadata),
         fragments=ByteFragments(_pieces(tokens, kinds, model)),
-        specials=tuple(token for token, kind in zip(tokens, kinds, strict=False) if kind in (3, 4) and token),
+        size=len(tokens),
+        specials=tuple(tokens[token] for token in specials if tokens[token]),
+        special_ids=frozenset(specials),
         bos_id=bos,
         bos_text=tokens[bos] if bos is not None and bos < len(tokens) else "",
         eos_text=tokens[eos] if eos is not None and eos < len(tokens) else "",

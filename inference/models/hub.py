@@ -18,9 +18,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, get_session, hf_hub_url
+from huggingface_hub import HfApi, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -38,6 +39,7 @@ from sessions.model.errors import BadInput, SessileError, Unavailable
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 FAILURES_MAX: Final = 6  # tries in a row that bring no byte
 CHUNK_BYTES: Final = 1 << 20
+THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 SPARE_BYTES: Final = 64 << 20  # left free on the disk
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -73,7 +75,7 @@ class Hub:
         """The model, fetched where it is not there in the version that the hub has now. Raises BadInput for what the
         hub has not, Unavailable where it cannot be had now."""
         with _sentences(model):
-            info = HfApi(endpoint=self._endpoint).model_info(model.repo, revision=model.revision, files_metadata=True)
+            info = self._info(model)
             files = [_file_of(sibling) for sibling in info.siblings or ()]
             chosen = choose_files(model, files, kind)
             commit = str(info.sha)
@@ -81,6 +83,13 @@ class Hub:
                 raise Unavailable(
                     "hub_unavailable", f"The hub names {commit[:64]!r} as the commit of {model}, which is no hash."
                 )
+            for file in chosen:
+                if not file.sha256 and not file.git_sha1:
+                    raise Unavailable(
+                        "bad_model_bytes",
+                        f"The hub names no checksum of {file.name}, so nobody could say whether its bytes are right."
+                        " A mirror that leaves them out is not to be pulled from: unset HF_ENDPOINT.",
+                    )
             selection = chosen[0].name.rpartition("/")[2] if kind == "gguf" else "folder"
             pulled = PulledModel(
                 repo=model.repo,
@@ -100,6 +109,26 @@ class Hub:
                 for file in chosen:
                     self._fetch(model.repo, commit, file, scratch / file.name)
                 return self._library.put(scratch, pulled, selection)
+
+    def _info(self, model: HubModel) -> Any:
+        api = HfApi(endpoint=self._endpoint)
+        address = urlsplit(api.endpoint)
+        if address.scheme != "https" and address.hostname not in THIS_MACHINE and get_token():
+            raise BadInput(
+                "invalid_setting",
+                f"HF_ENDPOINT = {api.endpoint!r}: a token goes over https only, or to this machine: write https, or"
+                " unset HF_TOKEN (and log out with `hf auth logout`).",
+                param="model",
+            )
+        try:
+            return api.model_info(model.repo, revision=model.revision, files_metadata=True)
+        except HFValidationError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # what it makes of an answer of another kind
+            raise Unavailable(
+                "hub_unavailable",
+                f"What answers for the hub does not speak as it does ({type(error).__name__}): check HF_ENDPOINT.",
+            ) from error
 
     def _check_room(self, scratch: Path, files: list[RepoFile]) -> None:
         needed = sum(file.size for file in files) - sum(each.stat().st_size for each in scratch.rglob("*"))
@@ -207,7 +236,7 @@ def _is_right(part: Path, file: RepoFile) -> bool:
             while chunk := data.read(CHUNK_BYTES):
                 digest.update(chunk)
             return digest.hexdigest() == file.git_sha1
-    return part.stat().st_size == file.size
+    return False  # nothing to hold it against
 
 
 def _may_pass(error: Exception) -> bool:
@@ -263,7 +292,10 @@ def _sentences(model: HubModel) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno not in _FULL:
-            raise
+            what = f"{error.filename or 'the folder of models'}: {error.strerror}"
+            raise BadInput(
+                "invalid_setting", f"{what}. Name another folder with --model-folder.", param="model_folder"
+            ) from error
         raise Unavailable(
             "disk_full", f"The disk is full: {model} was pulled in part. Make room and pull again: it goes on there."
         ) from error

@@ -23,6 +23,8 @@ EXAMPLE: Final = "hf:ORG/REPO, or hf:ORG/REPO:FILE.gguf"
 QUANTISATIONS: Final = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q4_1", "Q6_K", "Q8_0", "BF16", "F16", "F32")
 TEMPLATE_FILES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
+NAME_BYTES_MAX: Final = 200  # file systems take 255, and a pull appends to it
+
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _REFERENCE: Final = re.compile(rf"({_NAME}/{_NAME})(?:@([A-Za-z0-9._/-]+))?(?::(.+))?")
 _PART: Final = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
@@ -69,9 +71,10 @@ def choose_files(model: HubModel, files: Sequence[RepoFile], kind: Kind) -> list
 
 
 def is_safe(name: str) -> bool:
-    """Whether a file's name stays below its folder, whatever the hub has called it."""
+    """Whether a file's name stays below its folder, whatever the hub has called it, and steers no terminal there."""
     parts = name.split("/")
-    return bool(name) and "\\" not in name and "\0" not in name and not {"", ".", ".."} & set(parts)
+    short = all(len(part.encode()) <= NAME_BYTES_MAX for part in parts) if name.isprintable() else False
+    return short and "\\" not in name and not {"", ".", ".."} & set(parts)
 
 
 def _gguf(model: HubModel, files: Sequence[RepoFile]) -> list[RepoFile]:

@@ -59,7 +59,7 @@ def scan_message(scanner: Scanner, text: str) -> list[Place]:
         normal.feed(reading.text)
         spans = [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
         for hit, first, last in (*spans, *((each, each.start, each.end) for each in drawn)):
-            start, end = placed[number].start(first), placed[number].end(last)
+            start, end = placed[number].span(first, last)
             if not any(_covers(each, (hit, start, end)) for each in known):
                 places.append((hit, start, end))
     return sorted(places, key=lambda place: place[1:])

@@ -16,14 +16,21 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from inference.moderation.disguise.assembled import joined, put_together
+from inference.moderation.disguise.spelled import spellings
+
 DEPTH: Final = 3
 _TAGS: Final = re.compile("[\U000e0020-\U000e007e]")
 _SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{4,}")  # as bytes of a hidden text
 # Whatever has none of these is as plain as it looks.
-_SIGNS: Final = ("<", "&", "\\", "%", "*", "~", "`", "\x1b")
+_SIGNS: Final = ("<", "&", "\\", "%", "*", "~", "`", "\x1b", "\x08")
+_CLASSES: Final = tuple(
+    f"[{one}{two}" for small in "aeiou" for one, two in ((small, small.upper()), (small.upper(), small))
+)
 _LONGER_SIGNS: Final = {  # by a code point that is in each of them
-    "_": ("__",), "]": ("](", "] (", "][", "] ["), "[": ("[/",), "+": ("U+", "u+"), "=": ("==", "=\n", "=\r"),
-    "$": ("${",),
+    "_": ("__",), "]": ("](", "] (", "][", "] ["), "+": ("U+", "u+"), "=": ("==", "=\n", "=\r"),
+    "[": ("[/", "[^", "[[", *(f"[{digit}" for digit in range(10)), *_CLASSES),
+    "$": ("${", "$@", "$*", "$(", "$I"),
 }  # fmt: skip
 _BESIDE: Final = re.compile(  # the same, of several letters
     r"[{}+=](?:(?<=\w\{)|(?<=\})(?=\w)|(?<=\+)[A-Z][A-Za-z0-9+/]{2}|(?<==)[0-9A-F]{2})"
@@ -33,37 +40,57 @@ _AROUND: Final = 300  # code points on either side of what may hide something: m
 _HEX4: Final = "[0-9a-fA-F]{4}"
 _UNITS: Final = re.compile(
     rf"""
-    (?=[<&%\\\x1b!\[\]*~`_uU=+{{}}$"'])(?:
-    (?P<hidden><!--.{{0,2000}}?--> | <[!?/]?[A-Za-z](?:[^<>"']|"[^"]{{0,300}}"|'[^']{{0,300}}'){{0,500}}+>
+    (?=[<&%\\\x1b!\[\]*~`_uU=+{{}}$"']|.\x08)(?:
+    .\x08 | (?P<either>\[(?P<same>[A-Za-z])(?!(?P=same))(?i:(?P=same))\])
+  | (?P<hidden>\[\^?\d{{1,3}}\] | \[\[(?:[^\[\]|]{{1,80}}\|)? | \]\](?!>) | <!--.{{0,2000}}?-->
+      | <[!?/]?[A-Za-z](?:[^<>"']|"[^"]{{0,300}}"|'[^']{{0,300}}'){{0,500}}+>
       | <[!?/]?[A-Za-z][^<>]{{0,500}}> | <!\[CDATA\[ | \]\]> | \x1b\[[0-9;]{{0,32}}m
       | \[/?(?:[biusq]|size|color|colour|font|url|quote|code|center|spoiler)(?:=[^\[\]\n]{{0,100}})?\](?![(\[]))
   | (?P<reference>&(?:\#0{{0,16}}\d{{1,7}} | \#[xX]0{{0,16}}[0-9a-fA-F]{{1,6}} | [A-Za-z][A-Za-z0-9]{{1,31}});?)
   | (?P<percent>(?:%[0-9a-fA-F]{{2}})+)
+  | (?P<percent_units>(?:%u{_HEX4})+)
   | (?P<quoted>(?:=[0-9A-F]{{2}})+ | =[ \t]{{0,9}}\r?\n)
   | \+(?P<utf7>[A-Za-z][A-Za-z0-9+/]{{2,2000}})-?
   | \\N\{{(?P<called>[A-Z][A-Z0-9 -]{{1,80}})\}}
-  | \\(?P<css>0[0-9a-fA-F]{{5}} | 0{{1,3}}[0-9a-fA-F]{{2}}(?![0-9a-fA-F]))[ ]?
+  | \\(?P<css>0[0-9a-fA-F]{{5}} | 0{{1,3}}[0-9a-fA-F]{{2}}(?![0-9a-fA-F])
+      | [2-7][0-9a-fA-F](?=[ ]))[ ]?
   | (?P<setting>\\(?:text|math|operatorname|emph|mbox|hbox|underline)[a-z]{{0,10}}\s?(?=\{{)
       | \\[,;:!](?=\s?\S) | [{{}}])
-  | (?P<bytes>(?:\\x[0-9a-fA-F]{{2}})+ | (?:\\[0-3][0-7]{{2}})+)
-  | (?P<units>(?:\\u{_HEX4})+)
-  | \\u\{{(?P<braced>[0-9a-fA-F]{{1,6}})\}} | \\U(?P<long>[0-9a-fA-F]{{8}}) | [uU]\+(?P<named>[0-9a-fA-F]{{4,6}})[ ]?
-  | (?P<backslash>\\+)(?=\S)
+  | (?P<bytes>(?:\\{{1,8}}x[0-9a-fA-F]{{2}})+ | (?:\\{{1,8}}[0-3][0-7]{{2}})+)
+  | (?P<units>(?:\\{{1,8}}u{_HEX4})+)
+  | \\{{1,8}}[ux]\{{(?P<braced>[0-9a-fA-F]{{1,6}})\}} | \\{{1,8}}U(?P<long>[0-9a-fA-F]{{8}})
+  | [uU]\+(?P<named>[0-9a-fA-F]{{4,6}})[ ]?
+  | (?P<backslash>\\+(?=\S) | \\(?=[ ]) | \\[ \t]{{0,4}}\r?\n)
   | (?P<link>!?\[(?=[^\[\]]{{0,300}}\](?:\(|\[))  | \]\s?\([^()\n]{{0,500}}\) | \]\s?\[[^\[\]\n]{{0,100}}\])
   | (?P<join>["']\s{{0,4}}[+.&]\s{{0,4}}["'] | ["'][ ]?["'])
+  | (?P<empty>\$(?:[@*](?=\S)|\(\s?\)|\{{(?:IFS|[@*!\#?-])\}}|IFS\b))
   | (?P<mark>\$(?=[\\{{]) | (?<=[}},])\$ | [*~`]+ | ==+ | __+ | _(?!\w) | (?<!\w)_)
     )""",
     re.VERBOSE | re.DOTALL,
 )
+_FIRST: Final = re.compile(r"[\x08<&%\\\x1b!\[\]*~`_=+{}$\"']")  # of a unit; the letter of `U+` stands before
 _BLOCKS: Final = re.compile(r"</?(?:br|p|div|li|ul|ol|td|th|tr|table|h[1-6]|hr|pre|blockquote)\b", re.IGNORECASE)
 _UNSHOWN: Final = re.compile(  # an element with its content
     r"<([A-Za-z][A-Za-z0-9]{0,15})\b[^<>]{0,300}?(?:display\s*:\s*none|visibility\s*:\s*hidden|\shidden\b|font-size\s*:\s*0"
-    r"|opacity\s*:\s*0|aria-hidden)[^<>]{0,300}>[^<>]{0,300}</\1\s*>",
-    re.IGNORECASE,
+    r"|opacity\s*:\s*0|aria-hidden)[^<>]{0,300}>[^<>]{0,300}</\1\s*>"
+    r"|<(style|script|template|title|noscript|datalist|rp|rt|del|s|strike)\b[^<>]{0,300}>[^<>]{0,300}</\2\s*>"
+    r"|~~[^~\n]{1,80}~~|<!--.{0,300}?-->|/\*.{0,300}?\*/|\{\s?display:none[^{}]{0,80}\}",
+    re.IGNORECASE | re.DOTALL,
 )
 _JOINED: Final = re.compile(r"""(["'])(?:\s{0,4}[+.&]\s{0,4}|\s{1,4}|)(["'])|(?<=\w)\s{0,4}\+\s{0,4}(?=["'])|[$"']""")
 _JOINS: Final = tuple((quote, re.compile(rf"""{quote}(?:\s{{0,4}}[+.&]\s{{0,4}}| ?)["']""")) for quote in "\"'")
-_LINE_ESCAPE: Final = re.compile(r"(?<!\\)\\[nrtfv]")
+_UNSHOWN_SIGNS: Final = (
+    "<!--", "/*", "~~", "display", "visibility", "hidden", "font-size", "opacity", "<style", "<script", "<template",
+    "<title", "<noscript", "<datalist", "<rp", "<rt", "<del", "<s>", "<strike",
+)  # fmt: skip
+_LINE_ESCAPE: Final = re.compile(r"(?<!\\)\\(?:[nrtfv]|s[*+?]?|[ \t]{0,4}\r?\n)")
+_CALLS: Final = ("chr(", "Chr", "CHR", "char", "Char", "CHAR")
+_CALL: Final = re.compile(r"(?i:ch(?:a)?rw?)[\](]{1,2}\s?((?:0[xX][0-9a-fA-F]{2,4}|[1-9]\d{1,4})(?![\w,]))\)?")
+_JOINTS: Final = ("", " ")
+ASSEMBLED_MAX: Final = 4_096  # code points of what strings are put together
+TWICE_MAX: Final = 2_048  # code points of a text in which what was undone is also looked at as spelled out
+APART: Final = " ;.;.;.;.      "  # nothing that is looked for lies over it
+_ESCAPE_AND_SPACE: Final = re.compile(r"(?<=\\0[0-9a-fA-F]{5}) ")
 _Undo = Callable[["re.Match[str]"], str | None]
 
 
@@ -79,14 +106,13 @@ class Reading(NamedTuple):
             return Reading(self.text[first:last])
         return Reading(self.text[first:last], self.starts[first:last], self.ends[first:last])
 
-    def start(self, index: int) -> int:
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Where what stands at [first, last) of it lies: pieces may stand in another order."""
         assert self.starts is not None and self.ends is not None
-        return self.starts[index] if index < len(self.starts) else self.ends[-1] if self.ends else 0
-
-    def end(self, index: int) -> int:
-        """Where what stands before `index` ends."""
-        assert self.ends is not None
-        return self.ends[index - 1] if index else 0
+        if first >= last:
+            place = self.starts[first] if first < len(self.starts) else self.ends[-1] if self.ends else 0
+            return place, place
+        return min(self.starts[first:last]), max(self.ends[first:last])
 
 
 def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
@@ -98,9 +124,51 @@ def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
             yield _substituted(plain, _TAGS, lambda found: chr(ord(found[0]) - 0xE0000))
         if _SELECTORS.search(text):
             yield _substituted(plain, _SELECTORS, _spelled)
+    yield from _assembled(plain)
+    yield from _spelled_out(plain)
     if _is_suspect(text):
         for first, last in _windows(text):
-            yield from _undone(plain.part(first, last))
+            for reading in _undone(plain.part(first, last)):
+                yield reading
+                if len(text) <= TWICE_MAX or any(map(text[first:last].__contains__, "&%\\")):
+                    yield from _assembled(reading)
+                    yield from _spelled_out(reading)
+
+
+def _assembled(reading: Reading) -> Iterator[Reading]:
+    """What strings and names are put together, all in one text, apart from each other."""
+    if any(map(reading.text.__contains__, _CALLS)):
+        reading = _substituted(reading, _CALL, lambda found: f"'{chr(int(found[1], 0))}'")
+    texts: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    seen: set[str] = set()
+    room = ASSEMBLED_MAX
+    for pieces in joined(reading.text):
+        for joint in _JOINTS:
+            text, places = put_together(pieces, joint)
+            if not text.strip() or text in seen or len(text) > room:
+                continue
+            seen.add(text)
+            room -= len(text) + len(APART)
+            texts.append(text + APART)
+            if reading.starts is not None and reading.ends is not None:
+                places += places[-1:] * len(APART)
+                starts += [reading.starts[first] for first, _ in places]
+                ends += [reading.ends[last - 1] for _, last in places]
+    if texts:
+        made = Reading("".join(texts), *((starts, ends) if reading.starts is not None else ()))
+        yield made
+        if (undone := _undone_to_the_end(made)).text != made.text:
+            yield undone
+
+
+def _spelled_out(reading: Reading) -> Iterator[Reading]:
+    for first, last, pattern, undo in spellings(reading.text):
+        part = reading.part(first, last)
+        made = _substituted(part, pattern, undo)
+        if made.text != part.text:
+            yield made
 
 
 def _is_suspect(text: str) -> bool:
@@ -120,7 +188,7 @@ def _is_joined(text: str) -> bool:
 def _windows(text: str) -> Iterator[tuple[int, int]]:
     """What stands around whatever can be undone, from space to space."""
     first = last = -1
-    for found in _UNITS.finditer(text):
+    for found in _units(text):
         begin, end = max(0, found.start() - _AROUND), found.end() + _AROUND
         begin = max(0, text.rfind(" ", max(0, begin - _AROUND), begin))
         if begin > last:
@@ -132,10 +200,26 @@ def _windows(text: str) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
+def _units(text: str) -> Iterator[re.Match[str]]:
+    """`_UNITS.finditer`, tried only where one may begin."""
+    behind = 0
+    for sign in _FIRST.finditer(text):
+        at = sign.start()
+        if at > behind and (text[at] == "\x08" or (text[at] == "+" and text[at - 1] in "uU")):
+            at -= 1
+        if at >= behind and (found := _UNITS.match(text, at)) is not None:
+            yield found
+            behind = found.end()
+
+
 def _undone(reading: Reading) -> Iterator[Reading]:
     if _LINE_ESCAPE.search(reading.text):  # a backslash before a letter may be either
         yield _undone_to_the_end(_substituted(reading, _LINE_ESCAPE, lambda _: " "))
-    if "</" in reading.text and _UNSHOWN.search(reading.text):
+    if "\\0" in reading.text and _ESCAPE_AND_SPACE.search(
+        reading.text
+    ):  # the space belongs to the escape, or to the words
+        yield _undone_to_the_end(_substituted(reading, _ESCAPE_AND_SPACE, lambda _: "  "))
+    if any(map(reading.text.lower().__contains__, _UNSHOWN_SIGNS)) and _UNSHOWN.search(reading.text):
         yield _undone_to_the_end(_substituted(reading, _UNSHOWN, lambda _: ""))
     if _is_joined(reading.text):
         yield _undone_to_the_end(_substituted(reading, _JOINED, lambda found: "" if found[0] != "$" else None))
@@ -158,24 +242,25 @@ def _undone_to_the_end(reading: Reading) -> Reading:
 def _substituted(reading: Reading, pattern: re.Pattern[str], undo: _Undo) -> Reading:
     """A reading of a reading: each match replaced by what `undo` makes of it (None: left as it is)."""
     text, old_starts, old_ends = reading
-    if old_starts is None or old_ends is None:
-        return Reading(pattern.sub(lambda found: found[0] if (new := undo(found)) is None else new, text))
     pieces: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
     at = 0
-    for found in pattern.finditer(text):
-        new = undo(found)
-        if new is None:
+    for found in _units(text) if pattern is _UNITS else pattern.finditer(text):
+        new, (first, last) = undo(found), found.span()
+        if new is None or first == last:
             continue
-        first, last = found.span()
         pieces += (text[at:first], new)
-        starts += old_starts[at:first]
-        ends += old_ends[at:first]
-        starts += [old_starts[first]] * len(new)
-        ends += [old_ends[last - 1]] * len(new)
+        if old_starts is not None and old_ends is not None:
+            starts += old_starts[at:first]
+            ends += old_ends[at:first]
+            starts += [old_starts[first]] * len(new)
+            ends += [old_ends[last - 1]] * len(new)
         at = last
-    return Reading("".join((*pieces, text[at:])), starts + old_starts[at:], ends + old_ends[at:])
+    made = "".join((*pieces, text[at:]))
+    if old_starts is None or old_ends is None:
+        return Reading(made)
+    return Reading(made, starts + old_starts[at:], ends + old_ends[at:])
 
 
 def _undo(found: re.Match[str]) -> str | None:
@@ -198,14 +283,20 @@ def _undo(found: re.Match[str]) -> str | None:
             return _character(found["called"])
         case "bytes":
             values = re.findall(r"x(..)", unit)
-            data = bytes.fromhex("".join(values)) if values else bytes(int(each, 8) for each in unit.split("\\")[1:])
+            data = (
+                bytes.fromhex("".join(values)) if values else bytes(int(each, 8) for each in unit.split("\\") if each)
+            )
             return data.decode(errors="replace")
-        case "units":
-            codes = "".join(unit.split("\\u"))
+        case "units" | "percent_units":
+            codes = re.sub(r"[%\\]+u", "", unit)
             return bytes.fromhex(codes).decode("utf-16-be", errors="replace")
         case "braced" | "long" | "named" | "css" as kind:
             code = int(found[kind], 16)
             return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else None
+        case "empty":
+            return " " if "IFS" in unit else ""
+        case "either":
+            return unit[1]
         case "join":
             return None
         case _:

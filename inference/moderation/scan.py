@@ -19,9 +19,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from inference.moderation.disguise.encodings import base64_lines, code_runs, decodings, readable
+from inference.moderation.disguise.announced import AnnouncedPhrases
+from inference.moderation.disguise.encodings import code_runs, decodings, lines_of, parts_of, readable, uuencoded
 from inference.moderation.disguise.lattice import LatticePhrases
 from inference.moderation.disguise.respelled import RespelledWords
+from inference.moderation.disguise.spelled import words_of
 from inference.moderation.normalize import fold_case, normalize_text
 from inference.moderation.patterns import (
     AROUND_NUMBER,
@@ -42,6 +44,8 @@ from inference.moderation.squeezed import SqueezedPhrases
 from sessions.turn.output_pipeline import beginnings, held_back
 
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
+SKELETON_MIN: Final = 6  # letters of a phrase that is left without its vowels
+LINES_TRIED_MAX: Final = 4
 _WORD_END: Final = re.compile(r"[!-~]*\Z")
 _NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
 WORD_LENGTH_MAX: Final = 8_192
@@ -49,6 +53,8 @@ _LONG: Final = re.compile(rf"[!-~]{{12,{WORD_LENGTH_MAX}}}")
 _SEEN: Final = {code: "x" if 0x21 <= code <= 0x7E else " " for code in range(128)}
 _LONG_MIN: Final = "x" * 12
 _MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9%]")  # in whatever is encoded, and in few long words
+_CODED: Final = re.compile("[A-Z0-9]")
+CODED_MIN: Final = 3  # capitals and digits in a word that may be base64 from its end
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
 _BASE32: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z2-7]{14,}|[a-z2-7]{14,})={0,6}(?![A-Za-z0-9])")
 _HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:(?:0[xX])?[0-9a-fA-F]{2}[:, ]?){7,}(?![0-9a-fA-F])")
@@ -87,6 +93,9 @@ class Scanner:
                 rotated = codecs.encode(plain, "rot13")
                 if sum(each.isascii() and each.isalpha() for each in plain) >= ROT13_MIN:
                     self._literals.setdefault(rotated, _Literal("phrases", "rot13", rule.action, words=True))
+                skeleton = " ".join(filter(None, (re.sub("[aeiou]", "", word) for word in plain.split())))
+                if skeleton != plain and sum(map(str.isalpha, skeleton)) >= SKELETON_MIN:
+                    self._literals.setdefault(skeleton, _Literal("phrases", "phrase", rule.action, words=True))
         for category, rule_of, patterns in (("pii", side.pii, PII), ("secrets", side.secrets, SECRETS)):
             if rule_of is None:
                 continue
@@ -101,6 +110,7 @@ class Scanner:
         denied = phrases.deny if phrases else ()
         self._lattice = LatticePhrases(denied)
         self._phrase_action: Action = phrases.action if phrases else "block"
+        self._announced = AnnouncedPhrases(denied)
         self._respelled = RespelledWords(fold_case(normalize_text(each).strip()) for each in denied)
         self._squeezed = SqueezedPhrases(denied, allow, phrases.action if phrases else "block")
         self._allow = re.compile(any_of(allow)) if allow else None
@@ -135,7 +145,10 @@ class Scanner:
         words = _long_words(plain)
         if whole:
             hits += (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
-            hits += self._respelled_hits(folded)
+            known = words_of(folded)
+            hits += self._respelled_hits(folded, known)
+            spans = self._announced.find(folded, known)
+            hits += (Hit(*span, "phrases", "phrase", self._phrase_action) for span in spans)
             hits += self._over_spaces(plain, words, DEPTH)
         for word in words:
             inner = self._encoded(plain[slice(*word)], DEPTH)
@@ -151,14 +164,22 @@ class Scanner:
         return next((hit for text in possible_decodings(word) for hit in self._inside(text, depth - 1)), None)
 
     def _over_spaces(self, plain: str, words: Sequence[tuple[int, int]], depth: int) -> Iterator[Hit]:
-        """The first hit in each run of codes, and in base64 of several lines."""
-        runs = list(code_runs(plain))
-        for start, end in words:
-            if plain[end : end + 1] == " ":
-                runs += base64_lines(plain, start, end)
-        for text, start, end in runs:
+        """The first hit in each run of codes, and in what is encoded in several lines."""
+        for packed, start, end in parts_of(plain):
+            if (inner := self._encoded(packed, depth)) is not None:
+                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
+        for text, start, end in code_runs(plain):
             if (inner := next(self._inside(text, depth - 1), None)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
+        behind = tried = 0  # of lines that begin in what was tried already, a few more
+        for start, end in words:
+            if plain[end : end + 1] != " " or (start < behind and tried >= LINES_TRIED_MAX):
+                continue
+            tried = tried + 1 if start < behind else 0
+            for packed, first, last in lines_of(plain, start, end):
+                behind = max(behind, last)
+                if (inner := self._encoded(packed, depth)) is not None:
+                    yield Hit(first, last, inner.category, f"encoded {inner.kind}", inner.action)
 
     def _inside(self, decoded: str, depth: int) -> Iterator[Hit]:
         for reading in readings_of(decoded):
@@ -180,13 +201,16 @@ class Scanner:
         """Phrases in other signs, and words in base85; [start, end) of the text as it came, not of its plain form."""
         for span in self._lattice.find(text):
             yield Hit(*span, "phrases", "phrase", self._phrase_action)
+        for made, start, end in uuencoded(text):
+            for inner in self._inside(made, DEPTH - 1):
+                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
         for word in _LONG.finditer(text) if "`" in text else ():  # which plain text has not
             for made in decodings(word[0]) if "`" in word[0] else ():
                 for inner in self._inside(made, DEPTH - 1):
                     yield Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action)
 
-    def _respelled_hits(self, folded: str) -> Iterator[Hit]:
-        if (replaced := self._respelled.replace(folded)) is None:
+    def _respelled_hits(self, folded: str, known: set[bytes]) -> Iterator[Hit]:
+        if (replaced := self._respelled.replace(folded, known)) is None:
             return
         text, places = replaced
         for hit in self._literal_hits(text, ""):
@@ -275,7 +299,7 @@ def possible_decodings(word: str) -> Iterator[str]:
     """Yields the readable texts that a word may encode: percent-encoding, base64, base32, hex."""
     if word.count("%") >= 3 and (plain := unquote(word, errors="replace")) != word:
         yield plain
-    for run in _BASE64.findall(word):
+    for run in (*_BASE64.findall(word), *_otherwise_packed(word)):
         packed = run.rstrip("=").replace("-", "+").replace("_", "/")
         packed = packed[: len(packed) - (len(packed) % 4 == 1)]
         try:
@@ -296,6 +320,14 @@ def possible_decodings(word: str) -> Iterator[str]:
         if (text := readable(bytes.fromhex(re.sub("0[xX]|[:, ]", "", run)))) is not None:
             yield text
     yield from decodings(word)
+
+
+def _otherwise_packed(word: str) -> Iterator[str]:
+    """Base64 from its end, or in parts with hyphens between."""
+    if len(_CODED.findall(word)) >= CODED_MIN:
+        yield from _BASE64.findall(word[::-1])
+    if word.count("-") > 1:
+        yield from _BASE64.findall(word.replace("-", ""))
 
 
 def _touched(text: str, start: int, end: int, before: str) -> bool:

@@ -16,7 +16,8 @@ import numpy as np
 from inference.moderation.word_hashing import codes_of, hashes_of, words_in
 
 SEGMENT_CHARS: Final = 240  # code points
-_BREAK: Final = re.compile(r"(?<=[.!?\n])\s+")
+_NARROW_MAX: Final = 2**31 - 1
+_BREAK: Final = re.compile(r"[.!?\n]\s+")  # of which the first character belongs to the sentence
 
 
 Span = tuple[int, int]  # [start, end)
@@ -24,20 +25,16 @@ Span = tuple[int, int]  # [start, end)
 
 def split_sentences(text: str) -> list[Span]:
     """Returns the spans of sentences, at least one; a long one is cut."""
+    breaks = [found.span() for found in _BREAK.finditer(text)]
     sentences: list[Span] = []
     start = 0
-    for found in _BREAK.finditer(text):
-        _add(sentences, start, found.start())
-        start = found.end()
-    _add(sentences, start, len(text))
+    for end, behind in [*[(first + 1, behind) for first, behind in breaks], (len(text), 0)]:
+        while end - start > SEGMENT_CHARS:
+            sentences.append((start, start + SEGMENT_CHARS))
+            start += SEGMENT_CHARS
+        sentences.append((start, end))
+        start = behind
     return sentences
-
-
-def _add(sentences: list[Span], start: int, end: int) -> None:
-    while end - start > SEGMENT_CHARS:
-        sentences.append((start, start + SEGMENT_CHARS))
-        start += SEGMENT_CHARS
-    sentences.append((start, end))
 
 
 def group_neighbours(sentences: Sequence[Span]) -> list[Span]:
@@ -113,6 +110,13 @@ def expand_ranges(first: Any, behind: Any) -> tuple[Any, Any]:
 def count_distinct(keys: Any) -> tuple[Any, Any]:
     """The different ones of (n,) int64, ascending, and how often each is there. (`numpy.unique` takes twenty times as
     long for a message's worth of them.)"""
+    if keys.dtype != np.int32 and len(keys) and keys.max() <= _NARROW_MAX:
+        keys = keys.astype(np.int32)  # half the time to sort
     keys = np.sort(keys)
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))  # keys are not negative
-    return keys[starts], np.diff(starts, append=len(keys))
+    differs = np.ones(len(keys), dtype=np.bool_)  # from the one before
+    np.not_equal(keys[1:], keys[:-1], out=differs[1:])
+    starts = np.flatnonzero(differs)
+    counts = np.empty(len(starts), dtype=np.int64)
+    np.subtract(starts[1:], starts[:-1], out=counts[:-1])
+    counts[-1:] = len(keys) - starts[-1:]
+    return keys[starts].astype(np.int64), counts

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,6 +27,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from inference.private_folder import PrivateFolder, create_socket_folder
+from inference.process_environment import only_handed_over
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs
@@ -57,8 +58,10 @@ class RunEnded(NamedTuple):
 class VllmCore:
     """`start` first; after `close` every run ends with RunEnded("abort", ...)."""
 
-    def __init__(self, options: VllmOptions) -> None:
+    def __init__(self, options: VllmOptions, environment: MutableMapping[str, str] | None = None) -> None:
+        """`environment`: this process's, which its processes inherit in part; None: they inherit all, for tests."""
         self.options = options
+        self._environment = {} if environment is None else environment
         self.kv_shape: list[WorkerReady] | str | None = None  # what its workers reported of their KV, once they did
         self.dead = False  # a run learned that its processes had ended by themselves
         self._adapter: Adapter | None = None  # of every run
@@ -78,7 +81,8 @@ class VllmCore:
         self.dead, self.kv_shape, self._adapter = False, None, adapter
         arguments = self._arguments(context_window, connector_folder)
         try:
-            llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
+            with only_handed_over(self._environment):
+                llm = await asyncio.to_thread(lambda: AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments)))
             self._llm = llm
             await self._load_adapter(llm)
             await self._first_run()
@@ -208,6 +212,7 @@ class VllmCore:
     def _prepare(self, folder: Path) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
         variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
+        variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would have the memory that holds our secrets
         if not any(name in self.options.engine_args for name in _MULTI_NODE_ARGS):
             variables |= {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": _LOOPBACK}
         if current_platform.is_cpu():

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +32,7 @@ from inference.kv.staging import StagingFolder, create_staging_folder
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.request_checks import check_model, check_prompt
+from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
@@ -41,7 +42,7 @@ from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.options import VllmOptions
-from inference.vllm.sampling import HONOURED_HERE, prefill_params, sampling_params
+from inference.vllm.sampling import prefill_params, sampling_params
 from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit
@@ -88,13 +89,14 @@ class VllmEngine:
         core: VllmCore | None = None,
         *,
         cost: CostModel | None = None,
+        environment: MutableMapping[str, str] | None = None,
     ) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests. `core`: one that
-        several engines use one after another, which is for tests too."""
+        several engines use one after another, which is for tests too. `environment`: that of `VllmCore`."""
         self.options = options
         self._keys = keys
         self._cost = cost or CostModel()
-        self._core = core or VllmCore(options)
+        self._core = core or VllmCore(options, environment)
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
         self._runs: dict[str, _Run] = {}
         self._block_usage = self._new_block_usage()
@@ -183,7 +185,7 @@ class VllmEngine:
             model_fingerprint=model.fingerprint,
             context_window=window,
             slots=self.options.slots,
-            sampling=HONOURED_HERE,
+            sampling=HONOURED,
             tool_format="hermes",
             aliases=self.options.model_aliases,
         )

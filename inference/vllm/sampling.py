@@ -15,12 +15,11 @@ import msgspec
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases
+from inference.sampling import direct_parameters, output_schema, token_biases
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
 
-HONOURED_HERE: Final = HONOURED | {"min_tokens", "stop_token_ids"}
 _IGNORED: Final = frozenset({"not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
 _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
 _OF_SCHEMAS: Final = frozenset(

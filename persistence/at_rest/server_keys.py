@@ -7,21 +7,26 @@ that each gateway reads what another one sealed, and no table has to be looked a
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final
 
-from persistence.at_rest.tenant_keys import TenantKeys
+from persistence.at_rest.tenant_keys import REFRESH_S, TenantKeys
 from persistence.master_key import KEY_BYTES
 from sessions.model.errors import Unavailable
-from sessions.model.types import TenantId
+from sessions.model.types import TenantId, UnixMs
 
 SIGN_IN: Final = TenantId("\x7fsign-in")  # no name has a control character
+
+EVERYWHERE_MS: Final = round(3 * REFRESH_S * 1000)
+"""So long after it was made every server has a key, as the sweep of rows has it too."""
 
 
 class StoredServerKeys:
     """Implements `transport.auth.sealed_cookies.SealingKeys`; `load` has to have succeeded once."""
 
-    def __init__(self, keys: TenantKeys, name: TenantId = SIGN_IN) -> None:
+    def __init__(self, keys: TenantKeys, now_ms: Callable[[], UnixMs], name: TenantId = SIGN_IN) -> None:
         self._keys = keys
+        self._now_ms = now_ms
         self._name = name
 
     async def load(self) -> None:
@@ -29,11 +34,14 @@ class StoredServerKeys:
         await self._keys.writing(self._name)
 
     def writing(self) -> tuple[str, bytes]:
-        """The id and the secret of the key that seals. Raises Unavailable."""
+        """The id and the secret of the key that seals: the newest that every server has read, else the oldest. What
+        one server sealed with a key it has just made, the others would not know. Raises Unavailable."""
         ring = self._keys.ring(self._name)
         if ring is None or ring.writes is None:
             raise Unavailable("keys_unavailable", "The keys of sign-ins cannot be had at the moment.")
-        return ring.writes.id, ring.writes.secret
+        keys, everywhere = list(ring.by_id.values()), self._now_ms() - EVERYWHERE_MS
+        key = next((each for each in reversed(keys) if each.created_at <= everywhere), keys[0])
+        return key.id, key.secret
 
     def find(self, key_id: str) -> bytes | None:
         """A key that may open; None for one that is not known here (yet)."""

@@ -46,6 +46,7 @@ from sessions.model.journal_types import (
 )
 from sessions.model.reviews import Case, ReviewId, appealed
 from sessions.model.revocations import Revocation, RevocationKind
+from sessions.model.shares import ShareLink
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 _TABLES: Final = (
@@ -54,6 +55,7 @@ _TABLES: Final = (
     "usage_rows",
     "relayed",
     "reviews",
+    "shares",
     "api_keys",
     "revocations",
     "audit_rows",
@@ -88,6 +90,7 @@ class MemoryDatabase:
         self._responses: dict[tuple[TenantId, ResponseId], ResponsePlace] = {}
         self.relayed: dict[int, UnixMs] = {}
         self.reviews: dict[ReviewId, Case] = {}
+        self.shares: dict[bytes, ShareLink] = {}  # by the hash of their tokens
         self.api_keys: dict[str, ApiKey] = {}
         self.revocations: dict[tuple[str, RevocationKind, str], Revocation] = {}
         self.audit_rows: dict[TenantId, list[AuditRow]] = {}
@@ -261,6 +264,7 @@ class MemoryDatabase:
                 del self._logs[key]
         gone = set(purged)
         self.reviews = {name: case for name, case in self.reviews.items() if case.key not in gone}
+        self.shares = {name: share for name, share in self.shares.items() if share.key not in gone}
         self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}
         for log in self._logs.values():
             log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}

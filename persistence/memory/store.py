@@ -9,6 +9,7 @@ from persistence.memory.end_users import MemoryEndUsers
 from persistence.memory.journal import Medium, MemoryJournal, apply_at_once
 from persistence.memory.reviews import MemoryReviews
 from persistence.memory.revocations import MemoryRevocations
+from persistence.memory.shares import MemoryShares
 from persistence.memory.usage import MemoryUsage
 
 
@@ -27,6 +28,7 @@ class MemoryStore:
         self.tallies = self.journal
         self.usage = MemoryUsage(self.database)
         self.reviews = MemoryReviews(self.database)
+        self.shares = MemoryShares(self.database)
         self.audit = MemoryAudit(self.database)
         self.api_keys = MemoryApiKeys(self.database)
         self.revocations = MemoryRevocations(self.database)

@@ -10,6 +10,7 @@ from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.end_users import SqlEndUsers
 from persistence.sql.reviews import SqlReviews
 from persistence.sql.revocations import SqlRevocations
+from persistence.sql.shares import SqlShares
 from persistence.sql.usage import SqlUsage
 
 
@@ -22,6 +23,7 @@ class PostgresStore:
         self.tallies = self.journal
         self.usage = SqlUsage(database)
         self.reviews = SqlReviews(database)
+        self.shares = SqlShares(database)
         self.audit = PostgresAudit(database)
         self.api_keys = SqlApiKeys(database)
         self.revocations = SqlRevocations(database)

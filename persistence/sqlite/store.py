@@ -7,6 +7,7 @@ from persistence.sql.audit import SqlAudit
 from persistence.sql.end_users import SqlEndUsers
 from persistence.sql.reviews import SqlReviews
 from persistence.sql.revocations import SqlRevocations
+from persistence.sql.shares import SqlShares
 from persistence.sql.usage import SqlUsage
 from persistence.sqlite import statements
 from persistence.sqlite.database import SqliteDatabase
@@ -22,6 +23,7 @@ class SqliteStore:
         self.tallies = self.journal
         self.usage = SqlUsage(database)
         self.reviews = SqlReviews(database)
+        self.shares = SqlShares(database)
         self.audit = SqlAudit(database)
         self.api_keys = SqlApiKeys(database)
         self.revocations = SqlRevocations(database)

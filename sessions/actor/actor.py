@@ -29,6 +29,7 @@ from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
 from sessions.actor.step_observer import observed_step, record_cases
+from sessions.actor.title_writer import TitleWriter, calls_for_title
 from sessions.machine import inputs_and_effects
 from sessions.machine.inputs_and_effects import Step
 from sessions.machine.machine import Machine
@@ -36,7 +37,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import Fenced, Overloaded, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.request import Request
-from sessions.model.types import ResponseId, SessionKey
+from sessions.model.types import Principal, ResponseId, SessionKey
 from sessions.ports import Published
 from sessions.turn.attempts import GenerationRun
 from sessions.turn.generation_task import GenerationTask
@@ -81,6 +82,7 @@ class Actor:
         self._drain: asyncio.Task[None] | None = None
         self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
         self._warming = False
+        self._naming: asyncio.Task[None] | None = None  # the session gets a title
         self._sealed_off: list[asyncio.Future[None]] = []
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._appending = JournalWriter(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
@@ -147,6 +149,7 @@ class Actor:
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
+        self._stop_naming()
         self._stop_turns()
         await self._join_turns()
         self._wake_to_leave()
@@ -303,6 +306,8 @@ class Actor:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
+        if isinstance(command, cm.TurnCommand):
+            self._stop_naming()
         input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
@@ -327,6 +332,23 @@ class Actor:
             self._log.exception("warming_failed")
         finally:
             self._warming = False
+
+    def _begin_naming(self, step: Step) -> None:
+        """After an answer: has the session named, unless it has a title."""
+        titles = self._world.limits.titles
+        if titles is None or self.phase is not Phase.WARM or (self._naming is not None and not self._naming.done()):
+            return
+        if calls_for_title(self._machine.state, step.records) and titles(self.key.tenant):
+            self._naming = self._world.spawn(self._name(step.usage[-1].principal))
+
+    async def _name(self, principal: Principal) -> None:
+        written = await TitleWriter(self._machine.state, self._ledger, self._world).write(principal)
+        if written is not None and self.phase is Phase.WARM:
+            self.post(written)
+
+    def _stop_naming(self) -> None:
+        if self._naming is not None:
+            self._naming.cancel()
 
     async def _erase(self) -> None:
         try:
@@ -353,6 +375,8 @@ class Actor:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
+            if step.usage and self._world.limits.titles is not None:
+                self._begin_naming(step)
         self._perform_all(effects)
 
     def _fail_waiting(self, envelope: Envelope | None) -> None:
@@ -437,6 +461,7 @@ class Actor:
         self.phase = phase
         if phase is Phase.FENCED:
             self._world.metrics.fenced.add()
+        self._stop_naming()
         self._stop_turns()
         self._wake_to_leave()
         for deadline in self._deadlines.values():

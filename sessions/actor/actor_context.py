@@ -11,7 +11,7 @@ import msgspec
 from sessions.actor.admission import Admission
 from sessions.limits import Share
 from sessions.metrics import Metrics
-from sessions.model.types import Principal, SessionKey, UnixMs
+from sessions.model.types import Principal, SessionKey, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker
 from sessions.turn.output_accumulator import GenerationLimits
 
@@ -26,6 +26,7 @@ class ActorLimits(msgspec.Struct, frozen=True):
     prepare_s: float = 10.0
     turn: GenerationLimits = GenerationLimits()
     admission: Admission | None = None  # None: every turn is let in
+    titles: Callable[[TenantId], bool] | None = None  # whose sessions are named by their models; None: nobody's
     share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 

@@ -12,8 +12,9 @@ split over messages is found. What is found there can be taken out of the newer 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -27,36 +28,72 @@ from sessions.ports import FilterSet
 from sessions.turn.ledger import NEIGHBOURS_REACH, PromptText
 
 PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
-_JOINTS: Final = ("", " ")
+_JOINTS: Final = ("", "\n")
+_BEGINNING: Final = re.compile(  # of a text that goes on: signs, which part it is, what introduces it
+    r"\W{0,8}(?:\d{1,2}\s?(?:/|of)\s?\d{1,2}\b\W{0,3}|\d{1,2}[.):]\W{0,3}|cont(?:inu\w{1,4}|d|['’]d)?\b\W{1,4}"
+    r"|(?:[^\W_]{1,12}[ ]){0,6}[^\W_]{1,12}\s?(?<!https)(?<!http):\W{0,3})?",
+    re.IGNORECASE,
+)
+_TAIL: Final = re.compile(  # of a text that will go on
+    r"(?:[\W_]|\b(?:to[ ]be[ ])?cont(?:inue[ds]?|d|['’]d)?\b|\b\d{1,2}[ ]?(?:/|of)[ ]?\d{1,2}\b){1,24}\Z", re.IGNORECASE
+)
+_FULL_STOP: Final = re.compile(r"[.!?]\s{0,2}")
 Named = TypeVar("Named", cm.SessionCreate, cm.SessionUpdate, cm.SessionSettings)
 Tools = tuple[Tool, ...]
 
 
+class Before(NamedTuple):
+    """The end of what stands before a text, and how the text is joined to it."""
+
+    end: str
+    joint: str
+    trimmed: bool  # neither end nor text has what only says that it goes on
+
+    def join(self, text: str) -> tuple[str, int]:
+        """The beginning of a text behind this end, and where in the text that begins."""
+        begin = _begin(text) if self.trimmed else 0
+        return self.end + self.joint + text[begin : begin + NEIGHBOURS_REACH], begin
+
+
 class Neighbours:
-    """The end of what stands before a text: of all that the model reads, and of what the same author wrote."""
+    """The end of what stands before a text: of all that the model reads, and of what the same author wrote; as it is,
+    and without what says that more will come (dots, hyphens, quotes, numbers of parts)."""
 
     def __init__(self, before: Iterable[PromptText] = ()) -> None:
-        self._ends: dict[tuple[bool | None, str], str] = {}  # by author (by_model; None: all) and joint
+        self._ends: dict[tuple[bool | None, str, bool], str] = {}  # by author (by_model; None: all), joint, trimmed
         for text in before:
             self.add(text)
 
     def add(self, text: PromptText) -> None:
         if not text.text:
             return
+        core = text.text[_begin(text.text) :]
         for author in (None, text.by_model):
             for joint in _JOINTS:
-                end = self._ends.get((author, joint))
-                joined = text.text if end is None else end + joint + text.text
-                self._ends[author, joint] = joined[-NEIGHBOURS_REACH:]
+                for trimmed in (False, True):
+                    end = self._ends.get((author, joint, trimmed))
+                    if trimmed and end is not None:
+                        end = _trimmed(end)
+                    joined = text.text if end is None else end + joint + (core if trimmed else text.text)
+                    self._ends[author, joint, trimmed] = joined[-NEIGHBOURS_REACH:]
 
-    def ends(self, by_model: bool) -> Iterator[tuple[str, str]]:
-        """What a text of this author is joined to, and by what."""
-        yield from dict.fromkeys(
-            (end, joint)
-            for author in (None, by_model)
-            for joint in _JOINTS
-            if (end := self._ends.get((author, joint))) is not None
-        )
+    def ends(self, by_model: bool) -> Iterator[Before]:
+        """What a text of this author is joined to, and how."""
+        for (author, joint, trimmed), end in self._ends.items():
+            if author is None or author == by_model:
+                yield Before(_trimmed(end) if trimmed else end, joint, trimmed)
+
+
+def _begin(text: str) -> int:
+    """Where a text begins, behind what only says that it goes on."""
+    found = _BEGINNING.match(text, 0, NEIGHBOURS_REACH)
+    return found.end() if found is not None else 0
+
+
+def _trimmed(end: str) -> str:
+    """The end of a text without what says that it goes on."""
+    tail = _TAIL.search(end)
+    return end if tail is None or _FULL_STOP.fullmatch(tail[0]) else end[: tail.start()]
 
 
 class PromptFilter:
@@ -193,18 +230,25 @@ class PromptFilter:
 
     async def _beside(self, text: str, by_model: bool) -> str:
         """A text, judged together with the end of what stands before it."""
-        for end, joint in self._near.ends(by_model) if text else ():
+        known: set[str] = set()
+        for before in self._near.ends(by_model) if text else ():
+            joined, begin = before.join(text)
+            if joined in known:
+                continue
+            known.add(joined)
+            last, first = len(before.end), len(before.end) + len(before.joint)
             for each in self._filters:
-                last, first = len(end), len(end) + len(joint)
-                verdict = each.check_seam(self._principal, end + joint + text[:NEIGHBOURS_REACH], last, first)
+                verdict = each.check_seam(self._principal, joined, last, first)
                 moved = [
-                    msgspec.structs.replace(found, start=0, end=max(0, found.end - first)) for found in verdict.findings
+                    msgspec.structs.replace(found, start=0, end=max(0, begin + found.end - first))
+                    for found in verdict.findings
                 ]
                 self.findings += quoted(moved, text)
                 if verdict.action == "block":
                     raise _refused("content", verdict)
                 if verdict.action == "redact":
-                    text = verdict.replacement + text[verdict.end - first :]
+                    text = verdict.replacement + text[begin + verdict.end - first :]
+                    joined, begin = before.join(text)
             await asyncio.sleep(0)  # nor are all seams of a text
         return text
 

@@ -14,7 +14,7 @@ from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Limited
-from sessions.model.reviews import APPEALS_MAX, Case, Subject, appealable, case_of, cases_to_open
+from sessions.model.reviews import APPEALS_MAX, Case, Subject, appealable, case_of, cases_to_open, check_note
 from sessions.model.types import CommandId, ItemId, Principal, ResponseId
 from sessions.model.verdicts import Finding
 
@@ -41,6 +41,7 @@ def appeal(build: StepBuilder, input: Command, command: cm.ReviewAppeal) -> cm.O
     state = build.state
     if (command.response_id is None) == (command.content is None):
         raise BadInput("invalid_request", "An appeal names a response, or says what was refused.", param="content")
+    check_note(command.note, "note")
     if command.response_id is not None:
         finding = _withheld(state, command.response_id)
     else:

@@ -116,6 +116,12 @@ class ResponsesResumed(msgspec.Struct, frozen=True):
     """Readers are back: open responses without a generation get one."""
 
 
+class TitleWritten(msgspec.Struct, frozen=True):
+    """A title for a session that had none."""
+
+    title: str
+
+
 Input = (
     Command
     | Output
@@ -128,6 +134,7 @@ Input = (
     | Orphaned
     | ResponsesPaused
     | ResponsesResumed
+    | TitleWritten
 )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from sessions.billing.prices import PriceBook
-from sessions.machine import appeals, message_commands, responses, session_commands, turn_commands
+from sessions.machine import appeals, feedback, message_commands, responses, session_commands, turn_commands
 from sessions.machine.inputs_and_effects import (
     Activated,
     Command,
@@ -34,6 +34,7 @@ from sessions.machine.inputs_and_effects import (
     ResponsesPaused,
     ResponsesResumed,
     Step,
+    TitleWritten,
     ToolDeadline,
 )
 from sessions.machine.state import Open, State
@@ -48,7 +49,15 @@ from sessions.model.types import CommandId, Principal, ResponseId, UnixMs, Usage
 
 ITEMS_MAX = 20_000
 # What a full session still takes.
-_ALWAYS = cm.SessionDelete | cm.ResponseCancel | cm.ResponseErase | cm.ItemDelete | cm.ReviewAppeal | cm.ReviewNotify
+_ALWAYS = (
+    cm.SessionDelete
+    | cm.ResponseCancel
+    | cm.ResponseErase
+    | cm.ItemDelete
+    | cm.ReviewAppeal
+    | cm.ReviewNotify
+    | cm.FeedbackSet
+)
 # What is put into a log under names that follow from its id.
 _NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ToolOutput | cm.TurnCreate
 
@@ -66,11 +75,16 @@ class Machine:
         smaller_model: str = "",
         forgetful: bool = False,
         prices: PriceBook | None = None,
+        takes_tools: bool = True,
     ) -> None:
         self.state = state
         self.forgetful = forgetful  # the journal knows of applied commands that this machine does not
         self._config = MachineConfig(
-            default_model=default_model, fingerprint=fingerprint, smaller_model=smaller_model, prices=prices
+            default_model=default_model,
+            fingerprint=fingerprint,
+            smaller_model=smaller_model,
+            prices=prices,
+            takes_tools=takes_tools,
         )
         self._runs = ActiveRuns()
         self._applied = {(record.principal_id, record.command_id): record for record in commands}
@@ -108,6 +122,8 @@ class Machine:
                 responses.pause_all(build)
             case ResponsesResumed():
                 responses.start_all(build)
+            case TitleWritten():
+                session_commands.name_session(build, input.title)
             case _:
                 assert_never(input)
         self._patch_head(build.out)
@@ -226,6 +242,8 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
             return appeals.appeal(build, input, command)
         case cm.ReviewNotify():
             return appeals.record_decision(build, command)
+        case cm.FeedbackSet():
+            return feedback.set_feedback(build, principal, command)
         case cm.SessionUpdate():
             return session_commands.update_session(build, command)
         case cm.SessionDelete():

@@ -32,6 +32,7 @@ from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import EngineLost, NotFound, SessileError
+from sessions.model.generation import CONTINUOUS_USAGE
 from sessions.model.journal_types import UsageRow
 from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
@@ -120,7 +121,7 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 def begin(build: StepBuilder, new: NewResponse) -> None:
     """Creates a response and requests its first generation. Draws the seed where the client gave none."""
-    sampling = new.sampling
+    sampling = _with_defaults(new, build.state)
     if sampling.seed is None:
         seed = int.from_bytes(hashlib.blake2b(new.id.encode(), digest_size=4).digest(), "big")
         sampling = msgspec.structs.replace(sampling, seed=seed)
@@ -133,6 +134,20 @@ def begin(build: StepBuilder, new: NewResponse) -> None:
     )
     build.put(ev.ResponseInProgress(response_id=new.id, sequence_number=new.sequence + 1))
     _start(build, build.state.open[new.id])
+
+
+def _with_defaults(new: NewResponse, state: State) -> Sampling:
+    """Its sampling, with the session's own settings where the command names none. A brownout only ever shortens."""
+    sampling, info = new.sampling, state.info
+    assert info is not None
+    if info.temperature is not UNSET and sampling.temperature is None:
+        sampling = msgspec.structs.replace(sampling, temperature=info.temperature)
+    longest, given = info.max_output_tokens, sampling.max_output_tokens
+    if longest is not UNSET:
+        cut = new.service is not None and "max_output_tokens" in new.service
+        if given is None or (cut and longest < given):
+            sampling = msgspec.structs.replace(sampling, max_output_tokens=longest)
+    return sampling
 
 
 def new_body(build: StepBuilder, new: NewResponse, status: Literal["queued", "in_progress"]) -> ev.ResponseBody:
@@ -333,9 +348,15 @@ def write_output(build: StepBuilder, input: Output) -> None:
     fingerprint = build.config.fingerprint if input.tokens and not open_.tokens else ""
     findings = without_text(input.findings)
     private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint, findings=findings)
+    counted = isinstance(open_.body.request, dict) and CONTINUOUS_USAGE in open_.body.request
     for index, piece in enumerate(input.pieces, 1):
         for event in event_writer.write(open_, piece, build.now):
             last = index == len(input.pieces) and event_writer.carries(piece, event)
+            if counted and last and isinstance(event, ev.Delta):
+                used = _used(build, open_)
+                output_tokens = used.output_tokens + len(input.tokens) // 4
+                usage = ev.DeltaUsage(used.input_tokens, used.cached_tokens, output_tokens)
+                event = msgspec.structs.replace(event, usage=usage)
             build.put(event, private if last else None)
     if input.retracted is not None and open_.drafts:
         build.put(

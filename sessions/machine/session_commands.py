@@ -5,8 +5,11 @@ Functions over a `StepBuilder`. Each looks at everything before it writes anythi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Final
+
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sessions.machine.inputs_and_effects import Erase
 from sessions.machine.item_tree import busy_conflict
@@ -16,6 +19,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.authorization import may_see, not_found
 from sessions.model.errors import BadInput, Conflict, NotFound
+from sessions.model.generation import unsupported_tools
 from sessions.model.types import (
     CommandId,
     FunctionCall,
@@ -26,11 +30,19 @@ from sessions.model.types import (
     Principal,
     Refusal,
     ResponseId,
+    Tool,
     derived_session_id,
     is_derived_session_id,
 )
 
 ERASED = "deleted"  # the category of what a client had erased
+_SAMPLING: Final = ("temperature", "max_output_tokens")  # what a session says of how its answers are drawn
+
+
+def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) -> None:
+    """Raises BadInput for tools that nothing here would call: they would be dropped without a word."""
+    if tools and not build.config.takes_tools:
+        raise unsupported_tools(build.config.default_model)
 
 
 def create_session(build: StepBuilder, principal: Principal, command: cm.SessionCreate) -> cm.Ok:
@@ -39,6 +51,7 @@ def create_session(build: StepBuilder, principal: Principal, command: cm.Session
         if not may_see(principal, state.key, state.user):
             raise not_found(state.key)
         raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
+    check_tools(build, command.tools)
     make_session(build, principal, command.id, command)
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
@@ -63,6 +76,7 @@ def make_session(
         metadata=settings.metadata,
         title=settings.title,
         created_at=build.now,
+        **{name: _unset_if_none(getattr(settings, name, None)) for name in _SAMPLING},
     )
     build.put(ev.SessionCreated(info=info))
 
@@ -70,16 +84,28 @@ def make_session(
 def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
     state = build.state
     assert state.info is not None
+    check_tools(build, command.tools)
     changes = {
         name: value
-        for name in ("title", "metadata", "instructions", "tools")
+        for name in ("title", "metadata", "instructions", "tools", *_SAMPLING)
         if (value := getattr(command, name)) is not UNSET
     }
-    for name, nothing in (("metadata", {}), ("tools", ())):
+    for name, nothing in (("metadata", {}), ("tools", ()), *((each, UNSET) for each in _SAMPLING)):
         if changes.get(name, UNSET) is None:
             changes[name] = nothing
     build.put(ev.SessionUpdated(info=msgspec.structs.replace(state.info, **changes)))
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
+
+
+def name_session(build: StepBuilder, title: str) -> None:
+    """Gives a session a title that it has not got meanwhile."""
+    info = build.state.info
+    if info is not None and info.title is None and not build.state.deleted:
+        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=title)))
+
+
+def _unset_if_none(value: Any) -> Any:
+    return UNSET if value is None else value
 
 
 def delete_session(build: StepBuilder, command: cm.SessionDelete) -> cm.Ok:

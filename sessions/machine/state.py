@@ -9,13 +9,14 @@ be written is decided in `sessions.machine.machine`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from sessions.model import events as ev
 from sessions.model.journal_types import Head, Loaded
-from sessions.model.reviews import Outcome, ReviewId
+from sessions.model.reviews import Outcome, Rating, ReviewId
 from sessions.model.types import (
     CallId,
     ContentPart,
@@ -23,6 +24,7 @@ from sessions.model.types import (
     FunctionCallOutput,
     Item,
     ItemId,
+    Json,
     Message,
     OutputText,
     Principal,
@@ -36,6 +38,7 @@ from sessions.model.verdicts import Finding
 
 STATE_VERSION = 3
 FINDINGS_MAX = 32  # of one answer that are remembered
+_SHOWN_OF_ANSWER: Final = ("status", "model", "created_at", "completed_at", "usage")
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -105,6 +108,19 @@ class Answer(msgspec.Struct, kw_only=True):
     fingerprint: str = ""
     findings: tuple[Finding, ...] = ()
     reason: str = ""  # why it is incomplete
+    status: str = ""  # this and the next as its last event said them; "": this was folded before they were kept
+    model: str = ""
+    created_at: UnixMs = UnixMs(0)
+    completed_at: UnixMs = UnixMs(0)
+    usage: dict[str, Json] | None = None
+
+
+class Feedback(msgspec.Struct, frozen=True):
+    """What one person thinks of an answer."""
+
+    rating: Rating
+    reason: str
+    at: UnixMs
 
 
 class Review(msgspec.Struct, kw_only=True):
@@ -149,6 +165,7 @@ class State(msgspec.Struct, kw_only=True):
     awaiting: dict[ResponseId, Awaiting] = {}
     cuts: dict[str, ItemId] = {}  # first kept item, by response; behind an empty one, by its question
     reviews: dict[ReviewId, Review] = {}
+    feedback: dict[ResponseId, dict[str, Feedback]] = {}  # of each who gave any
     recoveries: int = 0  # activations that found a turn open, since anything was achieved
 
     @property
@@ -201,6 +218,18 @@ def apply(state: State, record: ev.Record) -> None:
         case ev.ReviewDecided():
             review = _review(state, event)
             review.outcome, review.decision = event.outcome, event.decision
+        case ev.FeedbackUpdated():
+            _update_feedback(state, event)
+
+
+def _update_feedback(state: State, event: ev.FeedbackUpdated) -> None:
+    given = state.feedback.setdefault(event.response_id, {})
+    if event.rating is not None:
+        given[event.by] = Feedback(event.rating, event.reason, state.at)
+        return
+    given.pop(event.by, None)
+    if not given:
+        del state.feedback[event.response_id]
 
 
 def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Private | None) -> None:
@@ -307,7 +336,14 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
     body = event.response
     for item in body.output:
         _set(state, item)
-    answer = Answer(items=tuple(item.id for item in body.output))
+    answer = Answer(
+        items=tuple(item.id for item in body.output),
+        status=body.status,
+        model=body.model,
+        created_at=body.created_at,
+        completed_at=state.at,
+        usage=body.usage,
+    )
     if body.incomplete_details is not None:
         answer.reason = str(body.incomplete_details.get("reason", ""))
     if private is not None:
@@ -493,8 +529,21 @@ def client_state(state: State) -> dict[str, Any]:
         "model": info.model if info is not None else "",
         "instructions": info.instructions if info is not None else None,
         "tools": list(info.tools) if info is not None else [],
+        "temperature": None if info is None or info.temperature is UNSET else info.temperature,
+        "max_output_tokens": None if info is None or info.max_output_tokens is UNSET else info.max_output_tokens,
         "created_at": info.created_at if info is not None else None,
+        "answers": {
+            id: {name: getattr(answer, name) for name in _SHOWN_OF_ANSWER}
+            for id, answer in state.answers.items()
+            if answer.status
+        },
     }
+    if state.feedback:
+        shown["feedback"] = [
+            {"response_id": id, "by": by, "rating": each.rating, "reason": each.reason, "at": each.at}
+            for id, given in state.feedback.items()
+            for by, each in given.items()
+        ]
     if state.reviews:
         shown["reviews"] = [
             {

@@ -22,6 +22,7 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str  # of the tokenizer whose ids `Output` carries
     smaller_model: str = ""  # the only other model than the session's that writes here; "": none does
     prices: PriceBook | None = None
+    takes_tools: bool = True  # the session's model calls functions
 
 
 class ActiveRuns(msgspec.Struct):

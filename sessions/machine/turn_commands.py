@@ -20,7 +20,7 @@ from sessions.machine.responses import (
     response_id_of,
     response_not_found,
 )
-from sessions.machine.session_commands import make_session
+from sessions.machine.session_commands import check_tools, make_session
 from sessions.machine.state import Awaiting, State, stands_below
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
@@ -52,6 +52,9 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
     after = command.after_response
     parent = item_tree.parent_of(state, command.parent_id) if after is None else _last_of(state, after)
     turn = _continued(state, parent, command, implied=command.parent_id is UNSET and after is None)
+    if command.tool_choice != "none":
+        check_tools(build, command.tools)
+        check_tools(build, command.create.tools if command.create is not None and state.info is None else ())
     if state.info is None:
         assert command.create is not None
         make_session(build, principal, command.id, command.create)

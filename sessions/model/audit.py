@@ -51,6 +51,8 @@ Action = Literal[
     "session.deleted",
     "session.purged",
     "session.exported",
+    "session.shared",
+    "session.unshared",
     "user.exported",
     "user.erasure_asked",
     "user.erased",

@@ -126,10 +126,12 @@ def acting_for(principal: Principal, user: str | None) -> Principal:
 
 def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
     """The tenant whose affairs (keys, usage, policies) are requested; None: one's own. Another's is the operators' to
-    ask for. Raises Forbidden."""
+    ask for. Raises Forbidden, BadInput for what is no name."""
     if tenant is None or tenant == principal.tenant:
         return principal.tenant
     demand_operator(principal)
+    if tenant and not check_name(tenant):  # "" is the installation, where there is such a thing
+        raise BadInput("invalid_request", "tenant: 1 to 128 characters, none of control.", param="tenant")
     return TenantId(tenant)
 
 

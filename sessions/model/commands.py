@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sessions.model.reviews import NOTE_MAX, Outcome, ReviewId
+from sessions.model.reviews import NOTE_MAX, Outcome, Rating, ReviewId
 from sessions.model.types import (
     SESSION_ID_PATTERN,
     CallId,
@@ -21,10 +21,12 @@ from sessions.model.types import (
     InputText,
     ItemId,
     Json,
+    MaxTokens,
     OutputText,
     ResponseId,
     Sampling,
     SessionId,
+    Temperature,
     TextOptions,
     Tool,
 )
@@ -52,6 +54,8 @@ class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.crea
     tools: Tools = ()
     metadata: Metadata = {}
     title: Title | None = None
+    temperature: Temperature | None | UnsetType = UNSET
+    max_output_tokens: MaxTokens | None | UnsetType = UNSET
 
 
 class SessionCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +108,8 @@ class SessionUpdate(SessionCommand, frozen=True, kw_only=True, tag="session.upda
     metadata: Metadata | None | UnsetType = UNSET
     instructions: str | None | UnsetType = UNSET
     tools: Tools | None | UnsetType = UNSET
+    temperature: Temperature | None | UnsetType = UNSET
+    max_output_tokens: MaxTokens | None | UnsetType = UNSET
 
 
 class SessionDelete(SessionCommand, frozen=True, kw_only=True, tag="session.delete"):
@@ -121,6 +127,14 @@ class ReviewAppeal(SessionCommand, frozen=True, kw_only=True, tag="review.appeal
     response_id: ResponseId | None = None
     content: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     note: Annotated[str, msgspec.Meta(max_length=NOTE_MAX)] = ""
+
+
+class FeedbackSet(SessionCommand, frozen=True, kw_only=True, tag="feedback.set"):
+    """What the sender thinks of an answer that has ended, and why; None takes back what they thought before."""
+
+    response_id: ResponseId
+    rating: Rating | None
+    reason: Annotated[str, msgspec.Meta(max_length=NOTE_MAX)] = ""
 
 
 # -- what doors of our own ask for, and no client says in these words -------------------------------------------------
@@ -212,6 +226,7 @@ ClientCommand = (
     | SessionDelete
     | SessionWarm
     | ReviewAppeal
+    | FeedbackSet
 )
 """What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sessions.model.reviews import Outcome, ReviewId
+from sessions.model.reviews import Outcome, Rating, ReviewId
 from sessions.model.types import (
     ContentPart,
     Item,
@@ -75,6 +75,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     metadata: dict[str, Json] = {}
     title: str | None = None
+    temperature: float | UnsetType = UNSET  # of answers whose command names none; likewise the next
+    max_output_tokens: int | UnsetType = UNSET
     created_at: UnixMs
 
 
@@ -143,6 +145,14 @@ class ContentPartAdded(PartEvent, frozen=True, kw_only=True, tag="response.conte
     part: ContentPart
 
 
+class DeltaUsage(msgspec.Struct, frozen=True):
+    """The tokens of a response up to a delta. Only where its request has `continuous_usage_stats`."""
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
 class ContentPartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
     part: ContentPart
 
@@ -150,6 +160,7 @@ class ContentPartDone(PartEvent, frozen=True, kw_only=True, tag="response.conten
 class OutputTextDelta(PartEvent, frozen=True, kw_only=True, tag="response.output_text.delta", omit_defaults=True):
     delta: str
     logprobs: tuple[Json, ...] = ()
+    usage: DeltaUsage | UnsetType = UNSET
 
 
 class OutputTextDone(PartEvent, frozen=True, kw_only=True, tag="response.output_text.done"):
@@ -158,6 +169,7 @@ class OutputTextDone(PartEvent, frozen=True, kw_only=True, tag="response.output_
 
 class RefusalDelta(PartEvent, frozen=True, kw_only=True, tag="response.refusal.delta"):
     delta: str
+    usage: DeltaUsage | UnsetType = UNSET
 
 
 class RefusalDone(PartEvent, frozen=True, kw_only=True, tag="response.refusal.done"):
@@ -168,6 +180,7 @@ class ArgumentsDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.fun
     item_id: ItemId
     output_index: int
     delta: str
+    usage: DeltaUsage | UnsetType = UNSET
 
 
 class ArgumentsDone(ResponseEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"):
@@ -225,6 +238,16 @@ class ReviewDecided(Event, frozen=True, kw_only=True, tag="review.decided", omit
     response_id: ResponseId | None = None
 
 
+class FeedbackUpdated(Event, frozen=True, kw_only=True, tag="feedback.updated", omit_defaults=True):
+    """What somebody thinks of an answer that has ended; it replaces what they thought before. No rating: nothing any
+    more."""
+
+    response_id: ResponseId
+    by: str
+    rating: Rating | None
+    reason: str = ""
+
+
 Delta = OutputTextDelta | RefusalDelta | ArgumentsDelta
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 
@@ -254,6 +277,7 @@ AnyEvent = (
     | ContentRetracted
     | ReviewAppealed
     | ReviewDecided
+    | FeedbackUpdated
 )
 
 

@@ -9,8 +9,10 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from sessions.model.errors import BadInput
 from sessions.model.types import Json, ResponseId, Sampling, SessionKey, Tokens
 
+CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
 
 
@@ -28,8 +30,17 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
 
     @property
+    def takes_tools(self) -> bool:
+        return self.tool_format != "none"
+
+    @property
     def smaller_model(self) -> str:
         return self.smaller.model if self.smaller is not None else ""
+
+
+def unsupported_tools(model: str) -> BadInput:
+    """The refusal of tools that a model cannot call, the same at every door."""
+    return BadInput("unsupported_parameter", f"The model {model!r} cannot call tools.", param="tools")
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,13 +29,15 @@ from typing import Final, Literal, NamedTuple, NewType, Protocol
 
 import msgspec
 
-from sessions.model.errors import Conflict, NotFound
+from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.types import ItemId, ResponseId, SessionKey, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 
 ReviewId = NewType("ReviewId", str)
 Outcome = Literal["upheld", "overturned"]
 CaseState = Literal["open", "claimed", "decided"]
+Cause = Literal["policy", "appeal", "feedback"]
+Rating = Literal["up", "down"]
 
 CLAIM_MS: Final = 30 * 60_000
 OPEN_MS: Final = 90 * 86_400_000
@@ -44,6 +46,7 @@ CASES_MAX: Final = 10_000  # per tenant
 APPEALS_MAX: Final = 64  # per session
 NOTE_MAX: Final = 4_000  # code points of a note
 KEPT_MAX: Final = 4_000  # of a text that is kept
+FEEDBACK: Final = "feedback"  # the category of a case that a rating opened
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     id: ReviewId
     key: SessionKey
-    cause: Literal["policy", "appeal"]  # what opened it
+    cause: Cause  # what opened it
     direction: Literal["input", "output"]
     action: Literal["block", "redact", "flag", "retract"]
     category: str
@@ -209,6 +212,19 @@ def case_of(finding: Finding, of: Subject, *, appeal: str | None = None) -> Case
     )
 
 
+def check_note(text: str, param: str) -> None:
+    """Raises BadInput for a note that some store cannot hold, before anything is written for it."""
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise BadInput("invalid_text", f"`{param}` holds a NUL character or half of a surrogate pair.", param=param)
+
+
+def feedback_case(of: Subject, reason: str, *, model: str) -> Case:
+    """Of an answer that somebody thinks badly of. `model` wrote it; `reason` is theirs."""
+    finding = Finding(category=FEEDBACK, action="flag", start=0, end=0, model=model)
+    case = case_of(finding, of)
+    return msgspec.structs.replace(case, cause="feedback", note=reason[:NOTE_MAX])
+
+
 _GRAVEST: Final = {"block": 0, "retract": 1, "redact": 2}
 
 
@@ -219,7 +235,10 @@ def appealable(findings: Sequence[Finding]) -> Finding | None:
 
 
 def appealed(case: Case, appeal: Case) -> Case:
-    """A case that is there, after an append that brought it once more: an appeal opens it again, the first time."""
+    """A case that is there, after an append that brought it once more: an appeal opens it again, the first time; a
+    rating brings its new reason."""
+    if appeal.cause == case.cause == FEEDBACK and case.state != "decided":
+        return msgspec.structs.replace(case, note=appeal.note)
     if appeal.appealed_at is None or case.appealed_at is not None:
         return case
     return msgspec.structs.replace(

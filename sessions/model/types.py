@@ -191,6 +191,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 # -- sampling ------------------------------------------------------------------------------------------------
 
 MaxTokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
@@ -208,7 +209,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     because a continuation after a failure needs it.
     """
 
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None

@@ -5,7 +5,9 @@ Writes nothing and reads no session. Does not know policies: filters say what th
 
 from __future__ import annotations
 
-from sessions.model.errors import BadInput
+from collections.abc import Iterator
+
+from sessions.model.errors import BadInput, TooLarge
 from sessions.model.inspection import (
     Answer,
     JudgedTexts,
@@ -21,12 +23,18 @@ from sessions.ports import ChatMessage, Engine, FilterSet
 
 
 class Inspector:
-    def __init__(self, engine: Engine, filters: FilterSet) -> None:
+    def __init__(self, engine: Engine, filters: FilterSet, bytes_max: int) -> None:
+        """`bytes_max`: of one text, as of a message."""
         self._engine = engine
         self._filters = filters
+        self._bytes_max = bytes_max
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Raises BadInput where nothing judges texts for the principal, and what the engine raises."""
+        """Raises TooLarge for a text that no message may have, BadInput where nothing judges texts for the principal,
+        and what the engine raises."""
+        for text in _texts(question):
+            if len(text) > self._bytes_max or len(text.encode()) > self._bytes_max:
+                raise TooLarge("content_too_large", f"A text may take {self._bytes_max} bytes at most.", param="input")
         match question:
             case TextTokens():
                 starts = self._engine.tokenizer.starts if question.starts else ()
@@ -62,3 +70,14 @@ class Inspector:
                     detectors[finding.model] = None
             judged.append(Judgement(scores))
         return Judgements(tuple(judged), tuple(name for name in detectors if name))
+
+
+def _texts(question: Question) -> Iterator[str]:
+    match question:
+        case TextTokens():
+            yield question.text
+        case PromptTokens():
+            yield question.instructions or ""
+            yield from (each.text for each in question.messages)
+        case JudgedTexts():
+            yield from question.texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,15 @@ from transport.cli.settings import Settings
 from transport.cli.start.config_files import default_limits
 
 CHAT = {"model": "simulated", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+LONG = "a b " * 300_000
+WIDE = "\U0001f600" * 300_000  # fewer characters than bytes
+QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a prompt": ("/v1/responses/input_tokens", {"input": LONG}),
+    "instructions": ("/v1/responses/input_tokens", {"input": "x", "instructions": LONG}),
+    "a message": ("/tokenize", {"messages": [{"role": "user", "content": LONG}]}),
+    "a text": ("/tokenize", {"prompt": WIDE}),
+    "a text to judge": ("/v1/moderations", {"input": WIDE}),
+}
 KEYS = {
     key_digest(f"key-{name}"): Principal(tenant=TenantId("acme"), key_id=name, role="service", scopes=("chat", "read"))
     for name in "ab"
@@ -102,3 +112,28 @@ def test_a_server_that_demands_keys_says_its_limits(tmp_path: Path) -> None:
             answer = httpx.get(f"http://127.0.0.1:{server.port}/v1/limits", headers={"authorization": "Bearer sk-boss"})
         assert answer.json()["limits"].get("requests_per_minute") == expected
     assert Limits().default.requests_per_minute is None
+
+
+async def test_naming_one_item_thousands_of_times_makes_no_larger_request_than_a_body() -> None:
+    """4,096 names of an item of a megabyte were four gigabytes of messages."""
+    async with assembled() as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+
+        async def respond(text: Any, **fields: str) -> httpx.Response:
+            body = {"model": "simulated", "input": text, "max_output_tokens": 4, **fields}
+            return await http.post("/v1/responses", json=body)
+
+        first = (await respond("Of the sea.")).json()["id"]
+        second = (await respond("word " * 400, previous_response_id=first)).json()["id"]
+        (large, *_) = (await http.get(f"/v1/responses/{second}/input_items")).json()["data"]
+        references = [{"type": "item_reference", "id": large["id"]}] * 4096
+        answer = await respond(references, previous_response_id=first)  # it does not stand above that one
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+async def test_a_text_that_no_message_may_have_is_not_counted_either(name: str) -> None:
+    """4 MiB held the event loop for 0.8 s."""
+    path, body = QUESTIONS[name]
+    async with assembled() as server, httpx.AsyncClient(base_url=server.server.url) as http:
+        answer = await http.post(path, json={"model": "simulated", **body})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "content_too_large")

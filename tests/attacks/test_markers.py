@@ -235,9 +235,11 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
             *({"items": [each]} for each in item_refusals(m)),
         ],
         ("post", "/v1/conversations/{conversation}"): [metadata],
-        ("patch", "/v1/sessions/{session}"): [{"title": next(m), **metadata}],
+        ("patch", "/v1/sessions/{session}"): [{"title": next(m), "instructions": next(m), **metadata}],
         ("post", "/v1/sessions/{session}/messages/appeal"): [{"content": next(m), "note": next(m)}],
         ("post", "/v1/sessions/{session}/responses/{response_id}/appeal"): [{"note": next(m)}],
+        ("post", "/v1/sessions/{session}/responses/{response_id}/feedback"): [{"rating": "down", "reason": next(m)}],
+        ("post", "/v1/sessions/{session}/shares"): [{"item_id": next(m)}],
         ("post", "/v1/keys"): [{"tenant": next(m), "user": next(m), "name": next(m), "reason": next(m)}],
         ("post", "/v1/reviews/{review_id}/decide"): [{"outcome": "upheld", "note": next(m)}],
         ("post", "/v1/operator/encryption"): [{"tenant": next(m)}],
@@ -271,7 +273,10 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
             for number, sample in enumerate(samples):
                 answer = await http.request(method, url, json=sample)
                 if number == 0 and "operator" not in path and "keys" not in path and "review" not in path:
-                    assert answer.status_code == 200 or "appeal" in path, (path, answer.text)
+                    assert answer.status_code == 200 or path.endswith(("appeal", "feedback", "shares")), (
+                        path,
+                        answer.text,
+                    )
                 session = answer.json().get("id") if path == "/v1/conversations" else made
                 if answer.status_code == 200 and "conversation" in path:
                     asked = {"model": "simulated", "input": "go on", "conversation": session}
@@ -336,8 +341,10 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "tool.output", **here, "call_id": next(m), "output": next(m)},
         {"type": "review.appeal", **here, "content": next(m), "note": next(m)},
         {"type": "review.appeal", **here, "response_id": next(m)},
+        {"type": "feedback.set", **here, "response_id": next(m), "rating": "down", "reason": next(m)},
         {"type": "subscribe", "session": "ses_elsewhere", "epoch": next(m), "offset": 0},
         {"type": "session.list", "after": next(m)},
+        {"type": "session.search", "q": next(m), "after": next(m)},
     ]
     return [*whole, *refused]
 
@@ -408,6 +415,7 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("AnswerTool", {**here, "call_id": next(m), "output": next(m)}),
         ("Update", {**here, "tools": tool, "clear": [next(m)]}),
         ("Appeal", {**here, "response_id": next(m), "content": next(m), "note": next(m)}),
+        ("Rate", {**here, "response_id": next(m), "rating": next(m), "reason": next(m)}),
         ("List", {"after": next(m)}),
         ("History", {**here, "position": {"epoch": next(m)}}),
     ]

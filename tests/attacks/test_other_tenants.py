@@ -92,6 +92,17 @@ async def test_break_glass_needs_a_reason_and_both_tenants_can_read_it(world: Wo
     assert await broken_glass(world, "beta") == [row]
 
 
+async def test_what_is_no_name_of_a_tenant_is_entered_by_nobody(world: World) -> None:
+    """A row stood in the log of a tenant that nobody can be, and an export broke off in its middle."""
+    for tenant in ("\0", "\x7fsign-in", "acme\n"):
+        answer = await world.http.get(
+            "/v1/users/ana/export",
+            headers=bearer(world.credentials["emergency operator"]),
+            params={"tenant": tenant, "reason": REASON},
+        )
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tenant")
+
+
 @pytest.mark.parametrize("full", ["acme", "beta"])
 async def test_what_cannot_be_written_down_in_both_tenants_is_not_shown_or_done(
     world: World, monkeypatch: pytest.MonkeyPatch, full: str

@@ -23,7 +23,7 @@ from tests.support.openid.provider import at_provider, sign_in
 from tests.support.openid.world import KEY, SignInWorld, a_sign_in_world
 from transport.auth.origins import CSRF_HEADER
 from transport.auth.sealed_cookies import CookieSealer
-from transport.auth.sign_in import SignInSession, challenge_of, check_next
+from transport.auth.sign_in import SignInHint, SignInSession, challenge_of, check_next
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as rpc
 from transport.grpc_api.server import GrpcServer
@@ -264,6 +264,105 @@ async def test_a_cookie_that_we_did_not_seal_for_this_is_nobodys(world: SignInWo
             answer = await plain.get("/v1/models", headers=[(b"cookie", header)])
             assert (name, answer.status_code) == (name, 401)
         assert (await plain.get("/v1/models", headers={"cookie": f"{SESSION}={good}"})).status_code == 200
+
+
+async def test_another_page_of_the_site_reads_nothing_and_signs_nobody_out(world: SignInWorld) -> None:
+    """Its requests have the cookies: SameSite keeps other sites off, not other ports and subdomains."""
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        hint = cookie_of(http, "sessile-hint")
+        for headers in ({"sec-fetch-site": "same-site"}, {"origin": "https://evil.example"}, {"origin": "null"}):
+            about = (await http.get("/auth/session", headers=headers)).json()
+            assert not about["signed_in"] and not about["refreshable"] and "user" not in about
+            left = await http.get("/auth/signed-out", headers=headers)
+            assert left.headers["location"] == f"{world.page}/"
+            assert cookie_of(http, "sessile-hint") == hint
+        assert (await http.get("/auth/session", headers={"sec-fetch-site": "same-origin"})).json()["signed_in"]
+        left = await http.get("/auth/signed-out", headers={"sec-fetch-site": "same-origin"})
+        assert left.headers["location"].startswith(world.issuer)
+
+
+async def test_who_signs_out_at_the_provider_is_signed_out_here(world: SignInWorld) -> None:
+    """Whoever had the device stayed signed in here for twelve hours."""
+    async with world.browser() as http, world.browser() as elsewhere, world.browser() as other:
+        for browser, name in ((http, "ana"), (elsewhere, "ana"), (other, "ben")):
+            await sign_in(browser, world.page, name)
+        query = urlencode({"client_id": "sessile", "post_logout_redirect_uri": f"{world.page}/"})
+        await at_provider(http, f"{world.issuer}/session/end?{query}", "ana", back_at=world.page)
+        for browser, status in ((http, 401), (elsewhere, 401), (other, 200)):
+            assert (await browser.get("/v1/models")).status_code == status
+        assert (await elsewhere.post("/auth/refresh", headers=world.own_page)).status_code == 401
+        world.clock.ahead_ms += 1000
+        await sign_in(http, world.page, "ana")
+        assert (await http.get("/v1/models")).status_code == 200
+
+
+async def test_only_the_provider_says_who_signed_out(world: SignInWorld) -> None:
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        hint = world.sign_in._open("hint", [f"sessile-hint={cookie_of(http, 'sessile-hint')}"], SignInHint)
+        assert hint is not None
+        head, claims, signature = hint.id_token.split(".")
+        for form in (
+            {"logout_token": hint.id_token},  # an ID token is none
+            {"logout_token": f"{head}.{claims}."},
+            {"logout_token": f"eyJhbGciOiJub25lIn0.{claims}.{signature}"},
+            {"logout_token": "x"},
+            {"logout_token": ""},
+            {"token": hint.id_token},
+            {},
+        ):
+            answer = await http.post("/auth/backchannel-logout", data=form)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logout_token"), form
+        large = await http.post("/auth/backchannel-logout", data={"logout_token": "x" * 20_000})
+        assert large.status_code == 413
+        assert (await http.get("/v1/models")).status_code == 200
+
+
+async def test_two_origins_are_none_of_ours(world: SignInWorld) -> None:
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        own = [*world.own_page.items()]
+        for headers in ([*own, ("origin", "https://evil.example")], [*own, ("sec-fetch-site", "cross-site")]):
+            for path in ("/v1/ws/tickets", "/auth/sign-out"):
+                assert (await http.post(path, headers=headers)).status_code == 403
+        assert (await http.post("/v1/ws/tickets", headers=own)).status_code == 201
+
+
+async def test_signing_out_again_writes_nothing(world: SignInWorld) -> None:
+    """Who kept the cookie filled the audit log with it."""
+    async with world.browser() as http, world.browser() as kept:
+        await sign_in(http, world.page, "ana")
+        header = {**world.own_page, "cookie": f"{SESSION}={cookie_of(http)}"}
+        for _ in range(5):
+            assert (await kept.post("/auth/sign-out", headers=header)).status_code == 204
+        rows = (await kept.get("/v1/audit?limit=100", headers={"authorization": f"Bearer {KEY}"})).json()["data"]
+        assert [row["action"] for row in rows].count("user.signed_out") == 1
+
+
+async def test_who_signs_in_and_out_for_ever_leaves_room_for_what_operators_revoke(
+    world: SignInWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("persistence.memory.revocations", "transport.auth.revocation_cache"):
+        monkeypatch.setattr(f"{module}.REVOCATIONS_MAX", 4, raising=False)
+    async with world.browser() as http, world.browser() as other:
+        await sign_in(other, world.page, "mallory")
+        for _ in range(6):
+            await sign_in(http, world.page, "mallory")
+            signed_out = await http.post("/auth/sign-out", headers=world.own_page)
+            assert signed_out.status_code == 204, signed_out.text
+        key = {"authorization": f"Bearer {KEY}"}
+        revoked = await http.post("/v1/operator/revocations", headers=key, json={"subject": "ana"})
+        assert revoked.status_code == 201, revoked.text
+        assert (await other.get("/v1/models")).status_code == 401  # one for each person: all their sessions
+
+
+async def test_no_shared_cache_keeps_what_a_cookie_opened(world: SignInWorld) -> None:
+    async with world.browser() as http:
+        await sign_in(http, world.page, "ana")
+        for path in ("/v1/sessions", "/v1/models", "/v1/sessions/nothing", "/auth/session"):
+            kept = (await http.get(path)).headers.get("cache-control", "")
+            assert "private" in kept or "no-store" in kept, path
 
 
 async def test_a_session_that_has_expired_opens_nothing(world: SignInWorld) -> None:

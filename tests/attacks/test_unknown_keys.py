@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from websockets.exceptions import ConnectionClosedError
 from sessions.model.types import Principal, TenantId
 from tests.support.authorisation.world import World, a_world
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
+from tests.support.doors.websocket_wire import Wire, shake_hands
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.grpc_api import sessile_pb2 as pb
@@ -157,6 +159,80 @@ async def test_a_first_message_without_a_key_is_small(keyed: Assembly) -> None:
         assert '"error"' in str(await socket.recv())
 
 
+def whole(wire: Wire, message: bytes) -> None:
+    wire.send_frame(0x81, message)
+
+
+def in_fragments(wire: Wire, message: bytes) -> None:
+    wire.send_frame(0x01, message[:9])
+    wire.send_frame(0x80, message[9:])
+
+
+def behind_a_ping(wire: Wire, message: bytes) -> None:
+    wire.send_frame(0x89, b"")
+    wire.send_frame(0x81, message)
+
+
+def with_more_behind(wire: Wire, message: bytes) -> None:
+    for _ in range(20):
+        wire.send_frame(0x81, message)
+
+
+@pytest.mark.parametrize(
+    "head", [{}, {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}, {"X-Forwarded-For": "10.1.2.3"}]
+)
+@pytest.mark.parametrize("write", [whole, in_fragments, behind_a_ping, with_more_behind])
+async def test_however_a_first_message_is_written_its_key_is_looked_at(
+    keyed: Assembly, write: Callable[[Wire, bytes], None], head: dict[str, str], nothing_is_parsed: list[bytes]
+) -> None:
+    """Whether a parser sees it or not, the refusal is the same, and the connection's share is given back."""
+    wire = await shake_hands(keyed.server.port, headers=head)
+    write(wire, b'{"type": "hello", "auth": "sk-wrong"}')
+    assert (await wire.until(type="error"))["error"]["code"] == "unauthorized"
+    assert await wire.closed() == (4401, "unauthorized")
+    wire.send_frame(0x88, b"")
+    async with asyncio.timeout(60):
+        assert await wire.reader.read() == b""  # it is closed, and not by a reset
+    wire.writer.close()
+
+
+async def test_a_first_message_that_comes_by_bytes_is_judged_when_it_is_whole(keyed: Assembly) -> None:
+    wire = await shake_hands(keyed.server.port)
+    good = b'{"type": "hello", "auth": "' + KEY.encode() + b'"}'
+    for byte in bytes((0x81, 0x80 | len(good), 0, 0, 0, 0)) + good:
+        wire.writer.write(bytes((byte,)))
+        await wire.writer.drain()
+    await wire.until(type="ready")
+    wire.writer.close()
+
+
+async def test_strangers_take_nobodys_turn_to_connect(tmp_path: Path) -> None:
+    """Where new connections are paced, those count whose key is good: before, everyone's place was a stranger's."""
+    pace = tmp_path / "limits.toml"
+    pace.write_text("connections_per_s = 1.0\n")
+    async with assembled(keys={key_digest(KEY): PRINCIPAL}, limits_file=pace) as assembly:
+        port = assembly.server.port
+        for headers in ({}, {}, {"Authorization": "Bearer sk-wrong"}, {"X-Forwarded-For": "10.1.2.3"}, {}):
+            stranger = await shake_hands(port, headers=headers)
+            if stranger.handshake.status == 101:
+                stranger.send({"type": "hello", "auth": "sk-wrong"})
+                assert (await stranger.closed()).code == 4401
+            stranger.writer.close()
+        by_header, by_hello = (
+            await shake_hands(port, headers={"Authorization": f"Bearer {KEY}"}),
+            await shake_hands(port),
+        )
+        await by_header.hello()
+        await by_hello.hello(auth=KEY)
+        late = await shake_hands(port)  # and where it is their own turn that is taken, they are paced
+        late.send({"type": "hello", "auth": KEY})
+        error = (await late.until(type="error"))["error"]
+        assert error["code"] == "overloaded" and error["retry_after_ms"] >= 1
+        assert (await late.closed()).code == 1013
+        for wire in (by_header, by_hello, late):
+            wire.writer.close()
+
+
 @pytest.mark.parametrize(("name", "method"), METHODS)
 async def test_no_message_of_grpc_is_decoded(world: World, name: str, method: Any) -> None:
     channel: Any = world.channel
@@ -215,5 +291,25 @@ async def test_an_encoded_body_is_refused_with_what_to_do(keyed: Assembly, encod
         answer = await http.post("/v1/responses", headers=headers, content=b"\x1f\x8b")
         assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_content_encoding")
         assert "without Content-Encoding" in answer.json()["error"]["message"]
+        twice = [*(headers | {"content-encoding": "identity"}).items(), ("content-encoding", "gzip")]
+        assert (await http.post("/v1/responses", headers=twice, content=b"{")).status_code == 415
         plain = await http.post("/v1/responses", headers=headers | {"content-encoding": "identity"}, content=b"{")
         assert plain.status_code == 400
+
+
+async def test_two_users_at_once_are_nobody(keyed: Assembly) -> None:
+    """A backend's proxy that adds the header, where it should replace it, let the caller choose."""
+    async with httpx.AsyncClient(base_url=keyed.server.url, timeout=60) as http:
+        headers = [("authorization", f"Bearer {KEY}"), ("x-sessile-user", "ana"), ("x-sessile-user", "ben")]
+        for path in ("/v1/sessions", "/v1/models"):
+            answer = await http.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "user")
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_not_waited_for(keyed: Assembly) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", keyed.server.port)
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 10000000\r\n\r\n".encode())
+    async with asyncio.timeout(10):
+        assert b" 413 " in await reader.readline()
+    writer.close()

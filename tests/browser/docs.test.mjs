@@ -94,7 +94,7 @@ for (const [name, options] of [["wide", {}], ["phone, dark", { viewport: { width
   });
 }
 
-for (const [path, module] of [["", "markdown.js"], ["operator", "reviews.js"], ["docs", "dom.js"], ["docs", "docs.js"]]) {
+for (const [path, module] of [["", "chat.js"], ["operator", "reviews.js"], ["docs", "dom.js"], ["docs", "docs.js"]]) {
   test(`/${path} does not run with a ${module} that was changed on the way`, async () => {
     const page = await browser.page();
     const body = `${readFileSync(new URL(`../../transport/web/${module}`, import.meta.url), "utf8")}\n;globalThis.intruder = true;`;

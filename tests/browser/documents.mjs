@@ -3,8 +3,8 @@
  *
  *     node tests/browser/documents.mjs --documents 10000 --seed 1     prints one line of JSON; `--begin n` begins with another one
  *
- * A third is ordinary Markdown, a third repeats short runs of marks (what makes a parser go back and forth), a third carries HTML and
- * addresses that would run script. Each is shown whole and again as it grows, as an answer does. A step is what the page does
+ * A fifth each: ordinary Markdown; short runs of marks repeated (what makes a parser go back and forth); HTML and addresses that
+ * would run script; formulas; code. Each is shown whole and again as it grows, as an answer does. A step is what the page does
  * before it gives the browser its thread back: parse, elements, layout. A document with one that is too long is shown twice
  * more, and each step counts as the fastest of the three (the run, where its steps were cut otherwise): a machine with other work
  * has long steps of its own.
@@ -12,6 +12,7 @@
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
+import { code, formula } from "./formulas_and_code.mjs";
 import { Browser, Server } from "./harness.mjs";
 
 const CHARACTERS_MAX = 32_000;
@@ -19,7 +20,7 @@ const BATCH = 20;
 export const STEP_MS_MAX = 50;
 
 /** Chance from a seed (mulberry32). */
-function chance(seed) {
+export function chance(seed) {
   let state = seed >>> 0;
   const next = () => {
     state = (state + 0x6d2b79f5) >>> 0;
@@ -68,14 +69,14 @@ export function document(seed, number) {
   };
   const script = () => random.pick(["", "> ", "- ", "    ", `${words(3)} `, "\\", "`"]) + random.pick(SCRIPTS) + random.pick(["", "\n", ` ${random.pick(MARKS)}`]);
   const made = [];
-  const make = [ordinary, marks, script][number % 3];
+  const make = [ordinary, marks, script, () => formula(random, words), () => code(random)][number % 5];
   for (let left = length; left > 0; left -= made.at(-1).length + 2) made.push(random.below(8) === 0 ? ordinary() : make());
   return made.join(random.pick(["\n\n", "\n\n", "\n", " "])).slice(0, length);
 }
 
 /** In the page: shows each text whole and growing. Returns the longest step of each and what is there that must not be. */
 async function render({ texts, max }) {
-  const { Markdown } = await import(new URL("markdown.js", location.href).href);
+  const { Markdown } = await import(new URL("chat.js", location.href).href);
   const later = (globalThis.later ??= globalThis.setTimeout);
   const place = (globalThis.place ??= globalThis.document.querySelector("#thread").appendChild(globalThis.document.createElement("li")));
   let steps = [];
@@ -103,7 +104,9 @@ async function render({ texts, max }) {
       steps = [];
       for (const pieces of [1, 4]) {
         for (const element of (await shown(text, pieces)).querySelectorAll("*")) {
-          if (/^(script|style|iframe|object|embed|link|meta|base|form|input|img|math|template|video|body|details)$/i.test(element.localName)) wrong.push(element.localName);
+          if (/^(script|style|iframe|object|embed|link|meta|base|form|input|img|template|video|body|details)$/i.test(element.localName)) wrong.push(element.localName);
+          const isMaths = element.namespaceURI === "http://www.w3.org/1998/Math/MathML";
+          if (isMaths !== /^(math|mrow|mi|mn|mo|mtext|mspace|mfrac|msqrt|mroot|msub|msup|msubsup|munder|mover|munderover|mtable|mtr|mtd|mphantom|mstyle)$/.test(element.localName)) wrong.push(element.localName);
           for (const { name, value } of element.attributes) if (/^on|^style$|^src|^action$/.test(name) || (name === "href" && !/^(https?:|mailto:|#i-)/.test(value))) wrong.push(`${name}=${value}`);
         }
       }

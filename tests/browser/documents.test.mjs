@@ -22,7 +22,7 @@ test("a link without an address is its words", async () => {
   const page = await browser.page();
   await page.goto(server.url);
   const shown = await page.evaluate(async () => {
-    const { Markdown } = await import(new URL("markdown.js", location.href).href);
+    const { Markdown } = await import(new URL("chat.js", location.href).href);
     const markdown = new Markdown();
     markdown.update("before [words]() after");
     while (markdown.busy) await new Promise((resolve) => markdown.element.addEventListener("grown", resolve, { once: true }));

@@ -129,7 +129,8 @@ export class Browser {
   }
 
   async context(options = {}) {
-    return this.browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+    // A page that a service worker keeps is what one test is about; the others look at the network.
+    return this.browser.newContext({ viewport: { width: 1280, height: 800 }, serviceWorkers: "block", ...options });
   }
 
   async page(options = {}) {

@@ -337,7 +337,7 @@ test("a screen reader hears the whole answer once, not its words", async () => {
 test("a model's words stay words: no markup, no scripts, no dangerous links", async () => {
   const page = await visit(quick);
   const result = await page.evaluate(async () => {
-    const { Markdown } = await import("/markdown.js");
+    const { Markdown } = await import("/chat.js");
     const markdown = new Markdown();
     document.body.append(markdown.element);
     const nasty = [

@@ -372,6 +372,35 @@ async def test_biases_and_log_probabilities(start: Start) -> None:
         assert entry["token"] == chunk.text and entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4
 
 
+async def test_stop_tokens_end_an_answer_and_a_least_length_holds_it(start: Start) -> None:
+    engine = await start()
+    prompt = await prompt_of(engine, "What is the capital of France?")
+    plain = await ask(engine, key("plain"), prompt, max_tokens=60)
+    assert plain.finish.reason == "stop" and 3 < len(plain.tokens) < 60
+    place = next(index for index, token in enumerate(plain.tokens) if index and token not in plain.tokens[:index])
+    stops = Sampling(temperature=0, stop_token_ids=(plain.tokens[place],))
+    ended = await ask(engine, key("ended"), prompt, max_tokens=60, sampling=stops)
+    assert ended.tokens == plain.tokens[:place] and ended.finish.reason == "stop"
+    assert ended.text == "".join(chunk.text for chunk in plain.chunks[:place])
+    least = len(plain.tokens) + 10
+    held = await ask(engine, key("held"), prompt, max_tokens=80, sampling=Sampling(temperature=0, min_tokens=least))
+    assert held.tokens[: len(plain.tokens)] == plain.tokens
+    assert len(held.tokens) >= least and held.finish.prompt_tokens == len(prompt)
+    both = msgspec.structs.replace(stops, min_tokens=place + 5)
+    without = await ask(engine, key("both"), prompt, max_tokens=80, sampling=both)
+    assert plain.tokens[place] not in without.tokens[: place + 5] and len(without.tokens) >= place + 5
+    limited = await ask(engine, key("limit"), prompt, max_tokens=5, sampling=Sampling(temperature=0, min_tokens=50))
+    assert (len(limited.tokens), limited.finish.reason) == (5, "length")
+    stats = engine.stats().counters
+    assert stats["preemptions"] == 0 and not any(slot.busy for slot in engine._table)
+    later = await follow_up(engine, prompt, ended, "And of Spain?")
+    again = await ask(engine, key("ended"), later, max_tokens=8)
+    assert again.finish.cached_tokens >= len(prompt) + len(ended.tokens) - 1
+    with pytest.raises(BadInput, match="min_tokens"):
+        text = TextOptions(format={"type": "json_object"})
+        await ask(engine, key("x"), prompt, sampling=Sampling(min_tokens=5, text=text))
+
+
 async def test_penalties_count_what_was_emitted_before_a_failure(start: Start) -> None:
     engine = await start()
     prompt = await prompt_of(engine, "Say la la la la la la.")

@@ -22,8 +22,30 @@ from inference.moderation.scan import Scanner
 
 _NUMBERS: Final = re.compile(r"\d(?:[ ().\-/_*,;:|~+#=]{0,3}\d){7,}")
 _SIGNS: Final = (
-    *("<", "&", "\\", "%", "*", "~", "`", "\x1b", "__", "](", "] (", "][", "] [", "U+", "u+", "==", "[/", "=\n", "=\r"),
-    "${",
+    *(
+        "<",
+        "&",
+        "\\",
+        "%",
+        "*",
+        "~",
+        "`",
+        "\x1b",
+        "\x08",
+        "__",
+        "](",
+        "] (",
+        "][",
+        "] [",
+        "U+",
+        "u+",
+        "==",
+        "[/",
+        "[^",
+        "[[",
+    ),
+    *("=\n", "=\r", "${", "$@", "$*", "$(", "$I", *(f"[{digit}" for digit in range(10))),
+    *(f"[{one}{two}" for small in "aeiou" for one, two in ((small, small.upper()), (small.upper(), small))),
 )
 _SUSPECT: Final = re.compile(
     r"[{}+=](?:(?<=\w\{)|(?<=\})(?=\w)|(?<=\+)[A-Z][A-Za-z0-9+/]{2}|(?<==)[0-9A-F]{2})"
@@ -58,9 +80,11 @@ def open_gates() -> Iterator[None]:
             (scan, "normalize_text", _normalized),
             (scan, "_long_words", lambda plain: [each.span() for each in re.finditer(r"[!-~]{12,8192}", plain)]),
             (readings, "_is_suspect", _is_suspect),
+            (readings, "_units", readings._UNITS.finditer),
+            (squeezed._Letters, "of", lambda self, text: text.translate(self)),
             (readings, "_is_joined", lambda text: _JOIN.search(text) is not None),
             (squeezed, "FEW", -1),
-            (RespelledWords, "_may_be_in", lambda self, folded: True),
+            (RespelledWords, "_may_be_in", lambda self, words: True),
         ):
             stack.enter_context(patch.object(module, name, whole))
         yield
@@ -79,7 +103,7 @@ def scan_ungated(side: PolicySide, text: str) -> list[Place]:
             spans = [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
             spans += [(hit, hit.start, hit.end) for hit in scanner.raw_hits(reading.text)]
             for hit, first, last in spans:
-                place = (hit, lead.start(first), lead.end(last))
+                place = (hit, *lead.span(first, last))
                 if not any(input_filter._covers(each, place) for each in known):
                     places.append(place)
     return sorted(places, key=lambda place: place[1:])

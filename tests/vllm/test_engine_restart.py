@@ -23,17 +23,37 @@ from tests.support.engines.vllm_world import VllmWorld, settled, vllm_options
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
 
-async def killed(engine: VllmEngine) -> None:
+def process_of(engine: VllmEngine) -> int:
     assert engine._core._llm is not None
     (process,) = engine._core._llm.engine_core.resources.engine_manager.processes
-    os.kill(process.pid, signal.SIGKILL)
+    return int(process.pid)
 
 
-async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(world: VllmWorld) -> None:
+async def killed(engine: VllmEngine) -> None:
+    os.kill(process_of(engine), signal.SIGKILL)
+
+
+# Run by Python in each process before anything else. (vLLM's names its process, which overwrites what /proc has of it.)
+NOTES_ENVIRONMENT = """
+import os, pathlib
+pathlib.Path(__file__).with_name(f"{os.getpid()}.names").write_text(" ".join(os.environ))
+"""
+
+
+async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(
+    world: VllmWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inherited() -> set[str]:
+        return set((tmp_path / f"{process_of(engine)}.names").read_text().split())
+
+    (tmp_path / "sitecustomize.py").write_text(NOTES_ENVIRONMENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SESSILE_API_KEY", "secret")
     options = vllm_options(world.folder, staging_folder=world.staging)
-    engine = VllmEngine(options, core=VllmCore(options))  # a core of its own, which nobody lends on
+    engine = VllmEngine(options, core=VllmCore(options, os.environ))  # a core of its own, which nobody lends on
     world._engines.append(engine)
     await engine.start()
+    assert inherited() >= {"PATH", "VLLM_HOST_IP"} and "SESSILE_API_KEY" not in inherited()
     first = await prompt_of(engine, "Tell me a story about a bird that could not fly, and about its friends.")
     answer = await ask(engine, key("a"), first, max_tokens=40)
     await ask(engine, key("z"), first, max_tokens=4)
@@ -48,6 +68,8 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(wor
     await until(lambda: engine._offload is None)
     await engine.release(key("z"))  # deleted while nothing stands between it and the disk
     await engine._supervisor.restarted()
+    assert "SESSILE_API_KEY" not in inherited()
+    assert os.environ["SESSILE_API_KEY"] == "secret"
     assert engine.place(key("z")).tier == "none" and len(stored & set((world.folder / "kv").iterdir())) == 1
     assert engine.place(key("a")).tier == "disk"
     assert len((await waiting).tokens) == 4 and engine.stats().away is None

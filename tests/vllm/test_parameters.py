@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference.vllm.sampling import HONOURED_HERE, sampling_params
+from inference.sampling import HONOURED
+from inference.vllm.sampling import sampling_params
 from sessions.model.types import Sampling
 from tests.support.engines.engines import key, request
 
@@ -19,7 +20,7 @@ def made(sampling: Sampling, emitted: tuple[int, ...] = ()) -> Any:
 
 
 def test_ends_and_least_lengths() -> None:
-    assert {"min_tokens", "stop_token_ids", "ignore_eos"} <= HONOURED_HERE
+    assert {"min_tokens", "stop_token_ids", "ignore_eos"} <= HONOURED
     plain = made(Sampling(stop_token_ids=(7,)))
     assert sorted(plain.stop_token_ids) == [2, 7] and not plain.ignore_eos and plain.min_tokens == 0
     ignoring = made(Sampling(ignore_eos=True, stop_token_ids=(7,)))

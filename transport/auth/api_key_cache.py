@@ -16,11 +16,9 @@ A change of the journal's incarnation (a restored backup) reads all keys anew: t
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 import structlog
@@ -37,11 +35,7 @@ from sessions.model.api_keys import (
 from sessions.model.audit import Action, Audited
 from sessions.model.errors import SessileError, Unauthorized, Unavailable
 from sessions.model.types import Json, Principal, UnixMs
-
-POLL_S: Final = 1.0
-READ_S: Final = 5.0
-STALE_S: Final = 15.0
-PAGE: Final = 2000
+from transport.auth.store_follower import PAGE, STALE_S, StoreFollower
 
 log = structlog.get_logger(__name__)
 
@@ -71,9 +65,11 @@ class ApiKeyCache:
     _keys: dict[str, ApiKey] = field(default_factory=dict, init=False)
     _version: int = field(default=0, init=False)
     _incarnation: str = field(default="", init=False)
-    _fresh_at: float | None = field(default=None, init=False)  # when the newest read that succeeded began
-    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _listeners: list[KeyListener] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        follower = StoreFollower(self._read, self._stale, self.clock, name="keys", checked="Keys")
+        self.check_fresh, self.refresh, self.run = follower.check_fresh, follower.refresh, follower.run
 
     def subscribe(self, listener: KeyListener) -> None:
         """Calls `listener` whenever a key ends, for as long as this object lives."""
@@ -109,11 +105,6 @@ class ApiKeyCache:
         """Every key, newest first."""
         return sorted(self._keys.values(), key=lambda key: (-key.created_at, key.id))
 
-    def check_fresh(self) -> None:
-        """Raises Unavailable where it has been too long since the store was read."""
-        if self._fresh_at is None or self.clock() - self._fresh_at > STALE_S:
-            raise Unavailable("keys_unavailable", "Keys cannot be checked at the moment.", retry_after_ms=1000)
-
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def create(
@@ -141,46 +132,23 @@ class ApiKeyCache:
             log.info("key_revoked", key=key.id, tenant=key.tenant, by=revoked_by if by is None else by.key_id)
         return key
 
-    async def refresh(self) -> None:
-        """Takes in what has changed. Raises Unavailable."""
-        try:
-            async with asyncio.timeout(READ_S):
-                await self._read()
-        except TimeoutError as error:
-            raise Unavailable("keys_unavailable", "The keys could not be read in time.") from error
+    # -- following ----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Keeps the ring up to date until it is cancelled."""
-        reported = False
-        while True:
-            try:
-                await self.refresh()
-                reported = False
-            except SessileError as error:
-                log.warning("keys_read_failed", error=error.code)
-                try:
-                    self.check_fresh()
-                except Unavailable as stale:
-                    if not reported:
-                        reported = True
-                        log.error("key_cache_expired", after_s=STALE_S)
-                        for listener in self._listeners:
-                            listener.keys_stale(stale)
-            await asyncio.sleep(POLL_S)
+    def _stale(self, stale: Unavailable) -> None:
+        log.error("key_cache_expired", after_s=STALE_S)
+        for listener in self._listeners:
+            listener.keys_stale(stale)
 
     async def _read(self) -> None:
-        async with self._reading:
-            began = self.clock()
-            incarnation = self.incarnation()
-            if incarnation != self._incarnation:
-                await self._read_anew()
-                self._incarnation = incarnation
-            else:
-                while changes := await self.store.changes(after=self._version, limit=PAGE):
-                    for key in changes:
-                        self._version = key.version
-                        self._take(key)
-            self._fresh_at = began
+        incarnation = self.incarnation()
+        if incarnation != self._incarnation:
+            await self._read_anew()
+            self._incarnation = incarnation
+            return
+        while changes := await self.store.changes(after=self._version, limit=PAGE):
+            for key in changes:
+                self._version = key.version
+                self._take(key)
 
     async def _read_anew(self) -> None:
         keys: dict[str, ApiKey] = {}

@@ -51,6 +51,12 @@ class AuthThrottle:
         if len(self._spent) > self._limits.addresses_max:
             self._spent.popitem(last=False)
 
+    def forgive(self, address: str | None) -> None:
+        """Takes back a failure that was counted beforehand."""
+        name = address_group(address)
+        if name in self._spent:
+            self._spent[name] = (max(0.0, self._now(name) - 1), self._clock())
+
     def _now(self, name: str) -> float:
         spent, at = self._spent.get(name, (0.0, 0.0))
         return max(0.0, spent - (self._clock() - at) / self._limits.refill_s)

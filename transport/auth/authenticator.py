@@ -21,10 +21,10 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from sessions.model.audit import Audited
+from sessions.model.audit import INSTALLATION, Audited
 from sessions.model.errors import SessileError, Unauthorized, Unavailable
-from sessions.model.revocations import KEPT_MS, Revocation
-from sessions.model.types import LOCAL_PRINCIPAL, Principal, UnixMs
+from sessions.model.revocations import KEPT_MS, Revocation, RevocationKind, revocation_audit
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, TokenRef, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache, KeyListener, expired, revoked
 from transport.auth.auth_throttle import AuthThrottle
 from transport.auth.origins import OriginPolicy
@@ -65,6 +65,10 @@ class SignedInCookies(Protocol):
 
     def is_own_page(self, origin: str | None, site: str | None = None) -> bool:
         """Whether a browser says that a page of ours sent it."""
+        ...
+
+    def may_read(self, origin: str | None, site: str | None) -> bool:
+        """Whether what reads by cookie is a page of ours, or the person who opened an address."""
         ...
 
     def check_page(self, *, origin: str | None, site: str | None, header: str | None) -> None:
@@ -186,21 +190,38 @@ class Authenticator(KeyListener):
             raise
         return principal
 
-    def check_failures(self, address: str | None) -> None:
-        """Raises Limited for an address that has been wrong too often."""
-        self._throttle.check(address)
-
     def count_failure(self, address: str | None) -> None:
-        """Counts what somebody showed as a wrong key. Raises Limited where it was one too many."""
+        """Counts what somebody shows as a wrong key. Raises Limited where it was one too many."""
         self._throttle.failed(address)
 
+    def forgive_failure(self, address: str | None) -> None:
+        """What was counted was right after all."""
+        self._throttle.forgive(address)
+
     async def end_session(self, principal: Principal, audit: Audited) -> None:
-        """Revokes the session of somebody who signs out, until it would have ended by itself. Raises Unavailable."""
+        """Revokes the session of somebody who signs out, until it would have ended by itself; one that has ended
+        already stays as it is. Where there are very many revocations, all sessions of theirs at once: that is one for
+        each person, and leaves room for what operators revoke. Raises Unavailable."""
         assert self.revocations is not None and principal.token is not None
         now, token = self._now_ms(), principal.token
+        try:
+            self.revocations.check(token)
+        except Unauthorized:
+            return
         until = principal.expires_at or UnixMs(now + KEPT_MS)
-        ended = Revocation(issuer=token.issuer, kind="token", name=token.id, at=now, expires_at=until)
+        kind: RevocationKind = "subject" if self.revocations.crowded else "token"
+        name = token.subject if kind == "subject" else token.id
+        ended = Revocation(issuer=token.issuer, kind=kind, name=name, at=now, expires_at=until)
         await self.revocations.add(ended, audit, principal.tenant)
+
+    async def end_subject(self, revocation: Revocation) -> None:
+        """What a provider says has ended; what has ended already stays as it is. Raises Limited, Unavailable."""
+        assert self.revocations is not None
+        try:
+            self.revocations.check(TokenRef(revocation.issuer, revocation.name, "", revocation.at))
+        except Unauthorized:
+            return
+        await self.revocations.add(revocation, revocation_audit(revocation, None), INSTALLATION)
 
     def verify(self, principal: Principal) -> None:
         """Raises Unauthorized when the credential behind a principal has ended since, Unavailable when that cannot be

@@ -54,11 +54,15 @@ class Place:
             self._unauthenticated = False
             _leave(self._shares.unauthenticated, self._address or "")
 
-    def close(self) -> None:
-        """Idempotent."""
+    def upgraded(self) -> None:
+        """Its connection is no plain one any more."""
         if self._plain:
             self._plain = False
             _leave(self._shares.plain, self._address or "")
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.upgraded()
         if self._unauthenticated:
             self._unauthenticated = False
             _leave(self._shares.unauthenticated, self._address or "")

@@ -1,13 +1,30 @@
-"""Fetches from the one address that was named, and follows no redirect.
+"""Fetches from the one address that was named: no redirect is followed, and no answer takes longer than it may.
 
-A redirect would carry a key to another host, or take an issuer's keys from an open line.
+A redirect would carry a key to another host, or take an issuer's keys from an open line. A server that answers a byte a
+second, or never, holds a thread up for as long as it likes: so `fetch_direct` has threads of its own, a few for each
+address, which neither other work nor the end of the process waits for. What is no HTTP is an OSError like the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import urllib.error
 import urllib.request
-from http.client import HTTPMessage
-from typing import IO, Any
+from collections import defaultdict, deque
+from concurrent.futures import Future
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any, Final, NamedTuple
+
+AT_ONCE: Final = 8  # threads for one address
+WAITING_MAX: Final = 64  # requests that wait for one of them
+WHOLE_S: Final = 10.0  # until an answer is there, waiting included
+_PIECE_BYTES: Final = 64 * 1024
+
+
+class DirectAnswer(NamedTuple):
+    status: int
+    body: bytes
 
 
 class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
@@ -17,4 +34,94 @@ class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
 
 def open_direct(request: urllib.request.Request, timeout_s: float) -> Any:
     """The answer, to be read and closed. Blocking. Raises HTTPError, for a redirect too, and OSError."""
-    return urllib.request.build_opener(_RefuseRedirects).open(request, timeout=timeout_s)
+    try:
+        return urllib.request.build_opener(_RefuseRedirects).open(request, timeout=timeout_s)
+    except HTTPException as error:
+        raise OSError(f"what answers there is no HTTP server: {error!r}") from error
+
+
+async def fetch_direct(request: urllib.request.Request, timeout_s: float, *, bytes_max: int) -> DirectAnswer:
+    """The answer, whatever its status, up to one byte more than `bytes_max`. `timeout_s`: for each step of it. Raises
+    OSError."""
+    fetch = _Fetch(request, timeout_s, bytes_max, threading.Event())
+    try:
+        async with asyncio.timeout(WHOLE_S):
+            return await asyncio.wrap_future(_THREADS.submit(fetch))
+    except TimeoutError as error:
+        raise OSError(f"no whole answer within {WHOLE_S:g} s") from error
+    finally:
+        fetch.given_up.set()
+
+
+class _Fetch(NamedTuple):
+    request: urllib.request.Request
+    timeout_s: float
+    bytes_max: int
+    given_up: threading.Event  # nobody waits for it any more
+
+    def run(self) -> DirectAnswer:
+        try:
+            try:
+                answer = open_direct(self.request, self.timeout_s)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                return DirectAnswer(answer.status, self._read(answer))
+        except HTTPException as error:
+            raise OSError(f"its answer is broken: {error!r}") from error
+
+    def _read(self, answer: Any) -> bytes:
+        body = bytearray()
+        while len(body) <= self.bytes_max:
+            piece = answer.read1(_PIECE_BYTES)
+            if not piece:
+                break
+            body += piece
+            if self.given_up.is_set():
+                break
+        return bytes(body[: self.bytes_max + 1])
+
+
+class _Threads:
+    """The threads of each address, which end when nothing waits. They are daemons: nothing joins them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: defaultdict[str, int] = defaultdict(int)
+        self._waiting: dict[str, deque[tuple[_Fetch, Future[DirectAnswer]]]] = {}
+
+    def submit(self, fetch: _Fetch) -> Future[DirectAnswer]:
+        """Raises OSError where too many wait for this address."""
+        where, future = fetch.request.full_url, Future[DirectAnswer]()
+        with self._lock:
+            waiting = self._waiting.setdefault(where, deque())
+            if len(waiting) >= WAITING_MAX:
+                for left in [each for each in waiting if each[1].cancelled()]:
+                    waiting.remove(left)
+            if len(waiting) >= WAITING_MAX:
+                raise OSError("too many requests wait for it")
+            waiting.append((fetch, future))
+            if self._busy[where] < AT_ONCE:
+                self._busy[where] += 1
+                threading.Thread(target=self._work, args=(where,), name="direct-fetch", daemon=True).start()
+        return future
+
+    def _work(self, where: str) -> None:
+        while True:
+            with self._lock:
+                waiting = self._waiting[where]
+                if not waiting:
+                    self._busy[where] -= 1
+                    if not self._busy[where]:
+                        del self._busy[where], self._waiting[where]
+                    return
+                fetch, future = waiting.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(fetch.run())
+            except Exception as error:  # noqa: BLE001 - its waiter's
+                future.set_exception(error)
+
+
+_THREADS: Final = _Threads()

@@ -45,7 +45,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from transport.auth.authenticator import TOKEN_PREFIX
-from transport.auth.direct_fetch import open_direct
+from transport.auth.direct_fetch import fetch_direct
 from transport.auth.origins import is_loopback
 
 JWKS_BYTES_MAX: Final = 256 * 1024
@@ -133,8 +133,9 @@ def parse_jwks(data: bytes, algorithms: Sequence[str]) -> dict[str, _Key]:
             continue  # not for us: a set may have keys for other purposes
         try:
             key = jwt.PyJWK.from_dict(entry).key
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise ValueError(f"key {entry.get('kid')!r} cannot be read: {error}") from error
+        except (jwt.PyJWTError, ValueError, TypeError) as error:  # RFC 7517, 5: one that is not understood is ignored
+            log.warning("jwk_ignored", kid=str(entry.get("kid"))[:64], error=str(error))
+            continue
         if entry.get("alg") is None or entry["alg"] in algorithms:
             keys[str(entry.get("kid", ""))] = _Key(key, entry.get("alg"))
     if not keys:
@@ -147,16 +148,18 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 async def fetch(where: str) -> bytes:
     """A key set's bytes, of a file or a URL. Raises OSError."""
-    return await asyncio.to_thread(_fetched, where)
-
-
-def _fetched(where: str) -> bytes:
     if "://" not in where:
-        return Path(where).read_bytes()[: JWKS_BYTES_MAX + 1]
+        return await asyncio.to_thread(_read_file, where)
     request = urllib.request.Request(where, headers={"accept": "application/json", "user-agent": "sessile"})
-    with open_direct(request, FETCH_S) as answer:  # read_issuers has looked at the scheme
-        data: bytes = answer.read(JWKS_BYTES_MAX + 1)
-        return data
+    answer = await fetch_direct(request, FETCH_S, bytes_max=JWKS_BYTES_MAX)  # read_issuers has looked at the scheme
+    if answer.status != 200:
+        raise OSError(f"{where} answers {answer.status}")
+    return answer.body
+
+
+def _read_file(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(JWKS_BYTES_MAX + 1)
 
 
 @dataclass(eq=False, repr=False)
@@ -268,23 +271,35 @@ class JwtIssuers:
 
     def verify(self, credential: str) -> tuple[Principal, dict[str, Any]]:
         """The principal of a token, and its claims. Raises Unauthorized, Unavailable."""
-        each, key, algorithm = self._key_of(credential)
+        issuer, claims = self._claims(credential, (), user_claim=True)
+        return self._principal(issuer, claims), claims
+
+    def claims_of(self, credential: str, *, types: Sequence[str]) -> dict[str, Any]:
+        """The claims of a token of another purpose, whose `typ` is one of `types` where it has one. Raises
+        Unauthorized, Unavailable."""
+        issuer, claims = self._claims(credential, types, user_claim=False)
+        self._check_times(issuer, claims)
+        return claims
+
+    def _claims(self, credential: str, types: Sequence[str], *, user_claim: bool) -> tuple[JwtIssuer, dict[str, Any]]:
+        each, key, algorithm = self._key_of(credential, types)
         issuer = each.issuer
+        required = ["exp", "iss", "aud", *((issuer.user_claim,) if user_claim else ())]
         try:
-            claims = jwt.decode(
+            claims: dict[str, Any] = jwt.decode(
                 credential,
                 key=key.key,
                 algorithms=[algorithm],
                 audience=issuer.audience,
                 issuer=issuer.issuer,
                 leeway=issuer.leeway_s,
-                options={"require": ["exp", "iss", "aud", issuer.user_claim], "verify_exp": False, "verify_nbf": False},
+                options={"require": required, "verify_exp": False, "verify_nbf": False},
             )
-        except (jwt.PyJWTError, TypeError, ValueError) as error:  # of the last two: a key of another kind
+        except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:  # a key of another kind; `iat` 1e999
             raise _token_refused("its signature or a claim is not right") from error
-        return self._principal(issuer, claims), claims
+        return issuer, claims
 
-    def _key_of(self, credential: str) -> tuple[_KeySet, _Key, str]:
+    def _key_of(self, credential: str, types: Sequence[str]) -> tuple[_KeySet, _Key, str]:
         """By what the token says of itself, which nobody has vouched for yet."""
         try:
             header = jwt.get_unverified_header(credential)
@@ -300,7 +315,7 @@ class JwtIssuers:
             raise _token_refused("its algorithm is not one that this issuer may use")
         kind = header.get("typ")  # RFC 8725, 3.11: a token made for something else (a log-out, a proof) is none for us
         if kind is not None and (
-            not isinstance(kind, str) or _media_type(kind) not in map(_media_type, each.issuer.types)
+            not isinstance(kind, str) or _media_type(kind) not in map(_media_type, types or each.issuer.types)
         ):
             raise _token_refused("its typ is not one that this issuer may use")
         kid = header.get("kid")
@@ -325,7 +340,8 @@ class JwtIssuers:
         if each.looking:
             raise Unavailable("keys_unavailable", "The issuer's keys are being read.", retry_after_ms=1000)
 
-    def _principal(self, issuer: JwtIssuer, claims: dict[str, Any]) -> Principal:
+    def _check_times(self, issuer: JwtIssuer, claims: dict[str, Any]) -> float:
+        """When it ends. Raises Unauthorized."""
         now_s = self.now_ms() / 1000
         ends, begins = claims["exp"], claims.get("nbf")
         if not _is_time(ends) or (begins is not None and not _is_time(begins)):
@@ -334,7 +350,11 @@ class JwtIssuers:
             raise Unauthorized("token_expired", "This token has expired.")
         if begins is not None and begins - issuer.leeway_s > now_s:
             raise _token_refused("it is not valid yet")
-        tenant = claims.get(issuer.tenant_claim) if issuer.tenant_claim else issuer.tenant
+        return float(ends)
+
+    def _principal(self, issuer: JwtIssuer, claims: dict[str, Any]) -> Principal:
+        ends = self._check_times(issuer, claims)
+        tenant = claim_of(claims, issuer.tenant_claim) if issuer.tenant_claim else issuer.tenant
         user = claims[issuer.user_claim]
         for name, value in (("tenant", tenant), ("user", user)):
             if not isinstance(value, str) or not check_name(value):
@@ -360,11 +380,22 @@ class JwtIssuers:
         )
 
 
+def claim_of(claims: dict[str, Any], name: str) -> Any:
+    """The claim of this name; where there is none, the one that its dots lead to (`realm_access.roles`). None: there is
+    no such claim."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
 def _role(issuer: JwtIssuer, claims: dict[str, Any]) -> Any:
     """Of a list, which has other words in it too, the role of ours that may do most."""
-    if not issuer.role_claim or issuer.role_claim not in claims:
+    claim = claim_of(claims, issuer.role_claim) if issuer.role_claim else None
+    if claim is None and issuer.role_claim not in claims:
         return issuer.roles[0]
-    claim = claims[issuer.role_claim]
     if isinstance(claim, list):
         return next((role for role in reversed(AUTHORITIES) if role in issuer.roles and role in claim), issuer.roles[0])
     return claim

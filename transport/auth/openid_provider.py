@@ -9,10 +9,8 @@ Knows no cookies and no doors. OpenID Connect Core 1.0 (§3.1: code flow, §12: 
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hmac
-import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, get_args
@@ -24,12 +22,15 @@ from msgspec import Meta
 
 from sessions.model.errors import BadInput, Unauthorized, Unavailable
 from sessions.model.types import Authority, Principal, UnixMs
-from transport.auth.direct_fetch import open_direct
+from transport.auth.direct_fetch import fetch_direct
 from transport.auth.jwt_issuers import FETCH_S, Algorithm, JwtIssuer, JwtIssuers
 from transport.auth.origins import is_loopback
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 TOKEN_LENGTH_MAX: Final = 8192
+LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
+LOGOUT_TYPES: Final = ("logout+jwt", "JWT")
+LOGOUT_S: Final = 300  # how old a logout token may be
 
 log = structlog.get_logger(__name__)
 
@@ -82,18 +83,9 @@ Send = Callable[[str, Mapping[str, str] | None, Mapping[str, str]], Awaitable[Pr
 
 async def send(url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]) -> ProviderAnswer:
     """GET, or POST of a form. Follows no redirect. Raises OSError."""
-    return await asyncio.to_thread(_sent, url, form, headers)
-
-
-def _sent(url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]) -> ProviderAnswer:
     data = None if form is None else urlencode(form).encode()
     request = urllib.request.Request(url, data, {"accept": "application/json", "user-agent": "sessile", **headers})
-    try:
-        with open_direct(request, FETCH_S) as answer:  # the scheme was looked at
-            return ProviderAnswer(answer.status, answer.read(ANSWER_BYTES_MAX + 1))
-    except urllib.error.HTTPError as error:
-        with error:
-            return ProviderAnswer(error.code, error.read(ANSWER_BYTES_MAX + 1))
+    return ProviderAnswer(*await fetch_direct(request, FETCH_S, bytes_max=ANSWER_BYTES_MAX))  # the scheme was looked at
 
 
 class OpenIdProvider:
@@ -158,6 +150,18 @@ class OpenIdProvider:
             raise _refused("its ID token names nobody")
         return principal
 
+    def signed_out(self, logout_token: str, now_ms: UnixMs) -> tuple[str, UnixMs]:
+        """Who signed out at the provider, and when (Back-Channel Logout 1.0, 2.6). Raises Unauthorized, Unavailable."""
+        claims = self.keys.claims_of(logout_token, types=LOGOUT_TYPES)
+        events, subject, issued_at = claims.get("events"), claims.get("sub"), claims.get("iat")
+        if not isinstance(events, dict) or not isinstance(events.get(LOGOUT_EVENT), dict) or "nonce" in claims:
+            raise _refused("this is no logout token")
+        if not isinstance(issued_at, int | float) or abs(now_ms / 1000 - issued_at) > LOGOUT_S:
+            raise _refused("this logout token is not of now")
+        if not isinstance(subject, str):
+            raise _refused("this logout token has no `sub`, by which people are known here")
+        return subject, UnixMs(min(now_ms, int(issued_at) * 1000 + 999))
+
     async def _tokens(self, form: dict[str, str]) -> Tokens:
         settings, headers = self.settings, {}
         form["client_id"] = settings.client_id
@@ -198,7 +202,7 @@ async def discover(
     """Reads a provider's metadata and keys. Raises BadInput that says what is wrong, for one that does not answer too:
     a server that cannot let anybody in is not what was configured."""
     where = settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
-    _check(settings)
+    check_provider(settings)
     try:
         answer = await send(where, None, {})
         if answer.status != 200 or len(answer.body) > ANSWER_BYTES_MAX:
@@ -222,7 +226,7 @@ async def discover(
     return OpenIdProvider(settings, metadata, keys, send)
 
 
-def _check(settings: ProviderSettings) -> None:
+def check_provider(settings: ProviderSettings) -> None:
     """Raises BadInput for settings that do not fit together."""
     if not settings.issuer or not settings.client_id:
         raise bad_setting("oidc_client_id", "give oidc_issuer and oidc_client_id, both")

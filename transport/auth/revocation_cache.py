@@ -7,17 +7,16 @@ for `STALE_S` trusts no token any more (`check_fresh`): the same promise as `tra
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 
 from sessions.model.audit import Audited
-from sessions.model.errors import SessileError, Unauthorized, Unavailable
-from sessions.model.revocations import Revocation, RevocationKind, RevocationStore, places_of
+from sessions.model.errors import Unauthorized
+from sessions.model.revocations import REVOCATIONS_MAX, Revocation, RevocationKind, RevocationStore, places_of
 from sessions.model.types import TenantId, TokenRef, UnixMs
-from transport.auth.api_key_cache import PAGE, POLL_S, READ_S, STALE_S
+from transport.auth.store_follower import PAGE, StoreFollower
 
 log = structlog.get_logger(__name__)
 
@@ -38,9 +37,13 @@ class RevocationCache:
     _kept: dict[_Place, Revocation] = field(default_factory=dict, init=False)
     _version: int = field(default=0, init=False)
     _incarnation: str = field(default="", init=False)
-    _fresh_at: float | None = field(default=None, init=False)
-    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _listeners: list[Changed] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        follower = StoreFollower(
+            self._read, lambda _: self._notify(None), self.clock, name="revocations", checked="Tokens"
+        )
+        self.check_fresh, self.refresh, self.run = follower.check_fresh, follower.refresh, follower.run
 
     def subscribe(self, changed: Changed) -> None:
         self._listeners.append(changed)
@@ -53,10 +56,10 @@ class RevocationCache:
                 raise token_revoked()
         self.check_fresh()
 
-    def check_fresh(self) -> None:
-        """Raises Unavailable where it has been too long since the store was read."""
-        if self._fresh_at is None or self.clock() - self._fresh_at > STALE_S:
-            raise Unavailable("keys_unavailable", "Tokens cannot be checked at the moment.", retry_after_ms=1000)
+    @property
+    def crowded(self) -> bool:
+        """Whether half of all that may be kept is."""
+        return len(self._kept) >= REVOCATIONS_MAX // 2
 
     def all(self) -> list[Revocation]:
         """Every one that has not expired, the newest first."""
@@ -70,44 +73,17 @@ class RevocationCache:
         log.info("token_revoked", issuer=stored.issuer, kind=stored.kind, by=stored.by)
         return stored
 
-    async def refresh(self) -> None:
-        """Takes in what has changed. Raises Unavailable."""
-        try:
-            async with asyncio.timeout(READ_S):
-                await self._read()
-        except TimeoutError as error:
-            raise Unavailable("keys_unavailable", "The revocations could not be read in time.") from error
-
-    async def run(self) -> None:
-        """Keeps the cache up to date until it is cancelled."""
-        reported = False
-        while True:
-            try:
-                await self.refresh()
-                reported = False
-            except SessileError as error:
-                log.warning("revocations_read_failed", error=error.code)
-                try:
-                    self.check_fresh()
-                except Unavailable:
-                    if not reported:
-                        reported = True
-                        self._notify(None)
-            await asyncio.sleep(POLL_S)
-
     async def _read(self) -> None:
-        async with self._reading:
-            began, incarnation = self.clock(), self.incarnation()
-            if incarnation != self._incarnation:  # what was revoked stays so, whatever a backup says
-                self._version, self._incarnation = 0, incarnation
-            while changes := await self.store.changes(after=self._version, limit=PAGE):
-                for each in changes:
-                    self._version = each.version
-                    self._take(each)
-            now = self.now_ms()
-            for place in [place for place, each in self._kept.items() if each.expires_at <= now]:
-                del self._kept[place]
-            self._fresh_at = began
+        incarnation = self.incarnation()
+        if incarnation != self._incarnation:  # what was revoked stays so, whatever a backup says
+            self._version, self._incarnation = 0, incarnation
+        while changes := await self.store.changes(after=self._version, limit=PAGE):
+            for each in changes:
+                self._version = each.version
+                self._take(each)
+        now = self.now_ms()
+        for place in [place for place, each in self._kept.items() if each.expires_at <= now]:
+            del self._kept[place]
 
     def _take(self, revocation: Revocation) -> None:
         if revocation.expires_at > self.now_ms() and self._kept.get(revocation.place) != revocation:

@@ -27,6 +27,7 @@ import msgspec
 
 from sessions.model.api_keys import USUAL_SCOPES
 from sessions.model.errors import BadInput, Forbidden, Unauthorized
+from sessions.model.revocations import Revocation
 from sessions.model.types import Authority, Principal, TenantId, TokenRef, UnixMs
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.openid_provider import OpenIdProvider, Tokens, bad_setting
@@ -184,6 +185,14 @@ class SignIn:
             return None, taken
         return msgspec.structs.replace(self.principal(session), expires_at=self._ends_at(session)), taken
 
+    def ended_at_provider(self, logout_token: str) -> Revocation:
+        """What ends when somebody signed out at the provider: all that was issued about them until then. Raises
+        Unauthorized, Unavailable."""
+        now = self._now_ms()
+        subject, at = self.provider.signed_out(logout_token, now)
+        until = UnixMs(now + round(self._session_s * 1000))
+        return Revocation(issuer=self.provider.settings.issuer, kind="subject", name=subject, at=at, expires_at=until)
+
     def end_session_url(self, cookies: Iterable[str]) -> tuple[str, str]:
         """Where the browser goes after it signed out here: to sign out at the provider, or back to the page; and the
         cookie that goes."""
@@ -204,6 +213,11 @@ class SignIn:
     def is_own_page(self, origin: str | None, site: str | None = None) -> bool:
         """Whether a browser says that a page of ours sent it; a request without Origin is no page's."""
         return origin is not None and origin.lower() == self.public_url.origin and site in (None, "same-origin")
+
+    def may_read(self, origin: str | None, site: str | None) -> bool:
+        """Whether what reads by cookie is a page of ours, or the person who opened an address: neither sends another
+        page's origin, and other pages of the site send `same-site`."""
+        return site in (None, "same-origin", "none") and (origin is None or self.is_own_page(origin))
 
     def session_cookie(self, cookies: Iterable[str]) -> str | None:
         """What a request shows of a session; "" for what cannot be one."""

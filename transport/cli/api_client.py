@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ def call(
         try:
             body_of: JsonObject = msgspec.json.decode(response.read(ANSWER_BYTES_MAX))
             return body_of
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, HTTPException, msgspec.DecodeError) as error:
             raise Unavailable("keys_unavailable", f"{url} does not answer: {error}") from error
 
 
@@ -82,5 +83,5 @@ def _refused(error: urllib.error.HTTPError) -> SessileError:
     try:
         details = msgspec.json.decode(error.read(ANSWER_BYTES_MAX))["error"]
         return SessileError(str(details["code"]), str(details["message"]))
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+    except (OSError, HTTPException, msgspec.DecodeError, KeyError, TypeError):
         return SessileError("internal_error", f"The server answered {error.code}.")

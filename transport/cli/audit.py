@@ -18,6 +18,7 @@ from sessions.model.audit import INSTALLATION, PAGE_MAX, AuditLog, public
 from sessions.model.errors import SessileError
 from sessions.model.types import TenantId
 from transport.cli.api_client import JsonObject, base_of, call
+from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, ServerUrl, text
 
@@ -124,7 +125,7 @@ def is_broken(command: AuditCommand, results: list[JsonObject]) -> bool:
 def format_audit(command: AuditCommand, results: list[JsonObject]) -> str:
     if command.as_json:
         return "\n".join(msgspec.json.encode(each).decode() for each in results)
-    return "\n".join(_chain(each) if isinstance(command, VerifyChain) else _row(each) for each in results)
+    return "\n".join(plain(_chain(each) if isinstance(command, VerifyChain) else _row(each)) for each in results)
 
 
 def _chain(chain: JsonObject) -> str:

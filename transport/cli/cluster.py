@@ -9,6 +9,7 @@ import msgspec
 from actors.maintenance.introspection import PAGE_MAX, STATES
 from actors.peer.frames import ResidentSession
 from sessions.ports import View
+from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, Tenant, table, text
 from transport.ops.operator_api import resident_shown
@@ -58,14 +59,14 @@ def format_members(view: View) -> str:
     lines = [f"view {view.version}, {len(view.members)} replicas"]
     for member in view.members:
         state = "draining" if member.draining else "serving"
-        lines.append(f"{member.replica}  {state}  load {member.load:.2f}  {member.address}  {member.model}")
+        lines.append(plain(f"{member.replica}  {state}  load {member.load:.2f}  {member.address}  {member.model}"))
     return "\n".join(lines)
 
 
 def format_sessions(page: SessionPage) -> str:
     """The page for people: a table, which replicas were silent, and where the next page begins."""
     lines = [table([TITLES, *map(_row, page.residents)])]
-    lines += [f"{replica} does not answer: {why}" for replica, why in page.silent.items()]
+    lines += [plain(f"{replica} does not answer: {why}") for replica, why in page.silent.items()]
     lines.append(f"{len(page.residents)} of {page.total} sessions in memory; parked ones belong to nobody")
     if page.has_more:
         lines.append(f"next page: --after {'/'.join(page.residents[-1].key)}")

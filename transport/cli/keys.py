@@ -19,6 +19,7 @@ from sessions.model.errors import NotFound
 from sessions.model.types import ALL_SCOPES, Authority, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
 from transport.cli.api_client import JsonObject, base_of, call
+from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, Reason, ServerUrl, Tenant, table, text
 
@@ -154,4 +155,4 @@ def _cell(name: str, value: Any) -> str:
         return "-"
     if name.endswith("_at"):
         return datetime.fromtimestamp(value / 1000, UTC).isoformat(timespec="seconds")
-    return ",".join(value) if isinstance(value, list | tuple) else str(value)
+    return plain(",".join(value) if isinstance(value, list | tuple) else str(value))

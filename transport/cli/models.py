@@ -13,6 +13,7 @@ from typing import Annotated, Final, NamedTuple, TextIO
 
 import msgspec
 
+from transport.cli.plain_text import plain
 from transport.cli.shared_flags import Json, table, text
 
 MODEL: Final = "hf:ORG/REPO[@REVISION][:FILE], or the name of a model that packages ship"
@@ -76,7 +77,7 @@ class ProgressLine:
             self._out.write("\n")
         self._drawn = (file, step)
         bar = "#" * int(part * WIDTH)
-        line = f"{file}  {part:4.0%}  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+        line = f"{plain(file)}  {part:4.0%}  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
         self._out.write(f"\r[{bar:<{WIDTH}}] {line}" if terminal else f"{line}\n")
         self._out.flush()
 

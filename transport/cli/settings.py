@@ -129,6 +129,9 @@ class Settings:
     idle_s: float = option(600.0, "SECONDS", "a session leaves memory after idling for so long", gt=0, group="Sessions")
     actors: int = option(20_000, "N", "sessions in memory at most", ge=1)
     tool_deadline_s: float = option(600.0, "SECONDS", "how long a turn waits for its tools", gt=0)
+    titles: Literal["auto", "model", "off"] = option(
+        "auto", None, "conversations are named by their model; auto: unless its text is simulated"
+    )
     orphan_policy: Literal["continue", "pause", "cancel"] = option(
         "continue", None, "what an answer without readers does"
     )

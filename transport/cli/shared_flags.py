@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from transport.cli.plain_text import plain
+
 Json = Annotated[bool, Parameter(name="--json", help="JSON instead of text", show_default=False)]
 Tenant = Annotated[str, Parameter(metavar="TENANT", help="only this tenant's", show_default=False)]
 Reason = Annotated[
@@ -24,6 +26,7 @@ def text(metavar: str, about: str, *, choices: Sequence[str] | None = None) -> P
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells, the titles first, as lines whose columns stand under each other."""
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)

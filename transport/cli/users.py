@@ -24,6 +24,7 @@ from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
 from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call, open_response
+from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, Reason, ServerUrl, text
 
@@ -138,7 +139,8 @@ def _report(erasure: JsonObject, command: EraseUser) -> int:
     if command.as_json:
         print(msgspec.json.encode(erasure).decode())
     elif done:
-        print(f"Everything of {command.user} is erased.")
+        print(f"Everything of {plain(command.user)} is erased.")
     else:
-        print(f"The erasure of {command.user} is under way: it is recorded, and ends when a server has done its part.")
+        name = plain(command.user)
+        print(f"The erasure of {name} is under way: it is recorded, and ends when a server has done its part.")
     return 0 if done else 3

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -47,6 +48,7 @@ _KINDS: Final[dict[bool, Callable[..., Any]]] = {  # whether the server streams;
 }
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
+Metadata = Mapping[str, Sequence[str]]
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +93,9 @@ class SessionsService(made.SessionsServicer):
 
     async def Appeal(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("review_appeal", pb.ReviewAppeal, context)
+
+    async def Rate(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("feedback_set", pb.FeedbackSet, context)
 
     async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:
@@ -166,28 +171,30 @@ class SessionsService(made.SessionsServicer):
         first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
         self._gateway.count("grpc_calls")
         place: Place | None = None
+        metadata = _metadata(context)
         try:
-            client = self._client(context)
+            client = self._client(context, metadata)
             if not self._gateway.access.open:
                 place = self._shares.open(client, plain=False)
-            principal = self._principal(context, client)
+            principal = self._principal(metadata, client)
             if place is not None:
                 place.authenticated(principal)
-            return await self._work(context, principal, work)
+            return await self._work(context, self._request_id(metadata), principal, work)
         except SessileError as error:  # of a caller who is not let in; no message of theirs was received
             if speaks and place is not None:
                 with suppress(TimeoutError, grpc.aio.BaseError, grpc.aio.UsageError):
                     await asyncio.wait_for(context.read(), CROSSING_S)
-            named = (("x-request-id", self._request_id(context)),)  # its initial metadata would be a frame of its own
+            named = (("x-request-id", self._request_id(metadata)),)  # its initial metadata would be a frame of its own
             await context.abort(status_of(error), error.public_message, (*named, *trailing_of(error)))
             raise AssertionError("abort raises") from error
         finally:
             if place is not None:
                 place.close()
 
-    async def _work(self, context: Context, principal: Principal, work: Callable[[Principal], Awaitable[T]]) -> T:
+    async def _work(
+        self, context: Context, request_id: str, principal: Principal, work: Callable[[Principal], Awaitable[T]]
+    ) -> T:
         """Raises what `abort` raises where it was refused."""
-        request_id = self._request_id(context)
         await context.send_initial_metadata((("x-request-id", request_id),))
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
@@ -202,17 +209,17 @@ class SessionsService(made.SessionsServicer):
             await context.abort(status_of(refused), refused.public_message, trailing_of(refused))
             raise AssertionError("abort raises")
 
-    def _request_id(self, context: Context) -> str:
-        given = _metadata(context, "x-request-id")
+    def _request_id(self, metadata: Metadata) -> str:
+        given = metadata.get("x-request-id", ())
         return given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
 
-    def _client(self, context: Context) -> str | None:
-        return self._gateway.access.origins.proxies.client(_address(context), _metadata(context, "x-forwarded-for"))
+    def _client(self, context: Context, metadata: Metadata) -> str | None:
+        forwarded = metadata.get("x-forwarded-for", ())
+        return self._gateway.access.origins.proxies.client(_address(str(context.peer())), forwarded)
 
-    def _principal(self, context: Context, client: str | None) -> Principal:
-        key = bearer(_metadata(context, "authorization"))
-        principal = self._gateway.access.authenticate(key, client, with_body=True)
-        users = _metadata(context, USER_HEADER)
+    def _principal(self, metadata: Metadata, client: str | None) -> Principal:
+        principal = self._gateway.access.authenticate(bearer(metadata.get("authorization", ())), client, with_body=True)
+        users = metadata.get(USER_HEADER, ())
         return acting_for(principal, users[0] if len(users) == 1 else "" if users else None)
 
 
@@ -257,15 +264,21 @@ class DecodedStream:
         return data if data is grpc.aio.EOF else decoded(pb.ConverseRequest, data)
 
 
-def _address(context: Context) -> str | None:
+@lru_cache(maxsize=1024)
+def _address(peer: str) -> str | None:
     """The peer's address, of what gRPC says: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:...`."""
-    kind, _, rest = str(context.peer()).partition(":")
+    kind, _, rest = peer.partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]")
     return host if kind in ("ipv4", "ipv6") else None
 
 
-def _metadata(context: Context, name: str) -> list[str]:
-    return [value for key, value in context.invocation_metadata() or () if key == name and isinstance(value, str)]
+def _metadata(context: Context) -> Metadata:
+    """The texts of a call's metadata, by name."""
+    named: dict[str, list[str]] = {}
+    for key, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            named.setdefault(key, []).append(value)
+    return named
 
 
 def session_of(name: str, param: str = "session") -> SessionId:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionCreate(_message.Message):
-    __slots__ = ("id", "session", "model", "instructions", "tools", "metadata", "title")
+    __slots__ = ("id", "session", "model", "instructions", "tools", "metadata", "title", "temperature", "max_output_tokens")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,8 @@ class SessionCreate(_message.Message):
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     model: str
@@ -23,7 +25,9 @@ class SessionCreate(_message.Message):
     tools: _containers.RepeatedCompositeFieldContainer[Tool]
     metadata: _struct_pb2.Struct
     title: str
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ...) -> None: ...
+    temperature: float
+    max_output_tokens: int
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
 
 class MessageCreate(_message.Message):
     __slots__ = ("id", "session", "content", "parts", "parent_id", "at_root", "role", "no_response", "queue", "sampling")
@@ -108,7 +112,7 @@ class ToolOutput(_message.Message):
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., call_id: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ...) -> None: ...
 
 class SessionUpdate(_message.Message):
-    __slots__ = ("id", "session", "title", "metadata", "instructions", "tools", "clear")
+    __slots__ = ("id", "session", "title", "metadata", "instructions", "tools", "clear", "temperature", "max_output_tokens")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +120,8 @@ class SessionUpdate(_message.Message):
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     CLEAR_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     title: str
@@ -123,7 +129,9 @@ class SessionUpdate(_message.Message):
     instructions: str
     tools: _containers.RepeatedCompositeFieldContainer[Tool]
     clear: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., clear: _Optional[_Iterable[str]] = ...) -> None: ...
+    temperature: float
+    max_output_tokens: int
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., clear: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
 
 class SessionDelete(_message.Message):
     __slots__ = ("id", "session")
@@ -155,8 +163,22 @@ class ReviewAppeal(_message.Message):
     note: str
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., response_id: _Optional[str] = ..., content: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
+class FeedbackSet(_message.Message):
+    __slots__ = ("id", "session", "response_id", "rating", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    session: str
+    response_id: str
+    rating: str
+    reason: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., response_id: _Optional[str] = ..., rating: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal")
+    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set")
     SESSION_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_EDIT_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +189,7 @@ class Command(_message.Message):
     SESSION_DELETE_FIELD_NUMBER: _ClassVar[int]
     SESSION_WARM_FIELD_NUMBER: _ClassVar[int]
     REVIEW_APPEAL_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_SET_FIELD_NUMBER: _ClassVar[int]
     session_create: SessionCreate
     message_create: MessageCreate
     message_edit: MessageEdit
@@ -177,7 +200,8 @@ class Command(_message.Message):
     session_delete: SessionDelete
     session_warm: SessionWarm
     review_appeal: ReviewAppeal
-    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ...) -> None: ...
+    feedback_set: FeedbackSet
+    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ..., feedback_set: _Optional[_Union[FeedbackSet, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop", "review_id")
@@ -411,7 +435,7 @@ class SessionSummary(_message.Message):
     def __init__(self, id: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open: _Optional[bool] = ..., created_at: _Optional[int] = ..., updated_at: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews", "incomplete")
+    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews", "incomplete", "temperature", "max_output_tokens", "answers", "feedback")
     class MadeByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -426,6 +450,13 @@ class State(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class AnswersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: EndedResponse
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[EndedResponse, _Mapping]] = ...) -> None: ...
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +474,10 @@ class State(_message.Message):
     MADE_BY_FIELD_NUMBER: _ClassVar[int]
     REVIEWS_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -460,7 +495,39 @@ class State(_message.Message):
     made_by: _containers.ScalarMap[str, str]
     reviews: _containers.RepeatedCompositeFieldContainer[Review]
     incomplete: _containers.ScalarMap[str, str]
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ..., incomplete: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    temperature: float
+    max_output_tokens: int
+    answers: _containers.MessageMap[str, EndedResponse]
+    feedback: _containers.RepeatedCompositeFieldContainer[Feedback]
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ..., incomplete: _Optional[_Mapping[str, str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., answers: _Optional[_Mapping[str, EndedResponse]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ...) -> None: ...
+
+class EndedResponse(_message.Message):
+    __slots__ = ("status", "model", "created_at", "completed_at", "usage")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_AT_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    model: str
+    created_at: int
+    completed_at: int
+    usage: Usage
+    def __init__(self, status: _Optional[str] = ..., model: _Optional[str] = ..., created_at: _Optional[int] = ..., completed_at: _Optional[int] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
+
+class Feedback(_message.Message):
+    __slots__ = ("response_id", "by", "rating", "reason", "at")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    by: str
+    rating: str
+    reason: str
+    at: int
+    def __init__(self, response_id: _Optional[str] = ..., by: _Optional[str] = ..., rating: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[int] = ...) -> None: ...
 
 class Review(_message.Message):
     __slots__ = ("review_id", "category", "response_id", "appealed", "outcome")
@@ -629,23 +696,27 @@ class ResponseError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
-    __slots__ = ("model", "instructions", "tools", "metadata", "title", "created_at")
+    __slots__ = ("model", "instructions", "tools", "metadata", "title", "created_at", "temperature", "max_output_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     instructions: str
     tools: _containers.RepeatedCompositeFieldContainer[Tool]
     metadata: _struct_pb2.Struct
     title: str
     created_at: int
-    def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ...) -> None: ...
+    temperature: float
+    max_output_tokens: int
+    def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided")
+    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -676,6 +747,7 @@ class Event(_message.Message):
     CONTENT_RETRACTED_FIELD_NUMBER: _ClassVar[int]
     REVIEW_APPEALED_FIELD_NUMBER: _ClassVar[int]
     REVIEW_DECIDED_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_UPDATED_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -706,7 +778,8 @@ class Event(_message.Message):
     content_retracted: ContentRetracted
     review_appealed: ReviewAppealed
     review_decided: ReviewDecided
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ...) -> None: ...
+    feedback_updated: FeedbackUpdated
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ...) -> None: ...
 
 class SessionChanged(_message.Message):
     __slots__ = ("info",)
@@ -799,7 +872,7 @@ class Part(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., part: _Optional[_Union[ContentPart, _Mapping]] = ...) -> None: ...
 
 class TextDelta(_message.Message):
-    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "logprobs")
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "logprobs", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -807,6 +880,7 @@ class TextDelta(_message.Message):
     CONTENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     sequence_number: int
     item_id: str
@@ -814,7 +888,18 @@ class TextDelta(_message.Message):
     content_index: int
     delta: str
     logprobs: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
-    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ...) -> None: ...
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
+
+class DeltaUsage(_message.Message):
+    __slots__ = ("input_tokens", "cached_tokens", "output_tokens")
+    INPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    def __init__(self, input_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ...) -> None: ...
 
 class TextDone(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "text")
@@ -833,20 +918,22 @@ class TextDone(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RefusalDelta(_message.Message):
-    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta")
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     CONTENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     sequence_number: int
     item_id: str
     output_index: int
     content_index: int
     delta: str
-    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ...) -> None: ...
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
 
 class RefusalDone(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "refusal")
@@ -865,18 +952,20 @@ class RefusalDone(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class ArgumentsDelta(_message.Message):
-    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "delta")
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "delta", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     sequence_number: int
     item_id: str
     output_index: int
     delta: str
-    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., delta: _Optional[str] = ...) -> None: ...
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., delta: _Optional[str] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
 
 class ArgumentsDone(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "name", "arguments")
@@ -935,3 +1024,15 @@ class ReviewDecided(_message.Message):
     decision: int
     response_id: str
     def __init__(self, review_id: _Optional[str] = ..., category: _Optional[str] = ..., outcome: _Optional[str] = ..., decision: _Optional[int] = ..., response_id: _Optional[str] = ...) -> None: ...
+
+class FeedbackUpdated(_message.Message):
+    __slots__ = ("response_id", "by", "rating", "reason")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    by: str
+    rating: str
+    reason: str
+    def __init__(self, response_id: _Optional[str] = ..., by: _Optional[str] = ..., rating: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...

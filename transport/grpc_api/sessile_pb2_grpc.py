@@ -104,6 +104,11 @@ class SessionsStub:
                 request_serializer=transport_dot_grpc__api_dot_sessile__pb2.ReviewAppeal.SerializeToString,
                 response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
                 _registered_method=True)
+        self.Rate = channel.unary_unary(
+                '/sessile.v1.Sessions/Rate',
+                request_serializer=transport_dot_grpc__api_dot_sessile__pb2.FeedbackSet.SerializeToString,
+                response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+                _registered_method=True)
 
 
 class SessionsServicer:
@@ -199,6 +204,12 @@ class SessionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -270,6 +281,11 @@ def add_SessionsServicer_to_server(servicer, server):
             'Appeal': grpc.unary_unary_rpc_method_handler(
                     servicer.Appeal,
                     request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.ReviewAppeal.FromString,
+                    response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
+            ),
+            'Rate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rate,
+                    request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.FeedbackSet.FromString,
                     response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
             ),
     }
@@ -650,6 +666,33 @@ class Sessions:
             target,
             '/sessile.v1.Sessions/Appeal',
             transport_dot_grpc__api_dot_sessile__pb2.ReviewAppeal.SerializeToString,
+            transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sessile.v1.Sessions/Rate',
+            transport_dot_grpc__api_dot_sessile__pb2.FeedbackSet.SerializeToString,
             transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
             options,
             channel_credentials,

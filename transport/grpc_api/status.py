@@ -13,7 +13,6 @@ import grpc
 from sessions.model.errors import SessileError
 from transport import errors
 from transport.grpc_api import sessile_pb2 as pb
-from transport.grpc_api import translate
 
 ERROR_KEY: Final = "sessile-error-bin"
 PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
@@ -24,9 +23,7 @@ def status_of(error: SessileError) -> grpc.StatusCode:
 
 
 def message_of(error: SessileError) -> pb.Error:
-    message = pb.Error()
-    translate.fill(message, errors.public(error))
-    return message
+    return pb.Error(**errors.public(error))  # no field of it is a message; None leaves one out
 
 
 def trailing_of(error: SessileError) -> tuple[tuple[str, str | bytes], ...]:

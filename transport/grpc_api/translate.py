@@ -36,7 +36,10 @@ _VALUE: Final = "google.protobuf.Value"
 _OBJECT_LEVELS: Final = 3  # a Struct, its entry, its Value
 _LIST_LEVELS: Final = 2
 _LEVELS: Final = 86
-_CLEARED: Final[dict[str, Any]] = {"title": None, "metadata": None, "instructions": None, "tools": []}
+_CLEARED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("title", "metadata", "instructions", "temperature", "max_output_tokens")),
+    "tools": [],
+}
 
 # == out ===============================================================================================================
 
@@ -46,7 +49,7 @@ def event_of(session: SessionId, epoch: Epoch, span: Span) -> pb.Event:
     record, first_offset = span
     event = record.event
     message = pb.Event(session=session, epoch=epoch, offset=record.offset, first_offset=first_offset, at=record.at)
-    if type(event) is OutputTextDelta and not event.logprobs:  # nearly all there is
+    if type(event) is OutputTextDelta and not event.logprobs and event.usage is UNSET:  # nearly all there is
         message.response_output_text_delta.CopyFrom(
             pb.TextDelta(
                 response_id=event.response_id,
@@ -92,7 +95,7 @@ def _put(message: Message, field: Any, value: Any) -> None:
         else:
             setattr(message, name, value)
     elif kind.GetOptions().map_entry:
-        getattr(message, name).update(value)
+        _put_map(getattr(message, name), kind.fields_by_name["value"], value)
     elif field.is_repeated:
         entries = getattr(message, name)
         for each in value:
@@ -101,6 +104,14 @@ def _put(message: Message, field: Any, value: Any) -> None:
         body: Message = getattr(message, name)
         body.SetInParent()
         _one(body, value)
+
+
+def _put_map(entries: Any, field: Any, value: Mapping[str, Any]) -> None:
+    if field.message_type is None:
+        entries.update(value)
+        return
+    for key, each in value.items():
+        _one(entries[key], each)
 
 
 def _one(message: Message, value: Any) -> None:
@@ -152,6 +163,8 @@ def _adapt(fields: dict[str, Any], field: str) -> None:
             raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")
         fields["parent_id"] = None
     fields.update(fields.pop("sampling", {}))
+    if field == "feedback_set":
+        fields.setdefault("rating", None)
     if field == "tool_output":
         fields.setdefault("output", "")
     if field == "session_update":

@@ -3,8 +3,9 @@ for it.
 
 With keys on every path below `/v1/`, and every method that may bring a body, needs a credential, routes that do not
 exist included: who has no key learns nothing of which there are. What is left to the routes are pages, health,
-documents and metrics by GET, and the preflights of CORS. A WebSocket's handshake is judged by the credential that it
-brings; one without may say it in hello. Then come bodies that no route can read.
+documents and metrics by GET, what is shared by links (whose token is the credential), and the preflights of CORS. A
+WebSocket's handshake is judged by the credential that it brings; one without may say it in hello. Then come bodies that
+no route can read.
 
 A refusal is one piece of bytes, written by the connection: no task, no middleware and no route sees the request, which
 is most of what one costs. It has the headers that every other answer has.
@@ -15,6 +16,7 @@ Never decides what a principal may do: routes demand scopes themselves.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -30,17 +32,45 @@ from transport import errors
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import PLACE, Place
 from transport.auth.origins import CSRF_HEADER
-from transport.http.middleware import NOTHING_RUNS, Scope, request_id_of
-from transport.websocket.handshake import bearer, credential_of, tokens_of
+from transport.http.middleware import CALLERS_OWN, NOTHING_RUNS, Scope, request_id_of
+from transport.websocket.handshake import bearer, credential_of, only, tokens_of
 
 ENDLESS: Final = 1 << 40  # a body that says no length
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS")
-_SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out")  # by cookies of their own, for who has no session any more
+# By cookies of their own, for who has no session any more; by a token that the provider signed.
+_SIGN_IN: Final = ("/auth/refresh", "/auth/sign-out", "/auth/backchannel-logout")
+_SHARED: Final = "/v1/shares/"  # the token in the path is the credential
 _STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
-_JSON: Final = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"), *NOTHING_RUNS)
+_JSON: Final = (
+    (b"content-type", b"application/json"),
+    (b"x-content-type-options", b"nosniff"),
+    *NOTHING_RUNS,
+    CALLERS_OWN,
+)
 _FIXED: Final = b"".join(name + b": " + value + b"\r\n" for name, value in _JSON)
+
+
+class HeadFields:
+    """The headers of a request, looked at once: as Starlette's, of which each look-up goes through all of them."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._fields: dict[str, list[str]] = {}
+        for name, value in headers:
+            self._fields.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        values = self._fields.get(name)
+        return default if values is None else values[0]
+
+    def getlist(self, name: str) -> list[str]:
+        return self._fields.get(name, [])
 
 
 class Gate(Protocol):
@@ -66,7 +96,7 @@ class CredentialGate:
         self._cors = cors
 
     def check(self, scope: Scope, *, upgrade: bool) -> SessileError | None:
-        headers = Headers(scope=scope)
+        headers = HeadFields(scope["headers"])
         try:
             if upgrade:
                 _check_upgrade(self._access, headers, scope)
@@ -79,7 +109,7 @@ class CredentialGate:
                 principal = scope["state"]["principal"] = authenticate(self._access, headers, scope)
                 if place is not None:
                     place.authenticated(principal)
-            encoding = headers.get("content-encoding", "identity").strip().lower()
+            encoding = ", ".join(headers.getlist("content-encoding")).strip().lower()
             if encoding not in ("", "identity", "gzip", "x-gzip"):
                 raise BadInput(
                     "unsupported_content_encoding",
@@ -180,10 +210,12 @@ def _needs_credential(scope: Scope, *, signs_in: bool) -> bool:
     path: str = scope["path"]
     if scope["method"] == "OPTIONS" or (signs_in and path in _SIGN_IN):
         return False  # a preflight brings no credential, and no route reads its body
-    return scope["method"] not in _BODILESS or path.startswith("/v1/") or path == "/v1"
+    if scope["method"] not in _BODILESS:
+        return True
+    return (path.startswith("/v1/") and not path.startswith(_SHARED)) or path == "/v1"
 
 
-def _check_upgrade(access: Authenticator, headers: Headers, scope: Scope) -> None:
+def _check_upgrade(access: Authenticator, headers: HeadFields, scope: Scope) -> None:
     """Raises what `authenticate` raises, for a handshake that brings a key. Tickets and cookies are the handshake's
     business."""
     if access.open:
@@ -194,21 +226,22 @@ def _check_upgrade(access: Authenticator, headers: Headers, scope: Scope) -> Non
         authenticate(access, headers, scope, credential=key)
 
 
-def authenticate(access: Authenticator, headers: Headers, scope: Scope, *, credential: str | None = None) -> Principal:
+def authenticate(
+    access: Authenticator, headers: Headers | HeadFields, scope: Scope, *, credential: str | None = None
+) -> Principal:
     """The principal of a request by `credential`, else by its Authorization header, or where it has none by the cookie
     of a sign-in. Raises Unauthorized, Limited, Unavailable, and Forbidden for a foreign page."""
-    origin, address = headers.get("origin"), address_of(access, scope)
+    origin = only(headers.getlist("origin"))
+    address = _client_of(access, scope, headers.getlist("x-forwarded-for"))
     access.origins.check_origin(origin, headers.get("host"))
     given = headers.getlist("authorization")
     if access.sign_in is not None and credential is None and not given:
         cookie = access.sign_in.session_cookie(headers.getlist("cookie"))
         if cookie is not None:
-            site = headers.get("sec-fetch-site")
+            site = only(headers.getlist("sec-fetch-site"))
             if scope["method"] not in _BODILESS:
                 access.sign_in.check_page(origin=origin, site=site, header=headers.get(CSRF_HEADER))
-            elif site not in (None, "same-origin", "none") or not (
-                origin is None or access.sign_in.is_own_page(origin)
-            ):
+            elif not access.sign_in.may_read(origin, site):
                 raise Forbidden("forbidden", "With a cookie only this server's own pages may read that.")
             return access.authenticate_cookie(cookie, address)
     with_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
@@ -218,7 +251,9 @@ def authenticate(access: Authenticator, headers: Headers, scope: Scope, *, crede
 
 def address_of(access: Authenticator, scope: Scope) -> str | None:
     """Where a request is from, as a trusted proxy says it."""
+    return _client_of(access, scope, Headers(scope=scope).getlist("x-forwarded-for"))
+
+
+def _client_of(access: Authenticator, scope: Scope, forwarded: list[str]) -> str | None:
     client = scope.get("client")
-    return access.origins.proxies.client(
-        None if client is None else client[0], Headers(scope=scope).getlist("x-forwarded-for")
-    )
+    return access.origins.proxies.client(None if client is None else client[0], forwarded)

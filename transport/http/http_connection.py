@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -28,6 +28,7 @@ from sessions.model.errors import SessileError, Unavailable
 from transport.auth.connection_shares import PLACE, ConnectionShares, Place
 from transport.http.credential_gate import Gate, plain_head
 from transport.http.middleware import REFUSED, Scope
+from transport.websocket.timer_wheel import TimerWheel
 
 FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet
 KEEP_ALIVE_S: Final = 15
@@ -39,6 +40,20 @@ LINGER_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
 
 
+class WebSocketDoor(Protocol):
+    """Where connections go that become WebSockets; `transport.websocket.connections` has it."""
+
+    def protocol(self, **_: Any) -> asyncio.Protocol:
+        """A connection whose handshake is still to be answered."""
+
+    def begin(
+        self, head: Scope, transport: asyncio.BaseTransport, peer: str | None, place: Place | None
+    ) -> asyncio.BufferedProtocol | None:
+        """Answers a handshake without a credential by its `plain_head`; what then is to read the connection, until it
+        takes it over, and has its `place`. None: it is to be judged, and parsed. Raises SessileError where it is
+        refused."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Listening:
     """What the connections of one port share."""
@@ -47,7 +62,9 @@ class Listening:
     state: ServerState
     shares: ConnectionShares
     gate: Gate | None
+    door: WebSocketDoor | None
     loop: asyncio.AbstractEventLoop
+    wheel: TimerWheel
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(FIRST_BYTES)))
     discard: memoryview = field(default_factory=lambda: memoryview(bytearray(DISCARD_BYTES_MAX)))
 
@@ -55,7 +72,7 @@ class Listening:
 class FirstHead(asyncio.BufferedProtocol):
     """A connection of which nothing was read yet. Reads no more of a stranger's body than came with its head."""
 
-    __slots__ = ("_deadline", "_left", "_place", "_shared", "client", "transport")
+    __slots__ = ("_due_at", "_first", "_left", "_place", "_shared", "client", "slot", "transport")
 
     transport: asyncio.Transport
     client: tuple[str, int] | None
@@ -63,9 +80,11 @@ class FirstHead(asyncio.BufferedProtocol):
 
     def __init__(self, shared: Listening) -> None:
         self._shared = shared
+        self.slot = 0
         self._place: Place | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         self._left = None
+        self._first: asyncio.BufferedProtocol | None = None  # what reads on, of a handshake that is answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         shared = self._shared
@@ -81,17 +100,26 @@ class FirstHead(asyncio.BufferedProtocol):
             self._close(plain_answer(b"503 Service Unavailable", b"Too many connections."))
             return
         shared.state.connections.add(self)  # type: ignore[arg-type]  # it has what is called of them
-        self._deadline = shared.loop.call_later(HEAD_S, self._late)
+        self._due_at = shared.loop.time() + HEAD_S
+        shared.wheel.put(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._first is not None:
+            self._first.connection_lost(exc)
+            return
         self._leave()
         if self._place is not None:
             self._place.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._first is not None:
+            return cast(memoryview, self._first.get_buffer(sizehint))
         return self._shared.buffer if self._left is None else self._shared.discard
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._first is not None:
+            self._first.buffer_updated(nbytes)
+            return
         shared = self._shared
         if self._left is not None:
             self._left -= nbytes
@@ -102,23 +130,39 @@ class FirstHead(asyncio.BufferedProtocol):
         head = None if shared.gate is None else plain_head(data)
         if shared.gate is not None and head is not None:
             head["client"] = self.client
+            door = shared.door if head["upgrade"] and not head["left"] else None
+            if door is not None and self._begins(head, door, shared.gate):
+                return
             refused = shared.gate.refused(head)
             if refused is not None:
                 self._refuse(refused, head["left"])
                 return
+            if door is not None:
+                self._leave()
+                if self._place is not None:
+                    self._place.close()  # a WebSocket has one of its own
+                    self._place = None
+                open_websocket(door, self.transport, head["raw_path"].decode("ascii"), head["method"], head["headers"])
+                return
         self._leave()
-        if head is not None and head["upgrade"] and not head["left"] and shared.config.ws_protocol_class is not None:
-            if self._place is not None:
-                self._place.close()  # a WebSocket has one of its own
-                self._place = None
-            path = head["raw_path"].decode("ascii")
-            open_websocket(shared.config, self.transport, path, head["method"], head["headers"])
-            return
         connection = HttpConnection(shared, self._place)
         self._place = None
         connection.connection_made(self.transport)
         self.transport.set_protocol(connection)
         connection.data_received(data)
+
+    def _begins(self, head: Scope, door: WebSocketDoor, gate: Gate) -> bool:
+        """Whether the handshake is answered, or refused, without a look at a credential: it brings none."""
+        try:
+            peer = None if self.client is None else self.client[0]
+            self._first = door.begin(head, self.transport, peer, self._place)
+        except SessileError as error:
+            self._close(gate.answer(head, error, close=True))
+            return True
+        if self._first is not None:
+            self._place = None
+            self._leave()
+        return self._first is not None
 
     def _refuse(self, answer: bytes, left: int) -> None:
         if left <= 0:
@@ -128,24 +172,28 @@ class FirstHead(asyncio.BufferedProtocol):
         self._left = left
         if left > DISCARD_BYTES_MAX:
             self.transport.pause_reading()
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = self._shared.loop.call_later(LINGER_S, self.transport.close)
+        self._due_at = self._shared.loop.time() + LINGER_S
+        self._shared.wheel.put(self)
 
     def _close(self, answer: bytes) -> None:
         self._left = 0
         self.transport.write(answer)
         self.transport.close()
 
-    def _late(self) -> None:
-        self._close(plain_answer(b"408 Request Timeout", b"The request did not come in time."))
+    def due(self) -> float:
+        return self._due_at
+
+    def elapsed(self, now: float) -> None:
+        """Called by the wheel."""
+        if self._left is None:
+            self._close(plain_answer(b"408 Request Timeout", b"The request did not come in time."))
+        else:
+            self.transport.close()
 
     def _leave(self) -> None:
         """It is no longer a connection that waits for its head."""
         self._shared.state.connections.discard(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._shared.wheel.take(self)
 
     def shutdown(self) -> None:
         """As uvicorn's: the server stops."""
@@ -165,6 +213,7 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, shared: Listening, place: Place | None) -> None:
         super().__init__(shared.config, shared.state, {}, shared.loop)
         self._gate = shared.gate
+        self._door = shared.door
         self._place = place
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -274,7 +323,8 @@ class HttpConnection(HttpToolsProtocol):
         self.connections.discard(self)
         path = self.url.decode("ascii", "surrogateescape")
         version = self.parser.get_http_version()
-        open_websocket(self.config, self.transport, path, self.scope["method"], self.headers, version)
+        door = cast(WebSocketDoor, self._door)  # it has upgraded
+        open_websocket(door, self.transport, path, self.scope["method"], self.headers, version)
         self.parser = None  # type: ignore[assignment]  # it refers back to us, and we are done: nothing is left for the garbage collector
 
     def _leave_place(self) -> None:
@@ -306,7 +356,7 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def open_websocket(
-    config: uvicorn.Config,
+    door: WebSocketDoor,
     transport: asyncio.Transport,
     path: str,
     method: str,
@@ -314,8 +364,7 @@ def open_websocket(
     version: str = "1.1",
 ) -> None:
     """Makes a connection a WebSocket's, and answers the handshake that was parsed: it need not be parsed again."""
-    opened: Any = config.ws_protocol_class
-    socket = opened()  # `WebSocketConnections.protocol`
+    socket: Any = door.protocol()
     socket.connection_made(transport)
     head = websockets.Headers([(name.decode(), value.decode("latin-1")) for name, value in headers])
     socket.shake_hands(Handshake(path, head, method=method, protocol=f"HTTP/{version}"))
@@ -333,7 +382,7 @@ async def listen(
     state: ServerState,
     address: tuple[str, int],
     *,
-    ws: Any = "none",
+    door: WebSocketDoor | None = None,
     shares: ConnectionShares | None = None,
     gate: Gate | None = None,
     date_header: bool = True,
@@ -343,7 +392,7 @@ async def listen(
     config = uvicorn.Config(
         app,
         http=HttpConnection,
-        ws=ws,
+        ws="none" if door is None else cast(Any, door.protocol),
         lifespan="off",
         log_config=None,
         log_level="error",  # it warns of every malformed request, which is what strangers send
@@ -357,7 +406,7 @@ async def listen(
     )
     config.load()
     loop, (host, port) = asyncio.get_running_loop(), address
-    shared = Listening(config, state, shares or ConnectionShares(), gate, loop)
+    shared = Listening(config, state, shares or ConnectionShares(), gate, door, loop, TimerWheel(loop))
     try:
         return await loop.create_server(lambda: FirstHead(shared), host, port, **options)
     except OSError as error:

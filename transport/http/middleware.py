@@ -33,6 +33,10 @@ NOTHING_RUNS: Final = (
 )
 """What answers say that are no page and have no policy of their own, should a browser show one."""
 
+CALLERS_OWN: Final = (b"cache-control", b"private, no-cache")
+"""What answers say that were made for somebody. Of a request with an Authorization header no shared cache keeps an
+answer anyhow (RFC 9111, 3.5); of one with a cookie it may."""
+
 REFUSED: Final = "refused"
 """Where the state of a request has why the gate refused it, if answers before it on its connection are under way."""
 
@@ -82,9 +86,11 @@ class RequestContextMiddleware:
             if message["type"] == "http.response.start":
                 started = True
                 headers_given = message.get("headers", ())
+                names = [name for name, _ in headers_given]
                 message["headers"] = [
                     *headers_given,
-                    *(() if any(name == NOTHING_RUNS[0][0] for name, _ in headers_given) else NOTHING_RUNS),
+                    *(() if NOTHING_RUNS[0][0] in names else NOTHING_RUNS),
+                    *(() if CALLERS_OWN[0] in names or "principal" not in state else (CALLERS_OWN,)),
                     (b"x-request-id", request_id.encode()),
                     (b"date", formatdate(usegmt=True).encode()),
                     (b"x-content-type-options", b"nosniff"),
@@ -104,6 +110,8 @@ class RequestContextMiddleware:
                 self.access.check_host(headers.get(b"host", b"").decode("latin-1"))
                 if (refused := state.get(REFUSED)) is not None:
                     raise refused
+                if int(headers.get(b"content-length", b"0")) > self.body_bytes_max:
+                    raise TooLarge("too_large", f"A request body has at most {self.body_bytes_max} bytes.")
                 if is_packed(headers):
                     await self.app(*unpacked(scope, limited_receive, self.body_bytes_max), named_send)
                 else:

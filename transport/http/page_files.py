@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from sessions.model.errors import NotFound
 
-PAGES: Final = {"": "index.html", "docs": "docs.html", "operator": "operator.html"}
+PAGES: Final = {"": "index.html", "docs": "docs.html", "operator": "operator.html", "share": "share.html"}
 
 _ROOT: Final = '<html lang="en">'
 _PART: Final = re.compile(r'<(?:script(?: type="(?P<type>module)")? src|link rel="stylesheet" href)="(?P<name>[^"]+)"')

@@ -108,7 +108,7 @@ class Server:
             self._app,
             self._state,
             (self._host, self._port),
-            ws=door.protocol,
+            door=door,
             shares=shares,
             gate=make_gate(self.gateway),
             date_header=False,

@@ -12,7 +12,7 @@ from sessions.model.types import Json
 from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat
-from transport.openai.chat_render import ChoiceBuilder, encode, usage_of
+from transport.openai.chat_render import ChoiceBuilder, StreamUsage, encode, usage_of, usage_so_far
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnStarter
 
@@ -22,7 +22,9 @@ FINGERPRINT: Final = "sessile"
 class ChatCompletionReader:
     """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it."""
 
-    def __init__(self, starter: TurnStarter, started: StartedTurn, *, model: str, logprobs: bool, usage: bool) -> None:
+    def __init__(
+        self, starter: TurnStarter, started: StartedTurn, *, model: str, logprobs: bool, usage: StreamUsage
+    ) -> None:
         self._starter = starter
         self._started = started
         self._model = model
@@ -31,6 +33,7 @@ class ChatCompletionReader:
             response_id: ChoiceBuilder(index, response_id, logprobs=logprobs)
             for index, response_id in enumerate(started.responses)
         }
+        self._by_index = list(self._choices.values())
         self._first = self._choices[started.responses[0]]
 
     async def whole(self) -> dict[str, Json]:
@@ -66,9 +69,9 @@ class ChatCompletionReader:
                     for number, entry in enumerate(entries, 1):
                         # The id stands on the last chunk of its event: one that is cut off before it comes again.
                         event_id = ids(cursor.epoch, record.offset) if ids and number == len(entries) else None
-                        yield self._chunk([entry], event_id)
+                        yield self._chunk([entry], event_id, self._usage_at(entry))
                         sent = True
-                if self._usage:
+                if self._usage.last:
                     bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
                     last = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(bodies)}
                     yield sse.data(encode(last))
@@ -112,8 +115,13 @@ class ChatCompletionReader:
             "system_fingerprint": FINGERPRINT,
         }
 
-    def _chunk(self, entries: list[dict[str, Json]], event_id: EventId | None) -> bytes:
+    def _usage_at(self, entry: dict[str, Json]) -> dict[str, Json] | None:
+        return usage_so_far(self._by_index[entry["index"]], entry) if self._usage.each else None
+
+    def _chunk(
+        self, entries: list[dict[str, Json]], event_id: EventId | None, usage: dict[str, Json] | None = None
+    ) -> bytes:
         chunk = {**self._head("chat.completion.chunk"), "choices": entries}
-        if self._usage:
-            chunk["usage"] = None
+        if self._usage.last:
+            chunk["usage"] = usage
         return sse.data(encode(chunk), id=None if event_id is None else str(event_id))

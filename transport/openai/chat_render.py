@@ -5,9 +5,10 @@ Pure. One `ChoiceBuilder` per response follows its events; what it makes of them
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
@@ -20,6 +21,13 @@ from transport.openai.history import Unit
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
+class StreamUsage(NamedTuple):
+    """Where a stream shows usage: in a last chunk; in each chunk as well, what it is so far."""
+
+    last: bool = False
+    each: bool = False
+
+
 class ChoiceBuilder:
     """One choice of a completion: a response as it comes along."""
 
@@ -29,6 +37,7 @@ class ChoiceBuilder:
         self.body: ev.ResponseBody | None = None  # once the response has ended
         self.created = 0
         self.model = ""  # that writes it, once that is known
+        self.counted: ev.DeltaUsage | UnsetType = UNSET  # up to its last delta, where deltas carry it
         self._logprobs = logprobs
         self._all_logprobs: list[Json] | None = [] if logprobs else None
         self._calls: dict[int, int] = {}  # output index → index among the calls
@@ -41,10 +50,12 @@ class ChoiceBuilder:
                 self.created, self.model = event.response.created_at // 1000, event.response.model
                 return []
             case ev.OutputTextDelta():
+                self.counted = event.usage or self.counted
                 if self._all_logprobs is not None:
                     self._all_logprobs.extend(event.logprobs)
                 return self._delta({"content": event.delta}, event.logprobs)
             case ev.RefusalDelta():
+                self.counted = event.usage or self.counted
                 return self._delta({"refusal": event.delta})
             case ev.OutputItemAdded(item=FunctionCall() as call):
                 index = self._calls[event.output_index] = len(self._calls)
@@ -53,6 +64,7 @@ class ChoiceBuilder:
                     {"tool_calls": [{"index": index, "id": call.call_id, "type": "function", "function": function}]}
                 )
             case ev.ArgumentsDelta():
+                self.counted = event.usage or self.counted
                 index = self._calls[event.output_index]
                 return self._delta({"tool_calls": [{"index": index, "function": {"arguments": event.delta}}]})
             case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
@@ -162,6 +174,21 @@ def as_error(code: str, message: str) -> SessileError:
         if kind.status == status:
             return kind(code, message)
     return Internal(code, message)
+
+
+def usage_so_far(choice: ChoiceBuilder, entry: dict[str, Json]) -> dict[str, Json]:
+    """The usage of a choice up to one of its entries in a stream; the prompt counts from the first."""
+    if choice.body is not None:
+        return usage_of([choice.body])
+    counted = ev.DeltaUsage(0, 0, 0) if choice.counted is UNSET else choice.counted
+    output = 0 if "role" in entry["delta"] else counted.output_tokens
+    return {
+        "prompt_tokens": counted.input_tokens,
+        "completion_tokens": output,
+        "total_tokens": counted.input_tokens + output,
+        "prompt_tokens_details": {"cached_tokens": counted.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
 
 
 def usage_of(bodies: list[ev.ResponseBody]) -> dict[str, Json]:

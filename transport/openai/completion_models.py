@@ -29,7 +29,7 @@ class CompletionRequest(given.SamplingRequest):
     echo: bool | None = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
-    stream_options: given.StreamOptions | None = None
+    stream_options: given.ChatStreamOptions | None = None
     suffix: Literal[""] | None = None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from sessions.model.types import Json
 from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
+from transport.openai.chat_render import StreamUsage
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnStarter
 
@@ -25,7 +26,7 @@ class CompletionReader(ChatCompletionReader):
         *,
         model: str,
         logprobs: bool,
-        usage: bool,
+        usage: StreamUsage,
         first: int = 0,
         echo: str = "",
     ) -> None:
@@ -59,9 +60,12 @@ class CompletionReader(ChatCompletionReader):
         del head["service_tier"]
         return {**head, "id": f"cmpl-{head['id'].removeprefix('chatcmpl-')}", "object": "text_completion"}
 
-    def _chunk(self, entries: list[dict[str, Json]], event_id: EventId | None) -> bytes:
+    def _chunk(
+        self, entries: list[dict[str, Json]], event_id: EventId | None, usage: dict[str, Json] | None = None
+    ) -> bytes:
         texts = [each["delta"].get("content") or each["delta"].get("refusal") or "" for each in entries]
-        return super()._chunk([self._choice(each, text) for each, text in zip(entries, texts, strict=True)], event_id)
+        shown = [self._choice(each, text) for each, text in zip(entries, texts, strict=True)]
+        return super()._chunk(shown, event_id, usage)
 
 
 def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:

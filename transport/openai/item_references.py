@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-from sessions.model.errors import BadInput, NotFound
+from sessions.model.errors import BadInput, NotFound, TooLarge
 from sessions.model.types import (
     FunctionCall,
     FunctionCallOutput,
@@ -30,6 +30,7 @@ from transport.openai.conversations import branch_items
 from transport.openai.request_models import InputItem
 
 LOOKUPS_MAX: Final = 256  # answers of one request, each in the journal
+TEXT_MAX: Final = 4 * 1024 * 1024  # characters of all items that one request names: a body has no more either
 _OUTPUT_ID: Final = re.compile(r"^(?:msg|fc)_([a-z0-9]+)_\d{1,6}$")
 
 State = dict[str, Json]
@@ -58,7 +59,7 @@ async def resolve_references(
     given: Sequence[InputItem], *, find: Find, load: Load, within: SessionKey | None = None, leaf: ItemId | None = None
 ) -> ResolvedInput:
     """`within`, `leaf`: the session that the request goes on from, and where: what stands there already is left out.
-    Raises NotFound, and what `find` and `load` raise."""
+    Raises NotFound, TooLarge, and what `find` and `load` raise."""
     known, states = _Items(find), _States(load)
     if within is not None:
         state = await states.of(within)
@@ -99,7 +100,7 @@ class _Items:
     def __init__(self, find: Find) -> None:
         self._find = find
         self._items: dict[str, Item] = {}
-        self._lookups = 0
+        self._lookups = self._text = 0
 
     def add(self, state: State) -> None:
         self._items |= {item.id: item for item in state["items"]}
@@ -111,7 +112,15 @@ class _Items:
         item = self._items.get(name)
         if item is None:
             raise _not_found(name, at)
-        return as_input(item)
+        resolved = as_input(item)
+        self._text += sum(len(text) for text in _content(resolved) if isinstance(text, str))
+        if self._text > TEXT_MAX:
+            raise TooLarge(
+                "too_large",
+                f"The items that this request names have more than {TEXT_MAX} characters: use previous_response_id.",
+                param=f"input[{at}].id",
+            )
+        return resolved
 
     async def place(self, reference: InputItem, at: int) -> SessionKey:
         """The session of an output item."""

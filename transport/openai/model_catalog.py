@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from sessions.model.errors import BadInput, NotFound, Unavailable
-from sessions.model.generation import EngineInfo
+from sessions.model.generation import EngineInfo, unsupported_tools
 from sessions.model.types import Json, Sampling, Tool
 from sessions.ports import Member, View
 
@@ -38,7 +38,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         if known is None:
             return
         if tools and not self.tools and sampling.tool_choice != "none":
-            raise BadInput("unsupported_parameter", f"The model {self.id!r} cannot call tools.", param="tools")
+            raise unsupported_tools(self.id)
         if sampling.text is not None and "text" not in known:
             raise BadInput(
                 "unsupported_parameter", f"The model {self.id!r} has no structured output.", param=format_param
@@ -78,7 +78,7 @@ def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) ->
         created=created,
         context_window=info.context_window,
         sampling=info.sampling,
-        tools=info.tool_format != "none",
+        tools=info.takes_tools,
     )
 
 
@@ -120,7 +120,7 @@ class ModelCatalog:
             created=self._created,
             context_window=min(engine.context_window for engine in engines),
             sampling=frozenset.intersection(*(engine.sampling for engine in engines)),
-            tools=all(engine.tool_format != "none" for engine in engines),
+            tools=all(engine.takes_tools for engine in engines),
         )
 
 

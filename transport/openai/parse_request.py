@@ -14,6 +14,7 @@ from sessions.model.errors import BadInput
 from sessions.model.types import CallId, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from transport.openai import request_models
+from transport.openai.chat_render import StreamUsage
 from transport.openai.completion_models import CompletionRequest
 from transport.openai.history import Unit
 
@@ -261,6 +262,22 @@ def _drawn(request: request_models.SamplingRequest) -> dict[str, Any]:
         "top_logprobs": request.top_logprobs,
         "parallel_tool_calls": request.parallel_tool_calls is not False,
     }
+
+
+def stream_usage(options: request_models.ChatStreamOptions | None, *, stream: bool) -> StreamUsage:
+    """Raises BadInput for options that would have no effect."""
+    if options is None:
+        return StreamUsage()
+    if not stream:
+        what = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise BadInput("invalid_request", what, param="stream_options")
+    if options.continuous_usage_stats and not options.include_usage:
+        raise BadInput(
+            "invalid_request",
+            "'continuous_usage_stats' needs 'include_usage': set both.",
+            param="stream_options.continuous_usage_stats",
+        )
+    return StreamUsage(bool(options.include_usage), bool(options.continuous_usage_stats))
 
 
 def _stop(stop: str | list[str] | None) -> str | tuple[str, ...] | None:

@@ -126,6 +126,10 @@ class StreamOptions(RequestModel):
     include_obfuscation: bool | None = None
 
 
+class ChatStreamOptions(StreamOptions):
+    continuous_usage_stats: bool | None = None  # vLLM's: each chunk has the usage so far
+
+
 class ChatRequest(SamplingRequest):
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     messages: Annotated[list[ChatMessageParam], Field(min_length=1, max_length=4096)]
@@ -137,7 +141,7 @@ class ChatRequest(SamplingRequest):
     n: Annotated[int, Field(ge=1, le=16)] | None = 1
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
     logprobs: bool | None = False
-    stream_options: StreamOptions | None = None
+    stream_options: ChatStreamOptions | None = None
     modalities: list[Literal["text"]] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None

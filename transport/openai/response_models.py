@@ -311,15 +311,40 @@ class ConversationDeleted(DeletedObject):
     object: Literal["conversation.deleted"]
 
 
-class SessionSummary(ResponseModel):
+class SessionRow(ResponseModel):
+    """What every list of sessions shows."""
+
     id: str
-    object: Literal["session"]
     title: str | None
     model: str
     metadata: dict[str, Any]
     open: bool
     created_at: int
     updated_at: int
+
+
+class SessionSummary(SessionRow):
+    object: Literal["session"]
+
+
+class MatchObject(ResponseModel):
+    """Where all words stand: in an item, or (null) in the title. `start` and `end`: the first word, in code points of
+    the snippet."""
+
+    item_id: str | None
+    role: Literal["user", "assistant"] | None
+    snippet: str
+    start: int
+    end: int
+
+
+class SessionMatch(SessionRow):
+    object: Literal["session.match"]
+    matches: list[MatchObject]
+
+
+class SessionMatchList(ListPage[SessionMatch]):
+    """A page of sessions in which something was searched for, the newest first."""
 
 
 class SessionListObject(ListPage[SessionSummary]):
@@ -335,6 +360,8 @@ class SessionFields(ResponseModel):
     model: str
     instructions: str | None
     tools: list[dict[str, Any]]
+    temperature: float | None
+    max_output_tokens: int | None
     created_at: int | None
     reviews: list[dict[str, Any]] = []
 
@@ -361,6 +388,8 @@ class SessionState(SessionFields):
     awaiting: list[dict[str, Any]]
     made_by: dict[str, str]
     incomplete: dict[str, str]
+    answers: dict[str, dict[str, Any]]
+    feedback: list[dict[str, Any]] = []
 
 
 class SessionExport(ResponseModel):
@@ -369,6 +398,47 @@ class SessionExport(ResponseModel):
     epoch: str
     offset: int
     state: SessionState
+
+
+class ShareObject(ResponseModel):
+    """`offset`: the log's end when it was shared. `created_by`: the key, and its user."""
+
+    object: Literal["session.share"]
+    id: str
+    session: str
+    item_id: str
+    offset: int
+    created_at: int
+    created_by: str
+
+
+class NewShareObject(ShareObject):
+    token: str
+
+
+class ShareList(ListPage[ShareObject]):
+    """The shares of a session."""
+
+
+class ShareDeletedObject(DeletedObject):
+    object: Literal["session.share.deleted"]
+
+
+class SharedMessage(ResponseModel):
+    role: Literal["user", "assistant"]
+    text: str
+    created_at: int
+
+
+class SharedConversation(ResponseModel):
+    """A branch as it was when it was shared; what was taken back since is not in it."""
+
+    object: Literal["shared_conversation"]
+    title: str | None
+    model: str
+    created_at: int
+    shared_at: int
+    messages: list[SharedMessage]
 
 
 # -- as FastAPI takes it --------------------------------------------------------------------------------------------

@@ -270,10 +270,12 @@ class TurnStarter:
             parent = turn.parent_id if sent.last is None else sent.last
             for number in range(1, given.choices):
                 seed = turn.seed + number if turn.seed is not None else None
-                another = cm.ResponseCreate(
+                another = cm.TurnCreate(
                     id=CommandId(f"{turn.id}.{number}"),
                     session=turn.session,
                     parent_id=parent,
+                    metadata=turn.metadata,
+                    request=turn.request,
                     **(msgspec.structs.asdict(given.sampling) | {"seed": seed}),
                 )
                 ok = await self.gateway.execute(principal, another)

@@ -33,9 +33,8 @@ from transport.protocol.frames import (
     Hello,
     Ping,
     Pong,
+    Query,
     Ready,
-    SessionGet,
-    SessionList,
     Subscribe,
     Unsubscribe,
     error_frame,
@@ -89,16 +88,16 @@ class Drop(msgspec.Struct, frozen=True):
     """The peer did not finish closing: cut the connection."""
 
 
-Request = Hello | Subscribe | Unsubscribe | Ack | SessionGet | SessionList | ClientCommand
+Request = Hello | Subscribe | Unsubscribe | Ack | Query | ClientCommand
 Action = Send | Close | Drop | Request
 
 _ALWAYS: Final = (Ping, Pong)
 _LEGAL: Final[dict[ConnectionPhase, tuple[type[msgspec.Struct], ...]]] = {
     ConnectionPhase.HELLO: (Hello,),
-    ConnectionPhase.READY: (Subscribe, Unsubscribe, Ack, SessionGet, SessionList, *get_args(ClientCommand)),
+    ConnectionPhase.READY: (Subscribe, Unsubscribe, Ack, *get_args(Query), *get_args(ClientCommand)),
     ConnectionPhase.CLOSING: (),
 }
-_COMMANDS: Final = (Subscribe, Unsubscribe, SessionGet, SessionList, *get_args(ClientCommand))
+_COMMANDS: Final = (Subscribe, Unsubscribe, *get_args(Query), *get_args(ClientCommand))
 
 _NEVER: Final = float("inf")
 

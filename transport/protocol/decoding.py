@@ -27,8 +27,7 @@ from transport.protocol.frames import (
     Hello,
     Ping,
     Pong,
-    SessionGet,
-    SessionList,
+    Query,
     Subscribe,
     Unsubscribe,
 )
@@ -40,7 +39,7 @@ ID_LENGTH_MAX: Final = 64
 
 _TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     str(cls.__struct_config__.tag): cls
-    for cls in (Hello, Subscribe, Unsubscribe, Ack, Ping, Pong, SessionGet, SessionList, *get_args(ClientCommand))
+    for cls in (Hello, Subscribe, Unsubscribe, Ack, Ping, Pong, *get_args(Query), *get_args(ClientCommand))
 }
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _WORDS: Final = {

@@ -78,7 +78,16 @@ class SessionList(msgspec.Struct, frozen=True, kw_only=True, tag="session.list")
     after: SessionName | None = None
 
 
-Query = SessionGet | SessionList
+class SessionSearch(msgspec.Struct, frozen=True, kw_only=True, tag="session.search"):
+    """Every word of `q` is to stand in one title, or one text of a present branch."""
+
+    id: Ulid
+    q: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    limit: Annotated[int, msgspec.Meta(ge=1, le=50)] = 20
+    after: SessionName | None = None
+
+
+Query = SessionGet | SessionList | SessionSearch
 ClientFrame = Hello | Subscribe | Unsubscribe | Ack | Ping | Pong | Query | ClientCommand
 
 # == from the server ===================================================================================================
@@ -140,7 +149,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="o
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
-    """`ok` of session.list; newest first, `last_id` is where the next page begins."""
+    """`ok` of session.list and session.search; newest first, `last_id` is where the next page begins."""
 
     id: str
     data: tuple[dict[str, Json], ...]

@@ -89,7 +89,7 @@ class LogReader:
     async def state(self, principal: Principal, key: SessionKey) -> tuple[Head, dict[str, Any]]:
         """A session as a new device needs it. Raises Forbidden, NotFound, Gone, Unavailable."""
         authorization.demand(principal, "read")
-        head, state = await self._fold(key)
+        head, state = await self.fold(key)
         visible(principal, key, head.user, head.deleted_at is not None)
         return head, client_state(state)
 
@@ -134,19 +134,23 @@ class LogReader:
     # -- states -----------------------------------------------------------------------------------------------------
 
     async def _snapshot(self, feed: Feed, mode: Literal["snapshot", "reset"], reason: str | None = None) -> ResumePlan:
-        head, state = await self._fold(feed.key)
+        head, state = await self.fold(feed.key)
         feed.learn(head)
         while feed.epoch == head.epoch and feed.retracted_after(state.top):
             # Something that this state shows was taken back while it was made.
-            head, state = await self._fold(feed.key)
+            head, state = await self.fold(feed.key)
         return ResumePlan(mode, head.epoch, state.top, head.top, client_state(state), reason)
 
-    async def _fold(self, key: SessionKey) -> tuple[Head, State]:
+    async def fold(self, key: SessionKey, *, in_thread: bool = False) -> tuple[Head, State]:
+        """A session as it stands, whoever may read it; `in_thread`: for who goes through many. Raises NotFound,
+        Unavailable."""
         async with self.folds:
             loaded = await self.journal.load(key, now_ms=self.now_ms())
             if loaded is None or loaded.head.top == 0:
                 raise not_found(key)
             try:
+                if in_thread:
+                    return loaded.head, await asyncio.to_thread(replay, loaded)
                 return loaded.head, replay(loaded)
             except ValueError:
                 # The snapshot is of another version: the log is the truth.

@@ -1,9 +1,12 @@
 /** How the connection stands, said honestly: a word in the corner, a line above the message field when it matters, and to a screen reader once it has lasted. */
 import { find } from "./dom.js";
 import { offered } from "./sign-in.js";
+import { t } from "./texts.js";
 
 /** @typedef {import("./sessile.js").Status} Status */
 
+/** This machine's own server needs no network. */
+const isHere = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 /** A cut that mends itself sooner is not worth words. */
 const TELL_AFTER_MS = 1200;
 
@@ -24,8 +27,10 @@ export class Link {
     this.timer = undefined;
     this.troubleSince = 0;
     this.told = "";
+    this.isRenewed = false;
     this.button.addEventListener("click", () => {
-      if (this.status?.closeCode === 4401) this.actions.askKey();
+      if (this.isRenewed && this.status?.phase === "ready") location.reload();
+      else if (this.status?.closeCode === 4401) this.actions.askKey();
       else this.actions.retry();
     });
   }
@@ -41,41 +46,52 @@ export class Link {
     this.draw();
   }
 
+  /** The page was renewed on the server. */
+  renew() {
+    this.isRenewed = true;
+    this.draw();
+  }
+
   draw() {
     const { status } = this;
     if (status === null) return;
-    const [word, sentence, button] = this.words(status);
+    const [word, lasting, button, countdown = ""] = this.words(status);
+    const sentence = countdown === "" ? lasting : `${lasting} ${countdown}`;
     this.corner.dataset["phase"] = status.draining && status.phase === "ready" ? "draining" : status.phase;
     if (this.word.textContent !== word) this.word.textContent = word;
-    const isWorthTelling = sentence !== "" && (status.phase === "stopped" || status.draining || Date.now() - this.troubleSince > TELL_AFTER_MS);
+    const isWorthTelling = sentence !== "" && (status.phase === "stopped" || status.phase === "ready" || !navigator.onLine || Date.now() - this.troubleSince > TELL_AFTER_MS);
     this.notice.hidden = !isWorthTelling;
     if (this.noticeText.textContent !== sentence) this.noticeText.textContent = sentence;
     this.button.hidden = button === "";
     if (this.button.textContent !== button) this.button.textContent = button;
-    const said = isWorthTelling ? sentence.replace(/ Next attempt.*$/, "") : "";
+    const said = isWorthTelling ? lasting : "";
     if (said !== this.told) {
-      if (said === "" && status.phase === "ready" && this.told !== "") this.polite.textContent = "Connected again.";
+      if (said === "" && status.phase === "ready" && this.told !== "") this.polite.textContent = t("Connected again.");
       else if (said !== "") this.polite.textContent = said;
       this.told = said;
     }
   }
 
-  /** @param {Status} status @returns {[string, string, string]} a word, a sentence, a button */
+  /** @param {Status} status @returns {[word: string, sentence: string, button: string, countdown?: string]} */
   words(status) {
+    if (!navigator.onLine && status.phase !== "stopped" && !(status.phase === "ready" && isHere)) {
+      return [t("Offline"), t("You are offline. What you read here before is here; what you write goes out when the connection is back."), ""];
+    }
     switch (status.phase) {
       case "ready":
-        return status.draining ? ["Server restarting", "The server is about to restart. Answers go on afterwards.", ""] : ["Connected", "", ""];
+        if (this.isRenewed) return [t("Connected"), t("There is a new version of this page."), t("Load it")];
+        return status.draining ? [t("Server restarting"), t("The server is about to restart. Answers go on afterwards."), ""] : [t("Connected"), "", ""];
       case "stopped":
-        if (status.closeCode === 4401) return offered ? ["Sign in", "The server asks who you are.", "Sign in"] : ["Key needed", "The server asks for a key.", "Enter a key"];
-        return ["Refused", `The server refused the connection${status.closeCode ? ` (${status.closeCode})` : ""}. ${status.error?.message ?? ""}`.trim(), "Try again"];
+        if (status.closeCode === 4401) return offered ? [t("Sign in"), t("The server asks who you are."), t("Sign in")] : [t("Key needed"), t("The server asks for a key."), t("Enter a key")];
+        return [t("Refused"), `${t("The server refused the connection.")} ${status.closeCode ? `(${status.closeCode}) ` : ""}${status.error?.message ?? ""}`.trim(), t("Try again")];
       case "suspended":
-        return ["Paused", "", ""];
+        return [t("Paused"), "", ""];
       case "connecting":
-        return status.attempt > 0 ? ["Reconnecting", "No connection to the server. Trying again now.", ""] : ["Connecting", "Connecting to the server.", ""];
+        return status.attempt > 0 ? [t("Reconnecting"), t("No connection to the server. Trying again now."), ""] : [t("Connecting"), t("Connecting to the server."), ""];
       case "offline": {
         const seconds = Math.max(1, Math.ceil(((status.retryAt ?? Date.now()) - Date.now()) / 1000));
-        const why = status.error?.code === "overloaded" ? "The server is overloaded." : "No connection to the server.";
-        return ["Offline", `${why} Next attempt in ${seconds} s.`, "Try now"];
+        const why = status.error?.code === "overloaded" ? t("The server is overloaded.") : t("No connection to the server.");
+        return [t("Offline"), why, t("Try now"), t("Next attempt in {n} s.", { n: seconds })];
       }
     }
   }

@@ -2,47 +2,38 @@
  * The page: one client, the list of sessions, one open conversation. The address names the conversation (`?session=`), the
  * SDK keeps position and view in this tab's storage, so a reload shows at once what was there and goes on from it.
  */
-import { find, el } from "./dom.js";
+import { Account } from "./account.js";
+import { base, call, storage } from "./api.js";
+import { keeping } from "./copies.js";
+import { openMenu } from "./dialogs.js";
+import { el, find } from "./dom.js";
+import { reasonOf } from "./feedback.js";
+import { listen, openPreferences } from "./help.js";
 import { Link } from "./link.js";
-import { Sidebar } from "./sidebar.js";
-import { forget, offered, signIn, signOut, standing } from "./sign-in.js";
+import { ConversationList } from "./list.js";
+import { prefer, preferences } from "./preferences.js";
+import { edited, given } from "./settings.js";
 import { fit, Thread } from "./thread.js";
 import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "./sessile.js";
+import { t, translate } from "./texts.js";
+import { leaving } from "./wipe.js";
+
+export { Markdown, parser } from "./markdown.js"; // for tests: the page runs no module that it does not name
 
 /** @typedef {import("./sessile.js").Session} Session */
 /** @typedef {import("./sessile.js").SessionInfo} SessionInfo */
+/** @typedef {import("./settings.js").Settings} Settings */
 /** @typedef {import("./thread.js").Pending} Pending */
 
-const LIST_PAGE = 40;
 const TITLE_MAX = 60;
+const TITLE_AFTER_MS = 30_000; // a model that writes titles has written by then
 const SPOKEN_MAX = 2000;
-const STARTERS = ["Explain how tides work, in four sentences.", "Write a haiku about a lighthouse.", "Give me three ideas for a rainy Sunday."];
+const STARTERS = [t("Explain how tides work, in four sentences."), t("Write a haiku about a lighthouse."), t("Give me three ideas for a rainy Sunday.")];
+const FRESH = "sessile-fresh";
 
-const storage = tabStorage();
-const client = new SessileClient({
-  url: `${location.origin}${location.pathname.replace(/\/[^/]*$/, "")}`,
-  storage,
-  auth: async () => {
-    if (offered) await showWho();
-    return storage.getItem("sessile-key") ?? undefined;
-  },
-});
-
-/** sessionStorage, or memory where the browser forbids it. */
-function tabStorage() {
-  try {
-    sessionStorage.getItem("probe");
-    return sessionStorage;
-  } catch {
-    /** @type {Map<string, string>} */
-    const map = new Map();
-    return {
-      getItem: (/** @type {string} */ key) => map.get(key) ?? null,
-      setItem: (/** @type {string} */ key, /** @type {string} */ value) => void map.set(key, value),
-      removeItem: (/** @type {string} */ key) => void map.delete(key),
-    };
-  }
-}
+translate(document.body);
+const client = new SessileClient({ url: base, storage: keeping, auth: () => account.key() });
+const account = new Account({ connect: () => client.connect(), failed: (error) => tell(explain(error)) });
 
 // -- what is on the page --------------------------------------------------------------------------------------
 
@@ -72,6 +63,12 @@ let writing = new Set();
 let isFollowing = true;
 let isDrawing = false;
 let creating = "";
+/** The first words of conversations that have no title yet. @type {Map<string, string>} */
+const firstWords = new Map();
+/** @type {import("./settings.js").Model[]} */
+let models = [];
+/** What the next new conversation is made with. @type {Settings} */
+let fresh = JSON.parse(storage.getItem(FRESH) ?? "{}");
 
 const thread = new Thread(find("thread"), {
   edit: (itemId, text) => void attempt(async () => {
@@ -96,13 +93,35 @@ const thread = new Thread(find("thread"), {
   discard,
   appeal: (about) => void attempt(async () => {
     if ("responseId" in about) return void (await session?.appeal(about));
-    await (session ?? (await begun({}))).appeal({ content: about.pending.text });
+    await (session ?? (await begun(about.pending.text))).appeal({ content: about.pending.text });
     discard(about.pending);
   }),
+  rate: (responseId, rating) => void rate(responseId, rating),
+  prices: () => models,
+  cost: (response) => {
+    const { usage } = response;
+    const price = models.find((each) => each.id === response.model)?.price;
+    if (usage?.["cost"]) return /** @type {any} */ (usage["cost"]);
+    if (!usage || !price) return null;
+    const cached = usage.input_tokens_details?.cached_tokens ?? 0;
+    const amount = ((usage.input_tokens - cached) * price.input + cached * price.cached_input + usage.output_tokens * price.output) / 1e6;
+    return { amount, currency: price.currency };
+  },
 });
 
-const sidebar = new Sidebar(find("list"), { open: (id) => go(id), more: () => void loadList(true) });
-const link = new Link({ retry: () => client.connect(), askKey });
+const list = new ConversationList(client, {
+  open: (id) => go(id),
+  changed: () => draw(),
+  deleted: (id) => {
+    storage.removeItem(`sessile-draft:${id}`);
+    if (session?.id === id) go(null);
+  },
+  failed: (text) => tell(text),
+  done: (text) => (find("polite").textContent = text),
+  attempt: (act) => act().catch((error) => tell(explain(error))),
+  tip: (id) => (id === session?.id ? tip : null),
+});
+const link = new Link({ retry: () => client.connect(), askKey: () => account.ask() });
 
 // -- drawing --------------------------------------------------------------------------------------------------
 
@@ -120,7 +139,7 @@ function drawNow() {
   const queued = session?.view.open.filter((response) => response.status === "queued") ?? [];
   const pending = pendings();
   const stay = isFollowing;
-  thread.render(entries, queued, pending, [...(session?.view.reviews.values() ?? [])]);
+  thread.render(entries, queued, pending, [...(session?.view.reviews.values() ?? [])], (id) => session?.view.feedbackOf(id)?.rating ?? "");
   const isGone = session?.phase === "gone" || session?.phase === "deleted";
   const isEmpty = entries.length + queued.length + pending.length === 0;
   const isKnown = session === null || session.phase === "live";
@@ -128,9 +147,10 @@ function drawNow() {
   find("lost").hidden = !isGone;
   thread.root.hidden = isGone;
   if (isGone) {
-    find("lost-text").textContent = session?.phase === "deleted" ? "It was deleted." : (session?.error?.message ?? "It may have been deleted.");
+    find("lost-text").textContent = session?.phase === "deleted" ? t("It was deleted.") : (session?.error?.message ?? t("It may have been deleted."));
   }
-  const name = session === null ? "New conversation" : session.view.title || (isGone ? "Gone" : "Untitled");
+  find("absent").hidden = !(isEmpty && session?.phase === "attaching" && client.status.phase === "offline");
+  const name = session === null ? t("New conversation") : titleOf(session) || (isGone ? t("Gone") : t("Untitled"));
   if (title.textContent !== name) title.textContent = name;
   document.title = session === null ? "Sessile" : `${name} · Sessile`;
   find("tools").hidden = session === null || isGone;
@@ -138,12 +158,26 @@ function drawNow() {
   const answering = entries.find((entry) => entry.response?.status === "in_progress")?.response;
   stopButton.hidden = answering === undefined;
   stopButton.dataset["response"] = answering?.id ?? "";
-  sendButton.setAttribute("aria-label", answering === undefined ? "Send" : "Send after this answer");
+  sendButton.setAttribute("aria-label", answering === undefined ? t("Send") : t("Send after this answer"));
   sendButton.disabled = message.value.trim() === "" || isGone;
+  drawSettings();
   announce();
-  drawList();
+  list.draw(known, session?.id ?? null);
   if (stay) toEnd();
   drawJump();
+}
+
+/** The model, and whether this conversation has settings of its own. */
+function drawSettings() {
+  const { model, instructions, temperature, max_output_tokens } = session === null ? fresh : settingsSeen(session);
+  const isOwn = Boolean(instructions) || typeof temperature === "number" || typeof max_output_tokens === "number";
+  const text = `${model ?? models[0]?.id ?? t("Model")}${isOwn ? ` · ${t("own settings")}` : ""}`;
+  if (find("settings-model").textContent !== text) find("settings-model").textContent = text;
+}
+
+/** @param {Session} of @returns {Settings} */
+function settingsSeen({ view }) {
+  return { model: view.model, instructions: view.instructions, temperature: view.temperature, max_output_tokens: view.maxOutputTokens };
 }
 
 /** What was typed and is not in the log yet. @returns {Pending[]} */
@@ -175,11 +209,12 @@ function announce() {
     const text = session.view.text(id);
     const status = session.view.responses.get(id)?.status;
     if (text !== "" || status === "failed") {
-      polite.textContent = status === "failed" ? "The answer failed." : `Answer: ${text.slice(0, SPOKEN_MAX)}`;
+      polite.textContent = status === "failed" ? t("The answer failed.") : t("Answer: {text}", { text: text.slice(0, SPOKEN_MAX) });
+      entitle(session);
     }
-    void loadList(false);
+    void list.load(false);
   }
-  if ([...now].some((id) => !writing.has(id))) void loadList(false);
+  if ([...now].some((id) => !writing.has(id))) void list.load(false);
   writing = now;
 }
 
@@ -210,8 +245,9 @@ function go(id, isBack = false) {
   if (!isBack) history.pushState(null, "", id === null ? location.pathname : `?session=${encodeURIComponent(id)}`);
   if (id !== null) {
     const opened = (session = client.session(id));
-    leave.push(opened.on("change", draw), opened.on("reset", () => (polite.textContent = "The conversation was restored from an earlier state.")));
+    leave.push(opened.on("change", draw), opened.on("reset", () => (polite.textContent = t("The conversation was restored from an earlier state."))));
     opened.open();
+    opened.live().then(() => entitle(opened), () => undefined);
     opened.warm(); // whoever opens a conversation is likely to speak: what the model knew of it comes up meanwhile
   }
   message.value = storage.getItem(`sessile-draft:${id ?? ""}`) ?? "";
@@ -226,16 +262,17 @@ function keepDraft() {
   else storage.setItem(key, message.value);
 }
 
-/** Makes the conversation that the page shows from now on. @param {{ title?: string }} settings */
-async function begun(settings) {
-  const made = await client.create(settings);
+/** Makes the conversation that the page shows from now on. @param {string} words it begins with */
+async function begun(words) {
+  const made = await client.create(/** @type {object} */ (given(fresh)));
   creating = "";
+  firstWords.set(made.id, shortTitle(words));
   if (session === null) {
     history.replaceState(null, "", `?session=${encodeURIComponent(made.id)}`);
     session = made; // already open
     leave.push(made.on("change", draw));
   }
-  void loadList(false);
+  void list.load(false);
   return made;
 }
 
@@ -246,7 +283,7 @@ async function send(text) {
     if (session === null) {
       creating = text;
       draw();
-      const made = await begun({ title: shortTitle(text) });
+      const made = await begun(text);
       await made.send(text);
     } else {
       const chosen = tip === null ? undefined : session.view.thread(tip).findLast((entry) => entry.item !== undefined)?.id;
@@ -259,7 +296,7 @@ async function send(text) {
     const id = session?.id ?? "";
     creating = "";
     failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
-    find("urgent").textContent = `Not sent: ${explain(error)}`;
+    find("urgent").textContent = t("Not sent: {why}", { why: explain(error) });
   }
   draw();
 }
@@ -285,11 +322,11 @@ async function attempt(act) {
 
 /** @param {unknown} error */
 function explain(error) {
-  if (error instanceof BusyError) return "An answer is still being written here. Stop it, or wait for its end.";
-  if (error instanceof CommandError && error.code === "queue_full") return "Too many messages wait already.";
-  if (error instanceof CommandError && error.retryAfterMs) return `${error.message} Try again in ${Math.ceil(error.retryAfterMs / 1000)} s.`;
-  if (error instanceof StoppedError) return "There is no connection to the server.";
-  return error instanceof Error ? error.message : String(error);
+  if (error instanceof BusyError) return t("An answer is still being written here. Stop it, or wait for its end.");
+  if (error instanceof CommandError && error.code === "queue_full") return t("Too many messages wait already.");
+  if (error instanceof CommandError && error.retryAfterMs) return `${error.message} ${t("Try again in {n} s.", { n: Math.ceil(error.retryAfterMs / 1000) })}`;
+  if (error instanceof StoppedError) return t("There is no connection to the server.");
+  return error instanceof Error ? t(error.message) : String(error);
 }
 
 /** @type {number | undefined} */
@@ -311,41 +348,68 @@ function shortTitle(text) {
   return `${line.slice(0, TITLE_MAX).replace(/\s+\S*$/, "")}…`;
 }
 
-// -- the list -------------------------------------------------------------------------------------------------
-
-/** @type {SessionInfo[]} */
-let listed = [];
-let hasMore = false;
-let isLoading = false;
-let isWanted = false;
-
-/** @param {boolean} more the page after what is shown; otherwise what is shown, anew */
-async function loadList(more) {
-  if (isLoading) {
-    isWanted = true;
-    return;
-  }
-  isLoading = true;
-  try {
-    const last = listed[listed.length - 1];
-    const page = await client.page(more && last ? { limit: LIST_PAGE, after: String(last.id) } : { limit: Math.min(100, Math.max(LIST_PAGE, listed.length)) });
-    listed = more ? [...listed, ...page.data] : page.data;
-    hasMore = page.has_more;
-  } catch (error) {
-    if (!(error instanceof StoppedError)) tell(`The list of conversations could not be read: ${explain(error)}`);
-  }
-  isLoading = false;
-  draw();
-  if (isWanted) {
-    isWanted = false;
-    void loadList(false);
-  }
+/** @param {Session} of */
+function titleOf(of) {
+  if (of.view.title) return of.view.title;
+  const [first] = firstWords.has(of.id) ? [] : of.view.items.values();
+  if (first?.role === "user") firstWords.set(of.id, shortTitle(itemText(first)));
+  return firstWords.get(of.id) ?? "";
 }
 
-function drawList() {
-  const id = session?.id ?? null;
-  const rows = listed.map((info) => (info.id === id && session?.view.title ? { ...info, title: session.view.title, open: writing.size > 0 } : info));
-  sidebar.render(rows, id, hasMore);
+/** A row with what the page knows before the list does. @param {SessionInfo} info @returns {SessionInfo} */
+function known(info) {
+  const isShown = session !== null && info.id === session.id;
+  const title = (isShown && session !== null && titleOf(session)) || info.title || firstWords.get(String(info.id));
+  return { ...info, ...(title ? { title } : {}), ...(isShown ? { open: writing.size > 0 } : {}) };
+}
+
+/** A title by its first words, where no model writes one. @param {Session} of */
+function entitle(of) {
+  const title = titleOf(of);
+  if (of.view.title || title === "") return;
+  const write = async () => {
+    const { state } = /** @type {any} */ (await of.get());
+    if (state.title) return;
+    await of.update({ title });
+    void list.load(false);
+  };
+  setTimeout(() => void write().catch(() => undefined), TITLE_AFTER_MS); // else at the next visit
+}
+
+/** @param {string} responseId @param {"up" | "down" | null} rating */
+async function rate(responseId, rating) {
+  const rated = session;
+  const reason = rating === "down" ? await reasonOf() : "";
+  if (rated === null || reason === null) return;
+  await attempt(async () => {
+    await rated.feedback(responseId, rating, reason || undefined);
+    polite.textContent = rating === null ? t("Taken back.") : t("Thank you.");
+  });
+}
+
+async function openSettings() {
+  const of = session;
+  const before = of === null ? fresh : await settingsOf(of);
+  if (before === null) return;
+  const after = await edited(before, models, of === null);
+  if (after === null) return;
+  if (of === null) {
+    fresh = given(after);
+    storage.setItem(FRESH, JSON.stringify(fresh));
+    return draw();
+  }
+  const { model, ...changes } = after;
+  await attempt(() => of.update(changes));
+}
+
+/** @param {Session} of @returns {Promise<Settings | null>} */
+async function settingsOf(of) {
+  try {
+    return /** @type {any} */ (await of.get())["state"];
+  } catch (error) {
+    tell(explain(error));
+    return null;
+  }
 }
 
 // -- the message field ------------------------------------------------------------------------------------------
@@ -369,7 +433,7 @@ message.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
     /** @type {HTMLFormElement} */ (find("composer")).requestSubmit();
-  } else if (event.key === "Escape" && !stopButton.hidden) stop();
+  }
 });
 stopButton.addEventListener("click", () => {
   stop();
@@ -378,6 +442,7 @@ stopButton.addEventListener("click", () => {
 function stop() {
   const id = stopButton.dataset["response"];
   if (id) void attempt(async () => void (await session?.cancel(id)));
+  return Boolean(id);
 }
 
 scroll.addEventListener(
@@ -430,35 +495,25 @@ rename.addEventListener("submit", (event) => {
   if (name !== "" && name !== session?.view.title) {
     void attempt(async () => {
       await session?.update({ title: name });
-      void loadList(false);
+      void list.load(false);
     });
   }
 });
 renameInput.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
+  event.preventDefault();
   closeRename();
   find("rename-open").focus();
 });
 
-/** @type {HTMLDialogElement} */
-const confirmDialog = find("confirm");
-find("delete").addEventListener("click", () => {
-  find("confirm-text").textContent = `“${session?.view.title || "Untitled"}” and everything said in it will be gone, on all your devices.`;
-  confirmDialog.returnValue = "no";
-  confirmDialog.showModal();
-});
-confirmDialog.addEventListener("close", () => {
-  const doomed = session;
-  if (confirmDialog.returnValue !== "yes" || doomed === null) return;
-  void attempt(async () => {
-    await doomed.delete();
-    storage.removeItem(`sessile-draft:${doomed.id}`);
-    listed = listed.filter((info) => info.id !== doomed.id);
-    polite.textContent = "The conversation was deleted.";
-    if (session === doomed) go(null);
-    void loadList(false);
-  });
-});
+/** The row of what is shown. @returns {SessionInfo} */
+function shownInfo() {
+  const there = list.listed.find((info) => info.id === session?.id);
+  return known({ ...there, id: session?.id ?? "", metadata: session?.view.metadata ?? {} });
+}
+find("delete").addEventListener("click", () => void list.remove(shownInfo()));
+find("more").addEventListener("click", () => openMenu(find("more"), list.items(shownInfo())));
+find("settings-open").addEventListener("click", () => void openSettings());
 find("lost-new").addEventListener("click", () => go(null));
 find("new").addEventListener("click", () => go(null));
 
@@ -468,7 +523,21 @@ function drawSide() {
   find("side").inert = narrow.matches && !isShown;
   find("main").inert = narrow.matches && isShown;
   find("veil").hidden = !(narrow.matches && isShown);
-  find("side-open").setAttribute("aria-expanded", String(isShown));
+  const isHidden = !narrow.matches && preferences.isSideHidden === true;
+  app.classList.toggle("side-hidden", isHidden);
+  find("side-open").setAttribute("aria-expanded", String(narrow.matches ? isShown : !isHidden));
+}
+function toggleSide() {
+  if (narrow.matches) return app.classList.contains("side-shown") ? closeSide() : openSide();
+  prefer({ isSideHidden: !preferences.isSideHidden });
+  const hadFocus = find("side").contains(document.activeElement);
+  drawSide();
+  if (hadFocus) find("side-open").focus();
+}
+function openSide() {
+  app.classList.add("side-shown");
+  drawSide();
+  find("side-close").focus();
 }
 function closeSide() {
   if (!app.classList.contains("side-shown")) return;
@@ -476,75 +545,48 @@ function closeSide() {
   drawSide();
   find("side-open").focus();
 }
-find("side-open").addEventListener("click", () => {
-  app.classList.add("side-shown");
-  drawSide();
-  find("side-close").focus();
-});
-find("side-close").addEventListener("click", closeSide);
+find("side-open").addEventListener("click", toggleSide);
+find("side-close").addEventListener("click", toggleSide);
 find("veil").addEventListener("click", closeSide);
-document.addEventListener("keydown", (event) => event.key === "Escape" && closeSide());
+document.addEventListener("keydown", (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && closeSide());
 narrow.addEventListener("change", drawSide);
 
-/** @type {HTMLDialogElement} */
-const keyDialog = find("key");
-/** @type {HTMLInputElement} */
-const keyInput = find("key-input");
-let takesKeys = true;
-function askKey() {
-  if (offered) forget();
-  find("key-title").textContent = takesKeys ? "This server asks for a key" : "This server asks who you are";
-  if (!takesKeys) find("key-text").textContent = "Sign in to see your conversations.";
-  else if (storage.getItem("sessile-key")) find("key-text").textContent = "The server does not know that key. Try another one.";
-  else find("key-text").textContent = "It is kept in this tab only, and forgotten when you close it.";
-  find("key-sign-in").hidden = !offered;
-  find("key-field").hidden = find("key-yes").hidden = !takesKeys;
-  keyInput.disabled = !takesKeys;
-  if (!keyDialog.open) keyDialog.showModal();
-}
-keyDialog.addEventListener("close", () => {
-  if (keyInput.value === "") return;
-  storage.setItem("sessile-key", keyInput.value);
-  keyInput.value = "";
-  client.connect();
+const openHelp = listen({
+  begin: () => go(null),
+  search: () => {
+    if (narrow.matches ? !app.classList.contains("side-shown") : preferences.isSideHidden) toggleSide();
+    find("search").focus();
+  },
+  write: () => message.focus(),
+  copy: () => /** @type {HTMLElement | undefined} */ ([...document.querySelectorAll(".answer .copy")].pop())?.click(),
+  list: toggleSide,
+  settings: () => void openSettings(),
+  stop: () => !app.classList.contains("side-shown") && stop(),
 });
-
-/** Who is signed in, and the button beside it. A key of this tab is forgotten then: one of the two is enough. */
-async function showWho() {
-  const state = await standing();
-  takesKeys = state.keys;
-  if (state.signed_in) storage.removeItem("sessile-key");
-  find("who").hidden = false;
-  find("who-name").textContent = state.signed_in ? `Signed in as ${state.user}` : "";
-  find("who-button").textContent = state.signed_in ? "Sign out" : "Sign in";
-}
-find("who-button").addEventListener("click", () => {
-  if (find("who-button").textContent === "Sign in") return signIn();
-  signOut().catch((error) => tell(explain(error)));
-});
-find("key-sign-in").addEventListener("click", () => signIn());
+find("help-open").addEventListener("click", openHelp);
+find("preferences-open").addEventListener("click", () => openPreferences({ save: keepDraft }));
 
 // -- the connection, and coming back --------------------------------------------------------------------------------
 
-/** What the server says its model is worth, where it says anything. */
-async function showWorth() {
-  const key = storage.getItem("sessile-key");
-  const answer = await fetch("v1/models", { headers: key ? { authorization: `Bearer ${key}` } : {} }).catch(() => null);
-  const { data } = answer?.ok ? await answer.json() : { data: [] };
-  const worth = find("worth");
-  worth.textContent = data[0]?.notice ?? "";
-  worth.hidden = !worth.textContent;
+/** What is served here, and what the server says of its first model. */
+async function readModels() {
+  const { data } = await call("v1/models").catch(() => ({ data: models }));
+  models = data;
+  find("worth").textContent = models[0]?.notice ?? "";
+  find("worth").hidden = !models[0]?.notice;
+  draw();
 }
 
 let wasReady = false;
 client.on("status", (status) => {
   link.show(status);
   if (status.phase === "ready" && !wasReady) {
-    void loadList(false);
-    void showWorth();
+    void list.load(false);
+    void readModels();
+    account.known();
   }
   wasReady = status.phase === "ready";
-  if (status.phase === "stopped" && status.closeCode === 4401) askKey();
+  if (status.phase === "stopped" && status.closeCode === 4401) account.ask();
   draw();
 });
 client.on("unanswered", draw);
@@ -555,13 +597,23 @@ window.addEventListener("pagehide", () => {
   keepDraft();
   client.suspend();
 });
-window.addEventListener("pageshow", (event) => event.persisted && client.resume());
-window.addEventListener("online", () => client.resume());
+window.addEventListener("pageshow", (event) => {
+  if (event.persisted && leaving.is) location.reload(); // what stands here was read by who has left
+  else if (event.persisted) client.resume();
+});
+for (const name of ["online", "offline"]) {
+  window.addEventListener(name, () => {
+    client.resume(); // or, while it seems to be there, a sign of life
+    link.draw();
+  });
+}
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState !== "visible") return client.save();
   client.resume();
-  void loadList(false);
+  void list.load(false);
 });
+navigator.serviceWorker?.addEventListener("message", ({ data }) => data === "renewed" && link.renew());
+window.addEventListener("load", () => void navigator.serviceWorker?.register("service-worker.js").catch(() => undefined));
 window.addEventListener("popstate", () => go(new URLSearchParams(location.search).get("session"), true));
 
 drawSide();

@@ -5,6 +5,8 @@
  * ends, by one tab at a time, because a provider takes a refresh token once only.
  */
 
+import { wipe } from "./wipe.js";
+
 const RENEW_MS = 60_000;
 /** What this server demands on requests with a cookie that change something; no other site's page can send it. */
 export const CSRF = { "x-sessile-csrf": "1" };
@@ -33,11 +35,12 @@ export function signIn() {
   location.assign(`${base}/auth/sign-in?${new URLSearchParams({ next })}`);
 }
 
-/** Signs out here, then at the provider. */
+/** Signs out here, taking along what of conversations lies in this browser, then at the provider. */
 export async function signOut() {
   const answer = await fetch(`${base}/auth/sign-out`, { method: "POST", headers: CSRF });
   if (!answer.ok) throw new Error("Signing out failed. Try again.");
   known = null;
+  await wipe(true);
   location.assign(`${base}/auth/signed-out`);
 }
 

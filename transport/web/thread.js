@@ -7,6 +7,7 @@
 import { arrange, el, icon, iconButton } from "./dom.js";
 import { Markdown, copyText } from "./markdown.js";
 import { itemText } from "./sessile.js";
+import { money, number, t, time } from "./texts.js";
 
 /** @typedef {import("./sessile.js").Entry} Entry */
 /** @typedef {import("./sessile.js").ResponseRecord} ResponseRecord */
@@ -21,24 +22,27 @@ import { itemText } from "./sessile.js";
  * @property {(pending: Pending) => void} retry
  * @property {(pending: Pending) => void} discard
  * @property {(about: { responseId: string } | { pending: Pending }) => void} appeal
+ * @property {(responseId: string, rating: "up" | "down" | null) => void} rate
+ * @property {() => unknown} prices another object when they are others
+ * @property {(response: ResponseRecord) => { amount: number | string, currency: string } | null} cost
  */
 
 /** @type {{ [reason: string]: string }} */
 const REASONS = {
-  cancelled: "Stopped.",
-  max_output_tokens: "Cut off at the length limit.",
-  content_filter: "The rest was withheld by a safety filter.",
-  recovery_incompatible: "It could not be continued after a failure of the server.",
-  tool_timeout: "A tool did not answer in time.",
-  orphaned: "Ended because nobody was reading.",
-  quarantined: "Ended because it failed repeatedly.",
+  cancelled: t("Stopped."),
+  max_output_tokens: t("Cut off at the length limit."),
+  content_filter: t("The rest was withheld by a safety filter."),
+  recovery_incompatible: t("It could not be continued after a failure of the server."),
+  tool_timeout: t("A tool did not answer in time."),
+  orphaned: t("Ended because nobody was reading."),
+  quarantined: t("Ended because it failed repeatedly."),
 };
 
 /** What came of asking that a person looks at something. @param {ReviewRecord | undefined} review */
 function standing(review) {
-  if (review?.outcome === "overturned") return "A person has looked at it: it need not have been withheld. You may ask again.";
-  if (review?.outcome === "upheld") return "A person has looked at it: it stays withheld.";
-  return review?.appealed ? "A person will look at it." : "";
+  if (review?.outcome === "overturned") return t("A person has looked at it: it need not have been withheld. You may ask again.");
+  if (review?.outcome === "upheld") return t("A person has looked at it: it stays withheld.");
+  return review?.appealed ? t("A person will look at it.") : "";
 }
 
 /** @param {ResponseRecord | undefined} response */
@@ -55,19 +59,26 @@ class Message {
     this.markdown = new Markdown();
     this.words = this.isUser ? el("p", { class: "said" }) : this.markdown.element;
     this.note = el("p", { class: "note", hidden: true });
+    this.shows = /** @type {unknown[]} */ ([]);
     this.bar = el("div", { class: "bar" });
     this.barKey = "";
-    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? "You" : "Answer"), this.words, this.note, this.bar);
+    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), this.words, this.note, this.bar);
     this.element = el("li", { class: `message ${this.isUser ? "user" : "answer"}`, "data-id": entry.id }, this.body);
     /** @type {Entry | null} */
     this.shown = null;
+    /** @type {{ response: ResponseRecord | null, prices: unknown, text: string }} */
+    this.lastMeta = { response: null, prices: null, text: "" };
   }
 
-  /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response */
-  update(entry, isLastOfResponse, review) {
+  /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response @param {string | null} [rating] null: this server takes none */
+  update(entry, isLastOfResponse, review, rating = null) {
     const before = this.shown;
     this.entry = this.shown = entry;
     const { item, response } = entry;
+    // Records are replaced where they change, so the same ones show the same: a token costs its message, not all of them.
+    const shows = [item, response, entry.siblings.length, entry.index, ...Array.from(arguments).slice(1), /** @type {any} */ (this.actions).prices?.()];
+    if (this.shows.length === shows.length && shows.every((each, index) => each === this.shows[index])) return;
+    this.shows = shows;
     if (item !== before?.item || before === null) this.fill();
     const writing = isWriting(response) && isLastOfResponse;
     this.element.classList.toggle("writing", writing);
@@ -75,17 +86,18 @@ class Message {
     this.body.setAttribute("aria-busy", String(writing));
     this.fillNote(isLastOfResponse ? response : undefined, review);
     const withheld = isLastOfResponse && response?.reason === "content_filter" && !review?.appealed ? response.id : null;
-    const barKey = JSON.stringify([writing, isLastOfResponse, entry.siblings, entry.index, response?.status, withheld]);
+    const meta = isLastOfResponse && !writing && response !== undefined ? this.meta(response) : "";
+    const barKey = JSON.stringify([writing, isLastOfResponse, entry.siblings, entry.index, response?.status, withheld, rating, meta]);
     if (barKey !== this.barKey) {
       this.barKey = barKey;
-      this.fillBar(writing, isLastOfResponse, withheld);
+      this.fillBar(writing, isLastOfResponse, { withheld, rating, meta });
     }
   }
 
   fill() {
     const { item } = this.entry;
-    if (item?.type === "function_call") this.words.replaceChildren(toolCall(`${item.name ?? "tool"}(${item.arguments ?? ""})`, "Tool call"));
-    else if (item?.type === "function_call_output") this.words.replaceChildren(toolCall(String(item.output ?? ""), "Tool output"));
+    if (item?.type === "function_call") this.words.replaceChildren(toolCall(`${item.name ?? "tool"}(${item.arguments ?? ""})`, t("Tool call")));
+    else if (item?.type === "function_call_output") this.words.replaceChildren(toolCall(String(item.output ?? ""), t("Tool output")));
     else if (this.isUser) this.words.textContent = itemText(item);
     else this.markdown.update(itemText(item));
   }
@@ -94,11 +106,11 @@ class Message {
   fillNote(response, review) {
     const parts = [];
     if (response?.dropped) {
-      const what = response.dropped === 1 ? "oldest message was" : `${response.dropped} oldest messages were`;
-      parts.push(`The ${what} left out: the conversation is longer than the model can read at once.`);
+      const n = response.dropped;
+      parts.push(n === 1 ? t("The oldest message was left out: the conversation is longer than the model can read at once.") : t("The {n} oldest messages were left out: the conversation is longer than the model can read at once.", { n }));
     }
-    if (response?.status === "failed") parts.push(`No answer: ${response.error?.message ?? "the server failed"}`);
-    if (response?.status === "incomplete") parts.push(REASONS[response.reason ?? ""] ?? `Ended early${response.reason ? ` (${response.reason})` : ""}.`);
+    if (response?.status === "failed") parts.push(t("No answer: {why}", { why: response.error?.message ?? t("the server failed") }));
+    if (response?.status === "incomplete") parts.push(REASONS[response.reason ?? ""] ?? `${t("Ended early.")}${response.reason ? ` (${response.reason})` : ""}`);
     if (response !== undefined && standing(review) !== "") parts.push(standing(review));
     const text = parts.join(" ");
     if (this.note.textContent !== text) this.note.textContent = text;
@@ -106,29 +118,44 @@ class Message {
     this.note.classList.toggle("bad", response?.status === "failed");
   }
 
-  /** @param {boolean} writing @param {boolean} isLastOfResponse @param {string | null} withheld a response that may be appealed against */
-  fillBar(writing, isLastOfResponse, withheld) {
+  /** When, how much, for how much, by whom: put together once for a response and what it costs. @param {ResponseRecord} response */
+  meta(response) {
+    const prices = this.actions.prices();
+    if (this.lastMeta.response !== response || this.lastMeta.prices !== prices) this.lastMeta = { response, prices, text: this.summary(response) };
+    return this.lastMeta.text;
+  }
+
+  /** @param {ResponseRecord} response */
+  summary(response) {
+    const { usage, model, completedAt } = response;
+    const at = completedAt ?? this.entry.item?.created_at;
+    const cost = this.actions.cost(response);
+    const tokens = usage?.output_tokens;
+    const parts = [at && time(at), tokens !== undefined && (tokens === 1 ? t("1 token") : t("{n} tokens", { n: number(tokens) })), cost && money(cost.amount, cost.currency), model];
+    return parts.filter(Boolean).join(" · ");
+  }
+
+  /** @param {boolean} writing @param {boolean} isLastOfResponse @param {{ withheld: string | null, rating: string | null, meta: string }} about `withheld`: a response that may be appealed against */
+  fillBar(writing, isLastOfResponse, { withheld, rating, meta }) {
     const { entry, actions } = this;
     const children = [];
-    if (entry.siblings.length > 1) {
-      const go = (/** @type {number} */ by) => actions.show(entry.siblings[entry.index + by] ?? entry.id);
-      const what = this.isUser ? "version" : "answer";
-      const back = iconButton("back", `Previous ${what}`, () => go(-1));
-      const forth = iconButton("forth", `Next ${what}`, () => go(1));
-      back.disabled = entry.index === 0;
-      forth.disabled = entry.index === entry.siblings.length - 1;
-      const count = el("span", { class: "count" }, el("span", { class: "unseen" }, `${what} `), `${entry.index + 1}/${entry.siblings.length}`);
-      children.push(el("span", { class: "branches", role: "group", "aria-label": `${what}s` }, back, count, forth));
-    }
-    if (this.isUser) children.push(iconButton("edit", "Edit and ask again", () => this.edit()));
+    if (entry.siblings.length > 1) children.push(this.branches());
+    if (this.isUser) children.push(iconButton("edit", t("Edit and ask again"), () => this.edit()));
     else if (isLastOfResponse && !writing) {
       if (entry.item) {
         /** @type {HTMLButtonElement} */
-        const copy = iconButton("copy", "Copy the answer", () => void copyText(itemText(this.entry.item), copy));
+        const copy = iconButton("copy", t("Copy the answer"), () => void copyText(itemText(this.entry.item), copy));
+        copy.classList.add("copy");
         children.push(copy);
       }
-      children.push(iconButton("again", "Answer again", () => actions.regenerate(this.entry)));
+      children.push(iconButton("again", t("Answer again"), () => actions.regenerate(this.entry)));
+      const { response } = entry;
+      if (response && entry.item && rating !== null) {
+        const rate = (/** @type {"up" | "down"} */ way) => actions.rate(response.id, rating === way ? null : way);
+        children.push(thumb("up", t("Good answer"), rating, () => rate("up")), thumb("down", t("Bad answer"), rating, () => rate("down")));
+      }
       if (withheld !== null) children.push(reviewButton(() => actions.appeal({ responseId: withheld })));
+      if (meta !== "") children.push(el("span", { class: "meta" }, meta));
     }
     // The same button again keeps the focus that the old one had.
     const label = this.bar.contains(document.activeElement) ? document.activeElement?.getAttribute("aria-label") : null;
@@ -136,15 +163,27 @@ class Message {
     if (label) [...this.bar.querySelectorAll("button")].find((button) => button.getAttribute("aria-label") === label && !button.disabled)?.focus();
   }
 
+  /** The arrows between an answer, or a question, and its siblings. */
+  branches() {
+    const { entry, actions, isUser } = this;
+    const go = (/** @type {number} */ by) => actions.show(entry.siblings[entry.index + by] ?? entry.id);
+    const back = iconButton("back", isUser ? t("Previous version") : t("Previous answer"), () => go(-1));
+    const forth = iconButton("forth", isUser ? t("Next version") : t("Next answer"), () => go(1));
+    back.disabled = entry.index === 0;
+    forth.disabled = entry.index === entry.siblings.length - 1;
+    const count = el("span", { class: "count" }, el("span", { class: "unseen" }, `${isUser ? t("version") : t("answer")} `), `${entry.index + 1}/${entry.siblings.length}`);
+    return el("span", { class: "branches", role: "group", "aria-label": isUser ? t("versions") : t("answers") }, back, count, forth);
+  }
+
   edit() {
     const { entry, actions } = this;
     const before = itemText(entry.item);
-    const input = el("textarea", { "aria-label": "Edit your message", rows: 1, maxlength: 200000 });
+    const input = el("textarea", { "aria-label": t("Edit your message"), rows: 1, maxlength: 200000 });
     input.value = before;
     const leave = () => {
       form.replaceWith(this.words);
       this.element.classList.remove("editing");
-      /** @type {HTMLElement | null} */ (this.bar.querySelector("button[aria-label^=Edit]"))?.focus();
+      /** @type {HTMLElement | null} */ (this.bar.querySelector(":scope > button"))?.focus();
     };
     const form = el(
       "form",
@@ -161,14 +200,16 @@ class Message {
       el(
         "div",
         { class: "edit-buttons" },
-        el("button", { class: "plain", type: "button", click: leave }, "Cancel"),
-        el("button", { class: "plain strong", type: "submit" }, "Ask again"),
+        el("button", { class: "plain", type: "button", click: leave }, t("Cancel")),
+        el("button", { class: "plain strong", type: "submit" }, t("Ask again")),
       ),
     );
     input.addEventListener("input", () => fit(input));
     input.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") leave();
-      else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      if (event.key === "Escape") {
+        event.preventDefault(); // it would stop the answer too
+        leave();
+      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
         form.requestSubmit();
       }
@@ -183,9 +224,16 @@ class Message {
 
 /** @param {() => void} ask */
 function reviewButton(ask) {
-  const title = "A person looks at what was withheld; you see here what they decide";
+  const title = t("A person looks at what was withheld; you see here what they decide");
   /** @type {HTMLButtonElement} */
-  const button = el("button", { class: "plain", type: "button", title, click: () => ((button.disabled = true), ask()) }, "Ask for a review");
+  const button = el("button", { class: "plain", type: "button", title, click: () => ((button.disabled = true), ask()) }, t("Ask for a review"));
+  return button;
+}
+
+/** @param {"up" | "down"} way @param {string} label @param {string} rating @param {() => void} act */
+function thumb(way, label, rating, act) {
+  const button = iconButton(way === "up" ? "up" : "bad", label, act);
+  button.setAttribute("aria-pressed", String(rating === way));
   return button;
 }
 
@@ -219,27 +267,27 @@ export class Thread {
     this.root.replaceChildren();
   }
 
-  /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending @param {ReviewRecord[]} [reviews] */
-  render(entries, queued, pending, reviews = []) {
+  /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending @param {ReviewRecord[]} [reviews] @param {(responseId: string) => string} [rating] what the reader thinks of an answer; absent: nobody asks */
+  render(entries, queued, pending, reviews = [], rating = undefined) {
     const kept = new Map();
     entries.forEach((entry, index) => {
       const message = this.messages.get(entry.id) ?? new Message(entry, this.actions);
       const after = entries[index + 1];
       const isLast = after === undefined || after.response?.id !== entry.response?.id;
       const review = reviews.findLast((each) => each.responseId !== null && each.responseId === entry.response?.id);
-      message.update(entry, isLast, review);
+      message.update(entry, isLast, review, rating?.(entry.response?.id ?? ""));
       kept.set(entry.id, message);
     });
     this.messages = kept;
     const nodes = [...kept.values()].map((message) => message.element);
     const extras = new Map();
     for (const response of queued) {
-      const text = response.waiting === undefined ? "Another answer" : itemText(response.waiting);
+      const text = response.waiting === undefined ? t("Another answer") : itemText(response.waiting);
       extras.set(response.id, this.extra(response.id, `queued ${text}`, () => this.queued(response.id, text)));
     }
     for (const each of pending) extras.set(each.id, this.extra(each.id, `${each.state} ${each.error} ${each.text}`, () => this.pending(each)));
     for (const each of reviews.filter((review) => review.responseId === null && standing(review) !== "")) {
-      const note = `A message that was refused. ${standing(each)}`;
+      const note = `${t("A message that was refused.")} ${standing(each)}`;
       extras.set(each.id, this.extra(each.id, note, () => el("li", { class: "message review" }, el("p", { class: "note" }, note))));
     }
     this.extras = extras;
@@ -254,19 +302,19 @@ export class Thread {
 
   /** @param {string} id @param {string} text */
   queued(id, text) {
-    const cancel = el("button", { class: "plain", type: "button", click: () => this.actions.cancel(id) }, "Take back");
-    return waiting(text, "Waits for the answer above.", [cancel], "queued");
+    const cancel = el("button", { class: "plain", type: "button", click: () => this.actions.cancel(id) }, t("Take back"));
+    return waiting(text, t("Waits for the answer above."), [cancel], "queued");
   }
 
   /** @param {Pending} pending */
   pending(pending) {
     if (pending.state !== "failed") {
-      return waiting(pending.text, pending.state === "sending" ? "Sending…" : "Will be sent when the connection is back.", [], "pending");
+      return waiting(pending.text, pending.state === "sending" ? t("Sending…") : t("Will be sent when the connection is back."), [], "pending");
     }
-    const again = el("button", { class: "plain", type: "button", click: () => this.actions.retry(pending) }, icon("again"), "Try again");
-    const drop = el("button", { class: "plain", type: "button", click: () => this.actions.discard(pending) }, "Discard");
+    const again = el("button", { class: "plain", type: "button", click: () => this.actions.retry(pending) }, icon("again"), t("Try again"));
+    const drop = el("button", { class: "plain", type: "button", click: () => this.actions.discard(pending) }, t("Discard"));
     const review = pending.refused ? [reviewButton(() => this.actions.appeal({ pending }))] : [];
-    return waiting(pending.text, `Not sent: ${pending.error}`, [again, drop, ...review], "failed");
+    return waiting(pending.text, t("Not sent: {why}", { why: pending.error ?? "" }), [again, drop, ...review], "failed");
   }
 }
 
@@ -278,7 +326,7 @@ function waiting(text, note, buttons, kind) {
     el(
       "div",
       { class: "body" },
-      el("h2", { class: "unseen" }, "You, not yet said"),
+      el("h2", { class: "unseen" }, t("Not yet sent")),
       el("p", { class: "said" }, text),
       el("p", { class: `note${kind === "failed" ? " bad" : ""}` }, note),
       buttons.length > 0 && el("div", { class: "bar always" }, ...buttons),

@@ -7,15 +7,17 @@ all. Belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
-from transport.auth.connection_shares import ConnectionShares
+from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
 from transport.protocol.connection import ConnectionLimits
+from transport.websocket.first_message import HEAD_BYTES, FirstMessage, first_message
 from transport.websocket.timer_wheel import TimerWheel
-from transport.websocket.websocket import WebSocketConnection
+from transport.websocket.websocket import HELLO_BYTES_MAX, HeldConnection, WebSocketConnection
 
 log = structlog.get_logger(__name__)
 
@@ -35,31 +37,43 @@ class WebSocketConnections:
         self.shares = shares or ConnectionShares()
         self.loop = asyncio.get_running_loop()
         self.wheel = TimerWheel(self.loop)
-        self.connections: set[WebSocketConnection] = set()
+        self.connections: set[HeldConnection] = set()
+        self.first_bytes = memoryview(bytearray(HELLO_BYTES_MAX + HEAD_BYTES))
         self.empty = asyncio.Event()  # set while there are no connections
         self.empty.set()
         self._connections_max = connections_max
-        self._awake: list[WebSocketConnection] = []
+        self._awake: list[HeldConnection] = []
 
     def protocol(self, **_: Any) -> WebSocketConnection:
         """What uvicorn's `ws=` calls, with its own configuration, for every upgrade."""
         return WebSocketConnection(self)
 
+    def begin(
+        self, head: Mapping[str, Any], transport: asyncio.BaseTransport, peer: str | None, place: Place | None
+    ) -> FirstMessage | None:
+        """Answers a handshake that is written as nearly every one is, and brings no key; what reads its first message,
+        and has `place` from now on. None: it is to be parsed. Raises SessileError where it is refused."""
+        return first_message(self, head, transport, peer, place)
+
+    @property
+    def full(self) -> bool:
+        return len(self.connections) >= self._connections_max
+
     @property
     def over_limit(self) -> bool:
         return len(self.connections) > self._connections_max
 
-    def opened(self, connection: WebSocketConnection) -> None:
+    def opened(self, connection: HeldConnection) -> None:
         self.connections.add(connection)
         self.empty.clear()
 
-    def closed(self, connection: WebSocketConnection) -> None:
+    def closed(self, connection: HeldConnection) -> None:
         self.connections.discard(connection)
         self.wheel.take(connection)
         if not self.connections:
             self.empty.set()
 
-    def flush_soon(self, connection: WebSocketConnection) -> None:
+    def flush_soon(self, connection: HeldConnection) -> None:
         """Once per connection and turn: `flush` is called before the loop waits again."""
         if not self._awake:
             self.loop.call_soon(self._flush)

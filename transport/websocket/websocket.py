@@ -44,10 +44,22 @@ from transport.protocol.connection import (
     Send,
 )
 from transport.protocol.decoding import hello_credential
-from transport.protocol.frames import Ack, Done, Hello, SessionGet, SessionList, Subscribe, Unsubscribe, error_frame
+from transport.protocol.frames import (
+    Ack,
+    Done,
+    Encoding,
+    Hello,
+    Query,
+    SessionGet,
+    SessionList,
+    SessionSearch,
+    Subscribe,
+    Unsubscribe,
+    error_frame,
+)
 from transport.reading.reader_set import ReaderSet
 from transport.websocket.handshake import AgreedHandshake, HandshakeParser, redeem_ticket, refusal, retire, shake_hands
-from transport.websocket.timer_wheel import TimerWheel
+from transport.websocket.timer_wheel import TimerTarget, TimerWheel
 
 SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
 HELLO_BYTES_MAX: Final = 64 * 1024  # of the first message, from a peer whose key has not been looked at
@@ -58,6 +70,16 @@ _parser_log = logging.getLogger("transport.websocket.websocket.parser")
 _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
 
 
+class HeldConnection(TimerTarget, typing.Protocol):
+    """A connection as its host knows it."""
+
+    def flush(self, now: float) -> None: ...
+
+    def goaway(self, reason: str, after_ms: int) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class ConnectionHost(typing.Protocol):
     """What the connections of a server share; `transport.websocket.connections` has it."""
 
@@ -66,13 +88,19 @@ class ConnectionHost(typing.Protocol):
     loop: asyncio.AbstractEventLoop
     wheel: TimerWheel
     shares: ConnectionShares
+    first_bytes: memoryview  # what first messages are read into
+
+    @property
+    def full(self) -> bool:
+        """There is no room for one more."""
+        ...
 
     @property
     def over_limit(self) -> bool: ...
 
-    def opened(self, connection: WebSocketConnection) -> None: ...
+    def opened(self, connection: HeldConnection) -> None: ...
 
-    def closed(self, connection: WebSocketConnection) -> None: ...
+    def closed(self, connection: HeldConnection) -> None: ...
 
     def flush_soon(self, connection: WebSocketConnection) -> None: ...
 
@@ -224,9 +252,9 @@ class WebSocketConnection(asyncio.Protocol):
         if self._principal is None and not access.open:
             try:
                 credential = hello_credential(data, core.encoding)
-                self._principal = access.authenticate(credential, self._address(), with_body=True)
-                if self._place is not None:
-                    self._place.authenticated(self._principal)
+                principal = access.authenticate(credential, self._address(), with_body=True)
+                self._let_in(principal)
+                self._principal = principal
             except SessileError as error:
                 for action in core.refuse(error, now):
                     self._carry_out(action, now)
@@ -266,15 +294,14 @@ class WebSocketConnection(asyncio.Protocol):
             if shared.over_limit:
                 shared.gateway.count("connections_refused")
                 raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
-            shared.gateway.check_connection_rate()
             access, peer = shared.gateway.access, self._address()
             client = access.origins.proxies.client(peer, request.headers.get_all("X-Forwarded-For"))
             self._client = None if client == peer else client
             if not access.open:
                 self._place = shared.shares.open(client, plain=False)
             response, agreed = shake_hands(ws, request, access, client)
-            if agreed is not None and agreed.principal is not None and self._place is not None:
-                self._place.authenticated(agreed.principal)
+            if agreed is not None and (agreed.principal is not None or access.open):
+                self._let_in(agreed.principal)
         except SessileError as error:
             response, agreed = refusal(ws, error), None
         if agreed is None or agreed.ticket is None:
@@ -284,13 +311,19 @@ class WebSocketConnection(asyncio.Protocol):
         self._transport.pause_reading()
         shared.gateway.tasks.start(self._redeem(ws, response, agreed))
 
+    def _let_in(self, principal: Principal | None) -> None:
+        """Its key is good, or there are none. Only now it counts among those that connect at once: strangers take
+        nobody's turn. Raises Limited, Overloaded."""
+        if self._place is not None:
+            self._place.authenticated(principal)
+        self._shared.gateway.check_connection_rate()
+
     async def _redeem(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake) -> None:
         """Answers a handshake that brought a ticket."""
         whose: AgreedHandshake | None = None
         try:
             whose = await redeem_ticket(agreed, self._shared.gateway.access, self._address())
-            if self._place is not None and whose.principal is not None:
-                self._place.authenticated(whose.principal)
+            self._let_in(whose.principal)
         except SessileError as error:
             response, whose = refusal(ws, error), None
         except BaseException:
@@ -302,19 +335,38 @@ class WebSocketConnection(asyncio.Protocol):
         self.resume_writing()
 
     def _answer_handshake(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake | None) -> None:
-        shared = self._shared
         ws.send_response(response)
         self._write_for_parser()
         if agreed is not None:
-            # The handshake's parser holds on to the request for life. Frames need less.
-            retire(ws)
-            known = agreed.principal is not None or shared.gateway.access.open
-            size = shared.limits.frame_bytes_max if known else min(HELLO_BYTES_MAX, shared.limits.frame_bytes_max)
-            self._ws = Protocol(SERVER, state=OPEN, max_size=size, logger=_parser_log)
-            self._principal = agreed.principal
-            self._core = Connection(agreed.encoding, shared.limits, shared.loop.time())
-            shared.gateway.count("connections")
-            self._time()
+            self._agree(agreed.encoding, agreed.principal, self._shared.loop.time())
+            self._shared.gateway.count("connections")
+
+    def go_on(
+        self,
+        transport: asyncio.Transport,
+        encoding: Encoding,
+        principal: Principal | None,
+        client: str | None,
+        place: Place | None,
+        since: float,
+    ) -> None:
+        """Takes over a connection whose handshake was answered at `since`, with what came behind it still to be handed
+        in. `principal`: whose key the first message has; None: that is not known yet."""
+        self._transport = transport
+        self._client = client
+        self._place = place
+        self._agree(encoding, principal, since)
+
+    def _agree(self, encoding: Encoding, principal: Principal | None, since: float) -> None:
+        shared = self._shared
+        # The handshake's parser holds on to the request for life. Frames need less.
+        retire(self._ws)
+        known = principal is not None or shared.gateway.access.open
+        size = shared.limits.frame_bytes_max if known else min(HELLO_BYTES_MAX, shared.limits.frame_bytes_max)
+        self._ws = Protocol(SERVER, state=OPEN, max_size=size, logger=_parser_log)
+        self._principal = principal
+        self._core = Connection(encoding, shared.limits, since)
+        self._time()
 
     # -- carrying out -----------------------------------------------------------------------------------------------
 
@@ -409,7 +461,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     async def _run(
         self,
-        request: SessionGet | SessionList | ClientCommand,
+        request: Query | ClientCommand,
         core: Connection,
         channel: ReaderSet,
         principal: Principal,
@@ -425,6 +477,10 @@ class WebSocketConnection(asyncio.Protocol):
                 case SessionList():
                     async with channel.turn():
                         channel.write(await gateway.list(principal, request.id, request.limit, request.after))
+                case SessionSearch():
+                    found = await gateway.search(principal, request.id, request.q, request.limit, request.after)
+                    async with channel.turn():
+                        channel.write(found)
                 case _:
                     done = await gateway.execute(principal, request)
                     channel.answer(done, done.session or request.session, done.offset)

@@ -30,7 +30,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Go on with an answer."""
-        shown = "".join(c for c in text if c in "\n\t" or (c.isprintable() or ord(c) > 0x9F))
+        shown = _shown(text)
         self._write(shown if self._wrap is None else self._wrap.feed(shown))
 
     def end(self) -> None:
@@ -52,12 +52,16 @@ class Screen:
         """Say something that belongs to no answer, on lines of its own."""
         if not self._fresh and self._prompts:
             print(file=self._notes)
-        for line in text.splitlines():
+        for line in _shown(text).splitlines():
             print("--", line, file=self._notes, flush=True)
 
     def prompt(self) -> None:
         if self._prompts:
             print("> ", end="", file=self._notes, flush=True)
+
+
+def _shown(text: str) -> str:
+    return "".join(c for c in text if c in "\n\t" or (c.isprintable() or ord(c) > 0x9F))
 
 
 class _Wrap:

@@ -1,6 +1,7 @@
 /**
- * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK, and
- * markdown-it.js, the Markdown parser; with the argument `dist`, only that.
+ * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK,
+ * markdown-it.js, the Markdown parser, languages.js, what highlights code, and chat.js, the chat page's modules as one; with the
+ * argument `dist`, only that.
  * `pageBundles()` is also what the check compares the page's copies with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
@@ -30,24 +31,71 @@ export async function bundle() {
   return result.outputFiles[0].text;
 }
 
+/** A package that the page bundles, and its version and licence for the bundle's first line. @param {string} name */
+function banner(name) {
+  const { version, license } = JSON.parse(readFileSync(`${root}/node_modules/${name}/package.json`, "utf8"));
+  return { js: `/* ${name} ${version}, ${license} licence, (c) its authors. Built by clients/typescript (npm run build). */` };
+}
+
+/** Changes the text of a package's modules as they are read. @param {RegExp} filter @param {(text: string) => string} change */
+function reading(filter, change) {
+  return { name: "reading", setup: ({ onLoad }) => onLoad({ filter }, ({ path }) => ({ contents: change(readFileSync(path, "utf8")), loader: "js" })) };
+}
+
+const PARTS = ["entities", "linkify-it", "mdurl", "punycode.js", "uc.micro"]; // page/parser_parts.js stands for them
+/** What makes HTML, and what sets quotes and dashes: the page uses neither. Region of markdown-it's module -> what it leaves. */
+const UNUSED = {
+  "src/renderer.ts": "var Renderer = class {};",
+  "src/rules_core/smartquotes.ts": "function smartquotes() {}",
+  "src/rules_core/replacements.ts": "function replace() {}",
+  "src/rules_core/linkify.ts": "function linkify$1() {}",
+  "src/rules_block/html_block.ts": "function html_block() {}",
+  "src/rules_inline/html_inline.ts": "function html_inline() {}",
+};
+
 /** The page's Markdown parser as one minified ES module, with its licence's line. */
 async function markdown() {
-  const { version } = JSON.parse(readFileSync(`${root}/node_modules/markdown-it/package.json`, "utf8"));
-  const banner = { js: `/* markdown-it ${version}, MIT licence, (c) its authors. Built by clients/typescript (npm run build). */` };
+  const alias = Object.fromEntries(PARTS.map((name) => [name, `${root}/page/parser_parts.js`]));
+  const lean = reading(/markdown-it\.mjs$/, (text) =>
+    Object.entries(UNUSED).reduce((rest, [region, left]) => {
+      const begin = rest.indexOf(`//#region ${region}\n`);
+      if (begin < 0) throw new Error(`markdown-it has no ${region} any more: look what the page needs of it`);
+      return `${rest.slice(0, begin)}${left}\n${rest.slice(rest.indexOf("//#endregion", begin))}`;
+    }, text),
+  );
   const stdin = { contents: 'export { default } from "markdown-it"', resolveDir: root };
-  const result = await build({ ...common, stdin, mainFields: ["module", "main"], minify: true, banner });
+  const result = await build({ ...common, stdin, alias, plugins: [lean], mainFields: ["module", "main"], minify: true, banner: banner("markdown-it") });
   return result.outputFiles[0].text;
+}
+
+/** The languages that the page highlights as one minified ES module, without the modes' tables for what it does not. */
+async function languages() {
+  const pure = reading(/legacy-modes[\\/]mode[\\/]\w+\.js$/, (text) => text.replace(/(= |: )(clike|mkXML|words)\(/g, "$1/* @__PURE__ */ $2("));
+  const entryPoints = ["page/languages.js"];
+  const name = "@codemirror/legacy-modes";
+  const result = await build({ ...common, entryPoints, plugins: [pure], minify: true, legalComments: "none", banner: banner(name) });
+  return result.outputFiles[0].text;
+}
+
+/** The chat page's modules as one, but for the SDK. @param {Map<string, string>} built what it takes instead of the files */
+async function page(built) {
+  const fresh = { name: "fresh", setup: ({ onLoad }) => onLoad({ filter: /transport[\\/]web[\\/]/ }, ({ path }) => (built.has(path) ? { contents: built.get(path), loader: "js" } : undefined)) };
+  const banner = { js: "/* Built from page.js and what it imports, by clients/typescript (npm run build). Do not edit. */" };
+  const result = await build({ ...common, entryPoints: [web("page.js")], external: ["./sessile.js"], plugins: [fresh], minify: true, banner });
+  return result.outputFiles[0].text.replace(/(?<=[;}])import(?=[{"*])/g, "\nimport"); // the server finds one import a line
 }
 
 /** What the page loads of this build: file beside the page -> text. */
 export async function pageBundles() {
   const [uplot, uplotStyles] = await charts();
-  return new Map([
+  const built = new Map([
     [web("uplot.js"), uplot],
     [web("uplot.css"), uplotStyles],
     [web("sessile.js"), await bundle()],
     [web("markdown-it.js"), await markdown()],
+    [web("languages.js"), await languages()],
   ]);
+  return built.set(web("chat.js"), await page(built));
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

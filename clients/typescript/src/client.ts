@@ -21,7 +21,8 @@ import {
   TimeoutError,
 } from "./errors.js";
 import { platform, type Platform, type StorageLike, type WebSocketLike } from "./platform.js";
-import { SUBPROTOCOLS, type CommandFrame, type Encoding, type OkFrame, type Page, type SessionInfo } from "./protocol.js";
+import { SUBPROTOCOLS } from "./protocol.js";
+import type { CommandFrame, Encoding, OkFrame, Page, SessionInfo, SessionMatch } from "./protocol.js";
 import { Session } from "./session.js";
 import { ulids } from "./ulid.js";
 
@@ -62,7 +63,7 @@ interface Waiting {
 }
 
 /** Asking again costs nothing, so these are not kept over a restart of the program. */
-const FLEETING = new Set(["session.get", "session.list", "session.warm"]);
+const FLEETING = new Set(["session.get", "session.list", "session.search", "session.warm"]);
 
 export class SessileClient extends Emitter<ClientEvents> {
   private readonly platform: Platform;
@@ -187,6 +188,12 @@ export class SessileClient extends Emitter<ClientEvents> {
   async page(fields: { limit?: number; after?: string } = {}, options?: CommandOptions): Promise<Page<SessionInfo>> {
     const { data, has_more, last_id } = await this.command("session.list", fields, options);
     return { data: data as SessionInfo[], has_more: Boolean(has_more), last_id: last_id as string | null };
+  }
+
+  /** Sessions in which every word of `q` stands. A page may have more behind it and yet nothing in it: each looks at so many. */
+  async search(q: string, fields: { limit?: number; after?: string } = {}, options?: CommandOptions): Promise<Page<SessionMatch>> {
+    const { data, has_more, last_id } = await this.command("session.search", { q, ...fields }, options);
+    return { data: data as SessionMatch[], has_more: Boolean(has_more), last_id: last_id as string | null };
   }
 
   /** The handle of a session; the same one each time. Reading begins with its `open()`. */

@@ -91,6 +91,11 @@ export interface SessionState {
   /** Id of a response that has ended → why it is incomplete. */
   incomplete?: { [responseId: string]: string };
   reviews?: ReviewTold[];
+  /** Id of a response that has ended → what made it, when, and what it took. Times in ms. */
+  answers?: { [responseId: string]: AnswerTold };
+  feedback?: FeedbackTold[];
+  temperature?: number | null;
+  max_output_tokens?: number | null;
   head?: string | null;
   title?: string | null;
   metadata?: Metadata | null;
@@ -104,6 +109,24 @@ export interface ReviewTold {
   response_id?: string | null;
   appealed?: boolean;
   outcome?: "upheld" | "overturned" | null;
+}
+
+export interface AnswerTold {
+  status: string;
+  model: string;
+  created_at: number;
+  completed_at: number;
+  usage: Usage | null;
+}
+
+export type Rating = "up" | "down";
+
+/** What a snapshot says that somebody thinks of an answer, and the event of it; no rating: nothing any more. */
+export interface FeedbackTold {
+  response_id: string;
+  by: string;
+  rating?: Rating | null;
+  reason?: string;
 }
 
 export interface ReadyFrame {
@@ -168,6 +191,11 @@ export interface SessionInfo {
   created_at?: number;
   updated_at?: number;
   [key: string]: unknown;
+}
+
+/** A session in which a search found something. `item_id` null: in its title. `start`, `end`: code points of `snippet`. */
+export interface SessionMatch extends SessionInfo {
+  matches: { item_id: string | null; role: string | null; snippet: string; start: number; end: number }[];
 }
 
 export interface Page<T> {

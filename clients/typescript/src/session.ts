@@ -10,7 +10,7 @@ import type { Effect } from "./core.js";
 import { Emitter } from "./emitter.js";
 import { fromWire, SessileError } from "./errors.js";
 import type { Timers } from "./platform.js";
-import type { ContentPart, EventFrame, Json, Metadata, OkFrame, Position, Sampling, SessionState } from "./protocol.js";
+import type { ContentPart, EventFrame, Json, Metadata, OkFrame, Position, Rating, Sampling, SessionState } from "./protocol.js";
 import { Answer } from "./answer.js";
 import { View } from "./view.js";
 
@@ -193,6 +193,11 @@ export class Session extends Emitter<SessionEvents> {
     return String((await this.link.command("review.appeal", { ...what, ...(note === "" ? {} : { note }) }))["review_id"]);
   }
 
+  /** What its user thinks of an answer that has ended, and why; null takes back what they thought before. */
+  async feedback(responseId: string, rating: Rating | null, reason = ""): Promise<void> {
+    await this.link.command("feedback.set", { response_id: responseId, rating, ...(reason === "" ? {} : { reason }) });
+  }
+
   async update(fields: { title?: string | null; metadata?: Metadata | null; [key: string]: Json | undefined }): Promise<void> {
     await this.link.command("session.update", fields);
   }
@@ -246,7 +251,7 @@ export class Session extends Emitter<SessionEvents> {
         this.phase_ = "live";
         return;
       case "event":
-        this.view.apply(effect.frame.event);
+        this.view.apply(effect.frame.event, effect.frame.at);
         this.position_ = { epoch: effect.frame.epoch, offset: effect.frame.offset };
         if (this.view.deleted) {
           this.phase_ = "deleted";

@@ -9,7 +9,8 @@
  * Invariants: applying the events 1…n, and loading a snapshot at k and applying k+1…n, show the same. Items are replaced,
  * never changed in place, so `===` tells whether one must be drawn again. Order and exactly-once are the caller's (core.ts).
  */
-import type { ContentPart, Item, LogEvent, Metadata, ReviewTold, SessionState, Usage, WireError } from "./protocol.js";
+import type { ContentPart, FeedbackTold, Item, LogEvent, Metadata, Rating } from "./protocol.js";
+import type { ReviewTold, SessionState, Usage, WireError } from "./protocol.js";
 
 export type ResponseStatus = "queued" | "in_progress" | "completed" | "incomplete" | "failed";
 
@@ -20,6 +21,10 @@ export interface ResponseRecord {
   /** Ids of its items, in order. */
   readonly output: readonly string[];
   readonly usage?: Usage;
+  readonly model?: string;
+  /** When it was begun and when it ended, in ms. */
+  readonly createdAt?: number;
+  readonly completedAt?: number;
   /** Why it is `incomplete`: cancelled, max_output_tokens, content_filter, … */
   readonly reason?: string;
   readonly error?: WireError;
@@ -40,6 +45,14 @@ export interface ReviewRecord {
   readonly outcome: "upheld" | "overturned" | null;
 }
 
+/** What somebody thinks of an answer. */
+export interface FeedbackRecord {
+  readonly responseId: string;
+  readonly by: string;
+  readonly rating: Rating;
+  readonly reason: string;
+}
+
 /** One step of a branch. `id` is an item's, or a response's that has no item yet. */
 export interface Entry {
   readonly id: string;
@@ -57,16 +70,31 @@ export function isOpen(response: ResponseRecord): boolean {
   return OPEN.has(response.status);
 }
 
+/** What made a response, when, and what it took, as far as it is said. */
+function taken(said: { [key: string]: unknown }): Partial<ResponseRecord> {
+  const { model, created_at: createdAt, completed_at: completedAt, usage } = said;
+  return {
+    ...(typeof model === "string" ? { model } : {}),
+    ...(typeof createdAt === "number" ? { createdAt } : {}),
+    ...(typeof completedAt === "number" ? { completedAt } : {}),
+    ...(usage ? { usage: usage as Usage } : {}),
+  };
+}
+
 export class View {
   /** In log order. */
   readonly items = new Map<string, Item>();
   readonly responses = new Map<string, ResponseRecord>();
   /** By case. */
   readonly reviews = new Map<string, ReviewRecord>();
+  /** By response and who rated it. */
+  readonly feedback = new Map<string, FeedbackRecord>();
   title: string | null = null;
   metadata: Metadata = {};
   model: string | null = null;
   instructions: string | null = null;
+  temperature: number | null = null;
+  maxOutputTokens: number | null = null;
   deleted = false;
   /** Goes up with every change. */
   version = 0;
@@ -90,6 +118,11 @@ export class View {
   /** The newest case about what was withheld of a response. */
   reviewOf(responseId: string): ReviewRecord | undefined {
     return [...this.reviews.values()].filter((review) => review.responseId === responseId).pop();
+  }
+
+  /** The newest rating of a response. */
+  feedbackOf(responseId: string): FeedbackRecord | undefined {
+    return [...this.feedback.values()].filter((each) => each.responseId === responseId).pop();
   }
 
   /** An answer as shown. */
@@ -142,10 +175,12 @@ export class View {
     this.items.clear();
     this.responses.clear();
     this.reviews.clear();
+    this.feedback.clear();
     this.children.clear();
     this.owner.clear();
     this.head_ = this.newest = null;
     this.info(state);
+    for (const told of state.feedback ?? []) this.rated(told);
     for (const told of state.reviews ?? []) this.review(told, told.appealed === true, told.outcome ?? null);
     const drafts = state.open.flatMap((open) => (open.output ?? []).map((item) => ({ item, by: open.response_id })));
     for (const open of state.open) {
@@ -163,7 +198,7 @@ export class View {
     for (const stored of (state["responses"] as ResponseRecord[] | undefined) ?? []) earlier.set(stored.id, stored);
     for (const { response_id, item } of state.queued ?? []) this.enqueue(response_id, item);
     if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
-    this.loadEnded(earlier, state.made_by ?? {}, state.incomplete ?? {});
+    this.loadEnded(earlier, state);
     // An answer without words has just begun, so it is younger than any item.
     const begun = this.open.filter((response) => response.status !== "queued" && response.output.length === 0);
     const newest = state["newest"] as string | null | undefined;
@@ -172,11 +207,8 @@ export class View {
   }
 
   /** Responses that have ended: what their items tell, and what was known of them before (usage, reason, error). */
-  private loadEnded(
-    earlier: Map<string, ResponseRecord>,
-    madeBy: { [itemId: string]: string },
-    incomplete: { [responseId: string]: string },
-  ): void {
+  private loadEnded(earlier: Map<string, ResponseRecord>, state: SessionState): void {
+    const { made_by: madeBy = {}, incomplete = {}, answers = {} } = state;
     const outputs = new Map<string, string[]>();
     for (const id of this.items.keys()) {
       const made = madeBy[id];
@@ -193,8 +225,11 @@ export class View {
       const known = earlier.get(id);
       const [first, last] = [this.items.get(output[0] ?? ""), this.items.get(output[output.length - 1] ?? "")];
       const told = incomplete[id] === undefined ? {} : { reason: incomplete[id], status: "incomplete" as const };
-      const status = known !== undefined && !isOpen(known) ? known.status : last?.status === "completed" ? "completed" : "incomplete";
-      this.respond(id, { ...known, status, ...told, output, parentId: first?.parent_id ?? known?.parentId ?? null });
+      const answer = answers[id];
+      const guess = answer?.status ?? (last?.status === "completed" ? "completed" : "incomplete");
+      const status = known !== undefined && !isOpen(known) ? known.status : (guess as ResponseStatus);
+      const parentId = first?.parent_id ?? known?.parentId ?? null;
+      this.respond(id, { ...known, ...(answer ? taken({ ...answer }) : {}), status, ...told, output, parentId });
       for (const itemId of output) this.owner.set(itemId, id);
     }
   }
@@ -218,6 +253,9 @@ export class View {
       metadata: this.metadata,
       model: this.model,
       instructions: this.instructions,
+      temperature: this.temperature,
+      max_output_tokens: this.maxOutputTokens,
+      feedback: [...this.feedback.values()].map(({ responseId, by, rating, reason }) => ({ response_id: responseId, by, rating, reason })),
       responses: [...this.responses.values()].filter((response) => !isOpen(response)),
       newest: this.newest,
       reviews: [...this.reviews.values()].map(({ id, category, responseId, appealed, outcome }) => ({
@@ -232,7 +270,8 @@ export class View {
 
   // -- events ----------------------------------------------------------------------------------------------
 
-  apply(event: LogEvent): void {
+  /** `at`: when it happened, in ms, as the frame says. */
+  apply(event: LogEvent, at?: number): void {
     this.version++;
     const responseId = event.response_id;
     switch (event.type) {
@@ -250,6 +289,8 @@ export class View {
         return this.review(event as unknown as ReviewTold, true, null);
       case "review.decided":
         return this.review(event as unknown as ReviewTold, undefined, event["outcome"] as ReviewRecord["outcome"]);
+      case "feedback.updated":
+        return this.rated(event as unknown as FeedbackTold);
     }
     if (responseId === undefined) return;
     const body = (event["response"] ?? {}) as Record<string, unknown>;
@@ -258,7 +299,7 @@ export class View {
         return this.enqueue(responseId, event["item"] as Item | null | undefined);
       case "response.created": {
         const parentId = body["parent_id"] === undefined ? this.head_ : (body["parent_id"] as string | null);
-        return this.respond(responseId, { status: "in_progress", parentId });
+        return this.respond(responseId, { status: "in_progress", parentId, ...taken(body) });
       }
       case "response.output_item.added":
       case "response.output_item.done":
@@ -281,7 +322,7 @@ export class View {
       case "response.completed":
       case "response.incomplete":
       case "response.failed":
-        return this.end(responseId, event.type.slice("response.".length) as ResponseStatus, body);
+        return this.end(responseId, event.type.slice("response.".length) as ResponseStatus, body, at);
       case "context.fitted":
         return this.respond(responseId, { dropped: Number(event["dropped"]) });
     }
@@ -292,20 +333,28 @@ export class View {
     if (fields["metadata"] !== undefined) this.metadata = (fields["metadata"] as Metadata | null) ?? {};
     if (fields["model"] !== undefined) this.model = fields["model"] as string | null;
     if (fields["instructions"] !== undefined) this.instructions = fields["instructions"] as string | null;
+    this.temperature = (fields["temperature"] as number | null | undefined) ?? null;
+    this.maxOutputTokens = (fields["max_output_tokens"] as number | null | undefined) ?? null;
+  }
+
+  private rated({ response_id: responseId, by, rating, reason }: FeedbackTold): void {
+    const key = `${responseId} ${by}`;
+    this.feedback.delete(key); // the newest stands last
+    if (rating) this.feedback.set(key, { responseId, by, rating, reason: reason ?? "" });
   }
 
   private enqueue(responseId: string, item: Item | null | undefined): void {
     this.respond(responseId, { status: "queued", ...(item ? { waiting: normalise(item) } : {}) });
   }
 
-  private end(responseId: string, status: ResponseStatus, body: Record<string, unknown>): void {
+  private end(responseId: string, status: ResponseStatus, body: Record<string, unknown>, at: number | undefined): void {
     for (const item of (body["output"] as Item[] | undefined) ?? []) this.put(item, responseId);
     const details = body["incomplete_details"] as { reason?: string } | null | undefined;
     const known = this.responses.get(responseId);
     this.respond(responseId, {
       ...(known === undefined ? { parentId: (body["parent_id"] as string | null | undefined) ?? this.head_ } : {}),
       status,
-      ...(body["usage"] ? { usage: body["usage"] as Usage } : {}),
+      ...taken({ ...body, completed_at: at }),
       ...(details?.reason === undefined ? {} : { reason: details.reason }),
       ...(body["error"] ? { error: body["error"] as WireError } : {}),
     });

@@ -254,3 +254,37 @@ test("a snapshot says why an answer is incomplete, to a device that never saw it
   const ends = [...view.responses.values()].map(({ id, status, reason }) => [id, status, reason]);
   assert.deepEqual(ends, [["r", "incomplete", "content_filter"], ["s", "completed", undefined]]);
 });
+
+test("what made an answer, when and at what cost is the same live and from a snapshot, and so is what people think of it", () => {
+  const item = { id: "a", parent_id: null, type: "message", role: "assistant", content: [], status: "completed", created_at: 5 };
+  const usage = { input_tokens: 3, output_tokens: 2 };
+  const body = { id: "r", model: "m", created_at: 4, parent_id: null };
+  const live = new View();
+  live.apply({ type: "session.created", info: { model: "m", title: null, metadata: {}, temperature: 0, created_at: 1 } }, 1);
+  live.apply({ type: "response.created", response_id: "r", response: body }, 4);
+  live.apply({ type: "response.completed", response_id: "r", response: { ...body, output: [item], usage } }, 9);
+  live.apply({ type: "feedback.updated", response_id: "r", by: "ana", rating: "up" });
+  live.apply({ type: "feedback.updated", response_id: "r", by: "ana", rating: "down", reason: "old" });
+  const snapshot = new View();
+  snapshot.load({
+    items: [item],
+    open: [],
+    made_by: { a: "r" },
+    answers: { r: { status: "completed", model: "m", created_at: 4, completed_at: 9, usage } },
+    feedback: [{ response_id: "r", by: "ana", rating: "down", reason: "old" }],
+    temperature: 0,
+    max_output_tokens: null,
+    head: "a",
+  });
+  for (const view of [live, snapshot]) {
+    const { model, createdAt, completedAt, usage: took, status } = view.responses.get("r")!;
+    assert.deepEqual({ model, createdAt, completedAt, took, status }, { model: "m", createdAt: 4, completedAt: 9, took: usage, status: "completed" });
+    assert.deepEqual(view.feedbackOf("r"), { responseId: "r", by: "ana", rating: "down", reason: "old" });
+    assert.deepEqual([view.temperature, view.maxOutputTokens], [0, null]);
+  }
+  const again = new View();
+  again.load(live.state());
+  assert.deepEqual(again.feedbackOf("r"), live.feedbackOf("r"));
+  live.apply({ type: "feedback.updated", response_id: "r", by: "ana", rating: null });
+  assert.equal(live.feedbackOf("r"), undefined);
+});

@@ -1,7 +1,8 @@
 """Texts in encodings of letters and numbers that models read: base85, base58, base32hex, UTF-16, and codes one by one.
 
-`decodings` undoes what a word without spaces may be; `code_runs` and `base64_lines` what goes over spaces: characters
-as hexadecimal, decimal, octal or binary codes, and lines of base64. Only what comes out readable counts. Pure.
+`decodings` undoes what a word without spaces may be; `code_runs` what goes over spaces: characters as hexadecimal,
+decimal, octal or binary codes, also in calls. `lines_of` and `parts_of` have an encoded text that is cut in one;
+`uuencoded` reads lines of uuencode. Only what comes out readable counts. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Final, NamedTuple
 
 LENGTH_MAX: Final = 8_192
@@ -19,17 +22,46 @@ _BASE58_DIGITS: Final = {
 }
 _BASE58: Final = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{12,512}(?![A-Za-z0-9])")
 _BASE32HEX: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-V0-9]{14,}|[a-v0-9]{14,})={0,6}(?![A-Za-z0-9])")
-_LINES: Final = re.compile(r"[A-Za-z0-9+/_-]{10,}(?:\s{1,2}[A-Za-z0-9+/_-]{12,})*\s{1,2}[A-Za-z0-9+/_-]{1,}={0,2}")
+_LINES: Final = re.compile(
+    r"[A-Za-z0-9+/_-]{10,}(?:\s{1,2}[A-Za-z0-9+/_-]{12,})*(?P<tail>\s{1,2}[A-Za-z0-9+/_-]{1,}={0,6})?"
+)
 _TAIL: Final = re.compile(r"[A-Za-z0-9+/_-]{10,}\Z")
 _MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9]")
 _SEPARATOR: Final = r"[,;:|_\s-]{1,3}"
+_ONE: Final = r"(?:0[xXbBoO]|\\x|\\)?[0-9a-fA-F]{2,16}"
 _CODES: Final = re.compile(
-    rf"(?<![0-9A-Za-z])(?:(?P<binary>[01]{{8}}(?:{_SEPARATOR}[01]{{8}}){{5,}}|(?:[01]{{8}}){{6,}})"
-    rf"|(?:0[xX]|\\x|\\)?[0-9a-fA-F]{{2,5}}(?:{_SEPARATOR}(?:0[xX]|\\x|\\)?[0-9a-fA-F]{{2,5}}){{5,}})(?![0-9A-Za-z])"
+    r"[0-9a-fA-F\\](?<![0-9A-Za-z].)(?:"
+    rf"(?P<binary>(?<=[01])[01]{{7}}(?:{_SEPARATOR}[01]{{8}}){{5,}}|(?<=[01])[01]{{7}}(?:[01]{{8}}){{5,}})"
+    r"|(?:(?<=0)[xXbBoO][0-9a-fA-F]{2,16}|(?<=\\)x?[0-9a-fA-F]{2,16}|(?<=[0-9a-fA-F])[0-9a-fA-F]{1,15})"
+    rf"(?:{_SEPARATOR}{_ONE}){{4,}}"
+    rf"|(?<=[0-9a-fA-F])[0-9a-fA-F]{{5,15}}(?:{_SEPARATOR}[0-9a-fA-F]{{6,16}}){{2,}})(?![0-9A-Za-z])"
 )
 _CODE_SIGN: Final = re.compile(
-    rf"[0-9](?:[0-9a-fA-F]{{1,2}}{_SEPARATOR}(?:0[xX]|\\x|\\)?[0-9][0-9a-fA-F]{{1,7}}{_SEPARATOR}|[01]{{23}})"
+    rf"[0-9](?:[bBoOxX]?[0-9a-fA-F]{{1,8}}{_SEPARATOR}(?:0[xXbBoO]|\\x|\\)?[0-9][0-9a-fA-F]{{1,8}}{_SEPARATOR}(?:0[xXbBoO]|\\x|\\)?[0-9]"
+    rf"|[0-9a-fA-F]{{5,15}}{_SEPARATOR}[0-9a-fA-F]{{6,16}}{_SEPARATOR}|[01]{{23}})"
 )
+_CODE: Final = re.compile(r"(?<![0-9A-WYZa-wyz])(?:0[xXbBoO])?[0-9][0-9a-fA-F]{1,4}(?![0-9A-Za-z])")
+_GLUED: Final = re.compile(  # codes with the same between them, as a call has it
+    r"[0-9](?<![0-9A-WYZa-wyz].)(?:[xXbBoO][0-9])?[0-9a-fA-F]{1,4}(?P<glue>[^0-9A-Za-z][^\d\n]{0,23}?)(?:0[xXbBoO])?[0-9][0-9a-fA-F]{1,4}"
+    r"(?:(?P=glue)(?:0[xXbBoO])?[0-9][0-9a-fA-F]{1,4}){4,}"
+)
+PARTED_MAX: Final = 4_096
+_PARTS_MIN: Final = 4
+_INSIDE_WORD: Final = re.compile(r"[A-Z0-9](?<=[a-z].)|[a-z](?<=[A-Z0-9].)(?<=\w\w.)")
+_UUENCODED: Final = re.compile(r"begin \d{3} [^\n]{0,80}\n(?P<lines>(?:[ -`]{2,61}\n){1,100})`?\n?end")
+_BEFORE_SIGN: Final = 64  # code points before a sign of codes in which their run may begin
+_GLUES: Final = "([{'\"\\"
+_GLUE_WORDS: Final = (" then ", " and ")
+_GLUED_MIN: Final = 6
+_DIGITS: Final = "0123456789"
+_SMALL: Final = "abcdefghijklmnopqrstuvwxyz"
+_ALNUMS: Final = tuple(  # base62 in both orders of letters
+    {each: value for value, each in enumerate(_DIGITS + letters)}
+    for letters in (_SMALL + _SMALL.upper(), _SMALL.upper() + _SMALL)
+)
+_CODED: Final = re.compile("[A-Z0-9]")
+_CODED_MIN: Final = 3  # capitals and digits in a word that is a number in a large base
+_ALNUM: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{12,512}(?![A-Za-z0-9])")
 
 
 class Decoded(NamedTuple):
@@ -69,6 +101,12 @@ def decodings(word: str) -> Iterator[str]:
     for run in _BASE58.findall(word):
         if not run.isalpha() or not run.istitle():
             yield from _tried(_base58, run)
+    for run in _ALNUM.findall(word):
+        if len(_CODED.findall(run)) < _CODED_MIN:
+            continue
+        for digits in _ALNUMS:
+            yield from _tried(partial(_number_of, digits=digits), run)
+        yield from _tried(partial(_number_of, digits=_ALNUMS[0], base=36), run.lower())
     for run in _BASE32HEX.findall(word):
         yield from _tried(_base32hex, run)
     if len(word) <= LENGTH_MAX:
@@ -87,9 +125,14 @@ def _tried(decode: Callable[[str], bytes], word: str) -> Iterator[str]:
 
 
 def _base58(run: str) -> bytes:
-    number = 0
+    return _number_of(run, _BASE58_DIGITS)
+
+
+def _number_of(run: str, digits: Mapping[str, int], base: int = 0) -> bytes:
+    """The bytes of a number in a base."""
+    number, base = 0, base or len(digits)
     for each in run:
-        number = number * 58 + _BASE58_DIGITS[each]
+        number = number * base + digits[each]
     return number.to_bytes((number.bit_length() + 7) // 8)
 
 
@@ -100,31 +143,65 @@ def _base32hex(run: str) -> bytes:
 
 def code_runs(text: str) -> Iterator[Decoded]:
     """What runs of codes may be."""
-    if _CODE_SIGN.search(text):
-        for found in _CODES.finditer(text):
+    if (sign := _CODE_SIGN.search(text)) is not None:
+        for found in _CODES.finditer(text, max(0, sign.start() - _BEFORE_SIGN)):
             yield from (Decoded(made, *found.span()) for made in _spelled(found))
+    if max(map(text.count, _GLUES)) >= _GLUED_MIN or max(map(text.count, _GLUE_WORDS)) >= _GLUED_MIN:
+        for found in _GLUED.finditer(text):
+            codes = [each.lstrip("0xXbBoO") if each[1:2].isalpha() else each for each in _CODE.findall(found[0])]
+            yield from (Decoded(made, *found.span()) for base in (10, 16, 8) if (made := _characters(codes, base)))
 
 
-def base64_lines(text: str, start: int, end: int) -> Iterator[Decoded]:
-    """What base64 in several lines, which begins at the end of this word, may be."""
+def parts_of(text: str) -> Iterator[Decoded]:
+    """What is encoded and cut into parts of one length, in one."""
+    if len(text) > PARTED_MAX or len(_INSIDE_WORD.findall(text)) < _PARTS_MIN:
+        return
+    at = 0
+    for length, group in groupby(text.split(" "), len):
+        parts = [*group]
+        start, at = at, at + (length + 1) * len(parts)
+        if len(parts) >= _PARTS_MIN and length > 1:
+            end = at + len(text[at : at + length].partition(" ")[0])
+            yield Decoded(text[start:end].replace(" ", ""), start, min(end, len(text)))
+
+
+def uuencoded(text: str) -> Iterator[Decoded]:
+    """What uuencoded lines are."""
+    if "begin " not in text:
+        return
+    for found in _UUENCODED.finditer(text):
+        try:
+            data = b"".join(map(binascii.a2b_uu, found["lines"].encode("ascii").splitlines()))
+        except (binascii.Error, UnicodeEncodeError):
+            continue
+        if (made := readable(data)) is not None:
+            yield Decoded(made, *found.span())
+
+
+def lines_of(text: str, start: int, end: int) -> Iterator[Decoded]:
+    """What an encoded text in several lines, which begins at the end of this word, is in one: with what stands behind
+    its whole lines and without."""
     tail = _TAIL.search(text, start, end)
     found = _LINES.match(text, tail.start()) if tail is not None and _MIXED.search(tail[0]) else None
     if found is None or len(found[0]) > LENGTH_MAX:
         return
-    packed = re.sub(r"\s", "", found[0]).rstrip("=").replace("-", "+").replace("_", "/")
-    packed = packed[: len(packed) - (len(packed) % 4 == 1)]
-    for made in _tried(base64.b64decode, packed + "=" * (-len(packed) % 4)):
-        yield Decoded(made, *found.span())
+    for last in dict.fromkeys((found.end(), found.start("tail") if found["tail"] else found.end())):
+        packed = re.sub(r"\s", "", text[found.start() : last])
+        if last > end:
+            yield Decoded(packed, found.start(), last)
 
 
 def _spelled(found: re.Match[str]) -> Iterator[str]:
     """What a run may be: the same digits may be decimal, hexadecimal and octal."""
-    if run := found["binary"]:
-        digits = re.sub("[^01]", "", run)
+    if found["binary"]:
+        digits = re.sub("[^01]", "", found[0])
         texts = [readable(int(digits, 2).to_bytes(len(digits) // 8))]
     else:
-        codes = re.findall(r"[0-9a-fA-F]+", re.sub(r"0[xX]|\\x", " ", found[0]))
-        texts = [_characters(codes, base) for base in (10, 8, 16)]
+        codes = re.findall(r"[0-9a-fA-F]+", re.sub(r"0[xXbBoO](?=[0-9a-fA-F])|\\x", " ", found[0]))
+        bases = (2, 10, 8, 16) if all({*each} <= {"0", "1"} for each in codes) else (10, 8, 16)
+        texts = [_characters(codes, base) for base in bases]
+        if all(len(each) > 2 and len(each) % 2 == 0 for each in codes[:-1]) and len(codes[-1]) % 2 == 0:
+            texts.append(readable(bytes.fromhex("".join(codes))))
     yield from (text for text in texts if text is not None)
 
 

@@ -9,7 +9,7 @@ look for them. No part of the pattern repeats, so that a hostile text costs litt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -36,14 +36,21 @@ _DRAWN: Final = {
     "v": ("\\/",), "w": ("\\/\\/", "vv", "uu", "|/\\|", "\\^/", "\\x/"), "x": ("><", "}{", ")("), "y": ("`/", "'/"),
 }  # fmt: skip
 _LEET: Final = re.escape("|!@$()<>[]{}/\\^#&+€`")
+_INSIDE: Final = (  # what follows a sign that may be a letter; a slash between words is none
+    rf"(?<=[A-Za-z].)(?<!/)[A-Za-z0-9{_LEET}]|(?<=[A-Za-z]/)[0-9{_LEET}]|(?<=[0-9@$|#])[A-Za-z]"
+)
 # What plain text does not have: a digit or a sign inside a word.
-_ODD: Final = re.compile(rf"[{_LEET}0-9](?:(?<=[A-Za-z].)[A-Za-z0-9{_LEET}]|(?<=[0-9@$|#])[A-Za-z])")
-_ODD_OR_OTHER: Final = re.compile(rf"{_ODD.pattern}|[^\x00-\x7f]+")
+_ODD: Final = re.compile(rf"[{_LEET}0-9](?:{_INSIDE})")
+_ODD_OR_OTHER: Final = re.compile(
+    rf"[{_LEET}0-9\x80-\U0010ffff](?:(?<=[^\x00-\x7f])[^\x00-\x7f]*"
+    rf"|{_INSIDE})"
+)
 _ODD_OR_PAIRED: Final = re.compile(rf"{_ODD_OR_OTHER.pattern}|ii|vv")
 _RARE_PAIRS: Final = frozenset({"ii", "vv"})
 _LETTER_PAIR: Final = re.compile("rn|vv|cl|ii")
-_LETTER: Final = re.compile("[a-z]")
+_LETTER: Final = re.compile("[A-Za-z]")
 _LATIN: Final = frozenset(LATIN)
+_REPEATED: Final = re.compile(r"(.)\1+")
 
 
 def _pattern_of(letter: str) -> str:
@@ -69,22 +76,42 @@ class LatticePhrases:
         self._around = 3 * max(map(len, forms), default=0) + 20
         units = {letter: _pattern_of(letter) for letter in LATIN}
         self._find = re.compile(_LETTER.sub(lambda found: units[found[0]], any_of(forms))) if forms else None
+        once = [_REPEATED.sub(lambda found: found[1].upper(), form) for form in forms]
+        units |= {letter.upper(): f"{unit}{{1,2}}" for letter, unit in units.items()}  # two, maybe by other signs
+        self._find_once = re.compile(_LETTER.sub(lambda found: units[found[0]], any_of(once))) if forms else None
 
     def find(self, text: str) -> Iterator[tuple[int, int]]:
         """The places of phrases in a text as it came."""
-        if self._find is None:
+        if self._find is None or self._find_once is None:
             return
         for first, last in _windows(text, self._around):
             window = text[first:last]
             signs = window.translate(SIGNS)
-            if (found := self._find.search(signs)) is None:
+            known = False
+            if self._find.search(signs) is not None:
+                places = [first + index for index, each in enumerate(window) if SIGNS[ord(each)]]
+                for span in self._searched(self._find, signs, places, text):
+                    known = True
+                    yield span
+            if known or _REPEATED.search(signs) is None:
                 continue
-            places = [first + index for index, each in enumerate(window) if SIGNS[ord(each)]]
-            while found is not None:
-                start, end = places[found.start()], places[found.end() - 1] + 1
-                if self._is_disguise(text, start, end, found[0]):
-                    yield start, end
-                found = self._find.search(signs, found.start() + 1)
+            once = _REPEATED.sub(r"\1", signs)
+            if self._find_once.search(once) is not None:
+                every = [first + index for index, each in enumerate(window) if SIGNS[ord(each)]]
+                places = [place for at, place in enumerate(every) if not at or signs[at] != signs[at - 1]]
+                yield from self._searched(self._find_once, once, places, text)
+
+    def _searched(
+        self, pattern: re.Pattern[str], signs: str, places: Sequence[int], text: str
+    ) -> Iterator[tuple[int, int]]:
+        found = pattern.search(signs)
+        while found is not None:
+            start, end = places[found.start()], places[found.end() - 1] + 1
+            while end < len(text) and text[end] == text[end - 1]:
+                end += 1
+            if self._is_disguise(text, start, end, found[0]):
+                yield start, end
+            found = pattern.search(signs, found.start() + 1)
 
     def _is_disguise(self, text: str, start: int, end: int, signs: str) -> bool:
         """Whether it is more than plain words, which are compared as they are, and by their letters alone."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import islice
+from itertools import compress, islice
 from operator import itemgetter
 from typing import Final
+
+from inference.moderation.disguise.spelled import words_of
 
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _MASKS: Final = "*_#."  # a bullet is a dot in plain text
 _MASK: Final = re.compile(rf"[{_MASKS}](?<=[a-z].)[a-z{_MASKS}]")
+_DOT: Final = re.compile(r"\.(?<=[a-z].)[a-z.]")  # the same of one sign, which is looked for faster
 _MASKED: Final = re.compile(rf"(?<![^\W_])[a-z]{{1,24}}[{_MASKS}]{{1,3}}[a-z{_MASKS}]{{0,24}}[a-z*_#](?![^\W_])")
 _BESIDE: Final = ".,;:!?\"'()[]{}<>*_~-"
-_APART: Final = bytes.maketrans(_BESIDE.encode() + b"\x1c\x1d\x1e\x1f", b" " * (len(_BESIDE) + 4))
 _BEFORE: Final = re.compile(rf"[a-z][a-z{_MASKS}]*\Z")
 WORD_MAX: Final = 24
 _MASKED_MAX: Final = 64  # words with hidden letters that are looked at in one text
@@ -42,18 +44,20 @@ class RespelledWords:
         for word in sorted(words):
             self._by_ends.setdefault((word[0], len(word)), []).append(word)
 
-    def replace(self, folded: str) -> Replaced | None:
-        """The text with the words that are meant, and where each code point stood; None where there are none."""
+    def replace(self, folded: str, known: set[bytes] | None = None) -> Replaced | None:
+        """The text with the words that are meant, and where each code point stood; None where there are none. `known`
+        are its words, where they are at hand."""
         if not self._shapes:
             return None
         found: list[tuple[int, int, str]] = []
         shapes = self._shapes
-        words = {*folded.split()} if self._may_be_in(folded) else set()
+        words = {*folded.split()} if self._may_be_in(words_of(folded) if known is None else known) else set()
         words.update([each.strip(_BESIDE) or "-" for each in words if not (each[-1].isalpha() and each[0].isalpha())])
         for word in words:
             if (word[0], word[-1], len(word)) in shapes and (other := self._by_letters.get(_key(word), word)) != word:
                 found += [(each.start(), each.end(), other) for each in re.finditer(rf"\b{re.escape(word)}\b", folded)]
-        for sign in islice(_MASK.finditer(folded), _MASKED_MAX):
+        mask = _MASK if any(map(folded.__contains__, "*_#")) else _DOT
+        for sign in islice(mask.finditer(folded), _MASKED_MAX):
             before = _BEFORE.search(folded, max(0, sign.start() - WORD_MAX), sign.start())
             masked = _MASKED.match(folded, before.start()) if before is not None else None
             if masked is None:
@@ -73,13 +77,12 @@ class RespelledWords:
             at = last
         return "".join((*pieces, folded[at:])), [*places, *range(at, len(folded))]
 
-    def _may_be_in(self, folded: str) -> bool:
+    def _may_be_in(self, words: set[bytes]) -> bool:
         """Whether a word has the letters of one in another order: by their bytes, which is a cheap look."""
-        words = {*folded.encode("utf-8", "surrogatepass").translate(_APART).split()} - self._plain
+        words = words - self._plain
         shapes = zip(map(_FIRST, words), map(_LAST, words), map(len, words), strict=True)
-        known = self._byte_shapes
-        alike = [(shape, word) for shape, word in zip(shapes, words, strict=True) if shape in known]
-        return any((*shape, *sorted(word)) in self._in_bytes for shape, word in alike)
+        alike = compress(words, map(self._byte_shapes.__contains__, shapes))
+        return any((word[0], word[-1], len(word), *sorted(word)) in self._in_bytes for word in alike)
 
     def _unmasked(self, masked: str) -> str | None:
         if sum(map(str.isalpha, masked)) * 2 < len(masked):

@@ -16,7 +16,8 @@ from inference.moderation.segments import count_distinct, expand_ranges
 from inference.moderation.word_hashing import bigram_hashes, codes_of, hashes_of, word_characters, words_in
 
 FILE: Final = Path(__file__).parent / "model.npz"
-PLACES: Final = 2**15
+PLACE_BITS: Final = 15
+PLACES: Final = 1 << PLACE_BITS
 
 
 def hashed_features(words: Any) -> tuple[Any, Any, Any]:
@@ -28,7 +29,7 @@ def hashed_features(words: Any) -> tuple[Any, Any, Any]:
 
 
 def _indices_of(hashes: Any) -> Any:
-    return (hashes % np.uint64(PLACES)).astype(np.int64)
+    return (hashes & np.uint64(PLACES - 1)).astype(np.int64)
 
 
 def feature_indices(text: str) -> list[int]:
@@ -56,7 +57,8 @@ class LinearModel(NamedTuple):
         for more, hashes in enumerate(hashed_features(words)):  # a range of n words has n, n - 1, n - 2 of them
             row, index = expand_ranges(first, behind - more)
             marks.append(row * PLACES + hashes[index])
-        row, place = np.divmod(count_distinct(np.concatenate(marks))[0], PLACES)
+        keys = count_distinct(np.concatenate(marks))[0]
+        row, place = keys >> PLACE_BITS, keys & (PLACES - 1)
         counts = np.bincount(row, minlength=len(first))
         sums = np.bincount(row, self.weights[place], minlength=len(first))
         return 1 / (1 + np.exp(-sums / np.sqrt(np.maximum(counts, 1)) - self.intercept))

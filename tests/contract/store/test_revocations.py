@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from sessions.model.audit import INSTALLATION, Audited
-from sessions.model.errors import Limited
+from sessions.model.errors import Limited, Unauthorized
 from sessions.model.revocations import Revocation, RevocationStore
-from sessions.model.types import UnixMs
+from sessions.model.types import TenantId, TokenRef, UnixMs
 from sessions.store import Store
 from tests.support.stores.journals import NOW, Bed
+from transport.auth.revocation_cache import RevocationCache
 
 ISSUER = "https://login.example"
 
@@ -53,6 +54,22 @@ async def test_what_has_expired_is_forgotten_but_never_the_newest(revocations: R
     later = await revocations.add(a_revocation("later", at=NOW + 5000))
     assert await revocations.changes(after=0, limit=10) == [newest, later]
     assert later.version == 3
+
+
+async def test_what_one_gateway_revoked_another_refuses_when_it_has_read(revocations: RevocationStore) -> None:
+    one, other = (RevocationCache(revocations, lambda: NOW, lambda: 0.0) for _ in range(2))
+    session = TokenRef(ISSUER, "ana", "session-1", NOW)
+    for cache in (one, other):
+        await cache.refresh()
+        cache.check(session)
+    audit = Audited(action="user.signed_out", at=NOW, by=None, user="ana", detail={})
+    await one.add(a_revocation("session-1"), audit, TenantId("acme"))
+    with pytest.raises(Unauthorized):
+        one.check(session)
+    other.check(session)
+    await other.refresh()
+    with pytest.raises(Unauthorized):
+        other.check(session)
 
 
 async def test_there_is_an_end_to_them(revocations: RevocationStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,13 @@ async def test_several_prompts_and_choices_have_their_places(client: openai.Asyn
         assert done.usage.total_tokens == done.usage.prompt_tokens + done.usage.completion_tokens
 
 
+async def test_every_choice_goes_on_with_the_bare_prompt(client: openai.AsyncOpenAI, server: Serving) -> None:
+    done = await completed(client, n=3, max_tokens=4, seed=7)
+    assert len(done.choices) == 3
+    first, *others = (list(prompt) for prompt in server.engine.prompts[-3:])
+    assert first[0] == BEGIN and decode(first[1:]) == "Once upon a time" and others == [first, first]
+
+
 async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI) -> None:
     refused: list[dict[str, Any]] = [
         {"best_of": 3},

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
+import grpc.aio
 import httpx
 import openai
 import pytest
+from google.protobuf.json_format import ParseDict
+from openai.types import CompletionUsage
 
 from inference.simulated import SimulatedOptions
 from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.grpc_door import error_of
+from tests.support.doors.grpc_door import opened as opened_grpc
 from tests.support.doors.openai_server import SIMULATED, Serving
+from tests.support.doors.wire_client import connected
+from transport.grpc_api import sessile_pb2 as pb
 
 SAID = [{"role": "user", "content": "hello"}]
 ENGINE = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4)
@@ -39,7 +48,7 @@ async def test_what_the_engine_has_not_is_refused_by_its_name(path: str) -> None
             ({"repetition_penalty": 1.1}, "unsupported_parameter", "repeat_penalty"),
             ({"stop_token_ids": [1]}, "unsupported_parameter", "stop_token_ids"),
             ({"mirostat": 2}, "unknown_parameter", "mirostat"),
-            ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "unknown_parameter", None),
+            ({"stream": True, "stream_options": {"made_up": True}}, "unknown_parameter", None),
             ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "invalid_request", "repetition_penalty"),
         ):
             answer = await http.post(path, json=BODIES[path] | more)
@@ -52,13 +61,13 @@ async def test_what_the_engine_has_not_is_refused_by_its_name(path: str) -> None
 async def test_it_is_left_out_with_a_warning_where_the_settings_say_so(path: str, stream: bool) -> None:
     more = {"min_p": 0.1, "mirostat": 2, 'a"\nb': {}, "stream": stream, "top_k": -1}
     if stream and path.endswith("completions"):
-        more["stream_options"] = {"continuous_usage_stats": True, "include_usage": True}
+        more["stream_options"] = {"made_up": True, "include_usage": True}
     async with opened(ignores=True) as (_, http):
         answer = await http.post(path, json=BODIES[path] | more)
         assert answer.status_code == 200
         names = answer.headers["warning"].removeprefix('299 - "Parameters were ignored: ').removesuffix('"').split(", ")
         assert {"mirostat", "a??b", "min_p"} <= set(names) and "top_k" not in names
-        assert ("stream_options.continuous_usage_stats" in names) == ("stream_options" in more)
+        assert ("stream_options.made_up" in names) == ("stream_options" in more)
         if "stream_options" in more:
             assert '"completion_tokens"' in answer.text
         wrong = await http.post(path, json=BODIES[path] | {"mirostat": 2, "temperature": 9})
@@ -78,6 +87,28 @@ async def test_an_end_that_is_ignored_and_a_least_length(client: openai.AsyncOpe
     assert server.engine.asked[-1].min_tokens == 150
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_each_chunk_has_the_usage_so_far(path: str) -> None:
+    body = {"model": SIMULATED, "stream": True, "n": 2, "temperature": 1, "max_tokens": 30, "ignore_eos": True}
+    body |= {"prompt": "hello"} if path == "/v1/completions" else {"messages": SAID}
+    async with opened(ignores=False) as (_, http):
+        alone = {"continuous_usage_stats": True}
+        refused = await http.post(path, json=body | {"stream_options": alone})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
+        answer = await http.post(path, json=body | {"stream_options": {"include_usage": True, **alone}})
+    chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    last = chunks.pop()
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 60
+    for index in range(2):
+        counts = [each["usage"] for each in chunks if each["choices"][0]["index"] == index]
+        outputs = [each["completion_tokens"] for each in counts]
+        assert outputs == sorted(outputs) and outputs[0] == 0 and outputs[-1] == 30 and len(set(outputs)) > 3
+        for each in counts:
+            assert each["prompt_tokens"] == last["usage"]["prompt_tokens"] > 0
+            assert each["total_tokens"] == each["prompt_tokens"] + each["completion_tokens"]
+            CompletionUsage.model_validate(each, strict=True)
+
+
 @doors
 async def test_tools_are_refused_where_no_model_calls_them(path: str) -> None:
     flat = path == "/v1/responses"
@@ -88,3 +119,31 @@ async def test_tools_are_refused_where_no_model_calls_them(path: str) -> None:
         assert answer.json()["error"]["param"] == "tools"
         idle = await http.post(path, json=BODIES[path] | {"tools": tools, "tool_choice": "none"})
         assert idle.status_code == 200
+
+
+async def test_tools_are_refused_over_websocket_where_no_model_calls_them() -> None:
+    async with (
+        assembled(engine=ENGINE) as assembly,
+        connected(assembly.server.url.replace("http", "ws") + "/v1/ws") as wire,
+    ):
+        with pytest.raises(RuntimeError, match=r"unsupported_parameter.*cannot call tools"):
+            await wire.create(tools=[FUNCTION])
+        session = await wire.create()
+        with pytest.raises(RuntimeError, match=r"unsupported_parameter.*cannot call tools"):
+            await wire.command("session.update", session=session, tools=[FUNCTION])
+
+
+async def test_tools_are_refused_over_grpc_where_no_model_calls_them() -> None:
+    async with opened_grpc(ENGINE) as door:
+        tools = [ParseDict(FUNCTION, pb.Tool())]
+        session = (await door.stub.Create(pb.SessionCreate(id="1"))).session
+        for refused in (
+            door.stub.Create(pb.SessionCreate(id="2", tools=tools)),
+            door.stub.Update(pb.SessionUpdate(id="3", session=session, tools=tools)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await refused
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            error = error_of(raised.value)
+            assert (error.code, error.param) == ("unsupported_parameter", "tools")
+            assert error.message == f"The model {SIMULATED!r} cannot call tools."

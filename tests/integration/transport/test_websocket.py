@@ -18,6 +18,7 @@ from transport.auth.authenticator import key_digest
 from transport.gateway import GatewayLimits
 from transport.http.server import ServerLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
+from transport.websocket.websocket import WebSocketConnection
 
 ENDLESS = SimulatedOptions(step_base_s=0.002, answer_tokens_mean=0)
 ids = (f"c{number}" for number in itertools.count())
@@ -250,7 +251,7 @@ async def test_a_client_that_stops_reading_its_socket_costs_a_bounded_buffer_and
             async with asyncio.timeout(20):
                 await server.server._door.empty.wait()  # type: ignore[union-attr]
             assert server.gateway.counters["closed_4408"] == 1
-            assert connection._out == []
+            assert isinstance(connection, WebSocketConnection) and connection._out == []
         assert len(server.gateway.feeds) == 0
         assert server.gateway.tasks.failures == 0
 

@@ -23,6 +23,7 @@ from transport.protocol.frames import (
     Pong,
     SessionGet,
     SessionList,
+    SessionSearch,
     Subscribe,
     Unsubscribe,
 )
@@ -64,7 +65,7 @@ class Http(NamedTuple):
             .replace("{conversation}", names.session)
         )
         path = path.replace("{response_id}", names.response).replace("{item_id}", names.item)
-        path = path.replace("{review_id}", names.review)
+        path = path.replace("{review_id}", names.review).replace("{share_id}", "shr_none").replace("{token}", "t" * 43)
         return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
 
 
@@ -111,6 +112,7 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/reviews/{review_id}/decide", "reviewer", "review", body=fixed(outcome="upheld")),
     Http("POST", "/v1/sessions/{session}/responses/{response_id}/appeal", "chat", "session", body=fixed(note="x")),
     Http("POST", "/v1/sessions/{session}/messages/appeal", "chat", "session", body=fixed(content="x")),
+    Http("POST", "/v1/sessions/{session}/responses/{response_id}/feedback", "chat", "session", body=fixed(rating="up")),
     # keys of the journal
     Http("GET", "/v1/operator/encryption", "operator"),
     Http("POST", "/v1/operator/encryption", "operator", body=fixed(action="resume")),
@@ -168,11 +170,16 @@ HTTP: tuple[Http, ...] = (
     Http("DELETE", "/v1/conversations/{conversation}", "chat", "session"),
     # sessions
     Http("GET", "/v1/sessions", "read"),
+    Http("GET", "/v1/sessions/search", "read", query={"q": "canary"}),
     Http("GET", "/v1/sessions/{session}", "read", "session"),
     Http("GET", "/v1/sessions/{session}/export", "read", "session"),
     Http("GET", "/v1/sessions/{session}/export", "read", "session", query={"format": "markdown"}),
     Http("GET", "/v1/sessions/{session}/events", "read", "session"),
     Http("GET", "/v1/sessions/{session}/events", "read", "session", query={"after": "0"}),
+    Http("POST", "/v1/sessions/{session}/shares", "chat", "session", body=fixed()),
+    Http("GET", "/v1/sessions/{session}/shares", "chat", "session"),
+    Http("DELETE", "/v1/sessions/{session}/shares/{share_id}", "chat", "session"),
+    Http("GET", "/v1/shares/{token}", None),
     Http("PATCH", "/v1/sessions/{session}", "chat", "session", body=fixed(title="mine")),
     Http("DELETE", "/v1/sessions/{session}", "chat", "session"),
 )
@@ -201,6 +208,7 @@ def _session(names: Names) -> SessionId:
 COMMANDS: tuple[Command, ...] = (
     Command(SessionGet, "read", "session", lambda n, i: SessionGet(id=i, session=_session(n))),
     Command(SessionList, "read", None, lambda n, i: SessionList(id=i)),
+    Command(SessionSearch, "read", None, lambda n, i: SessionSearch(id=i, q="canary")),
     Command(Subscribe, "read", "session", lambda n, i: Subscribe(id=i, session=_session(n))),
     Command(cm.SessionCreate, "chat", None, lambda n, i: cm.SessionCreate(id=i, title="x")),
     Command(cm.MessageCreate, "chat", "session", lambda n, i: cm.MessageCreate(id=i, session=_session(n), content="x")),
@@ -230,6 +238,12 @@ COMMANDS: tuple[Command, ...] = (
         "chat",
         "session",
         lambda n, i: cm.ReviewAppeal(id=i, session=_session(n), response_id=n.response),
+    ),
+    Command(
+        cm.FeedbackSet,
+        "chat",
+        "session",
+        lambda n, i: cm.FeedbackSet(id=i, session=_session(n), response_id=n.response, rating="down", reason="x"),
     ),
     Command(cm.SessionDelete, "chat", "session", lambda n, i: cm.SessionDelete(id=i, session=_session(n))),
 )
@@ -273,6 +287,7 @@ METHODS: tuple[Method, ...] = (
     Method("Update", "chat", "session", lambda n: pb.SessionUpdate(session=n.session, title="x")),
     Method("Warm", "chat", "session", lambda n: pb.SessionWarm(session=n.session)),
     Method("Appeal", "chat", "session", lambda n: pb.ReviewAppeal(session=n.session, response_id=n.response)),
+    Method("Rate", "chat", "session", lambda n: pb.FeedbackSet(session=n.session, response_id=n.response, rating="up")),
     Method("Delete", "chat", "session", lambda n: pb.SessionDelete(session=n.session)),
 )
 

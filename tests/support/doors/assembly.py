@@ -79,11 +79,17 @@ def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Met
     )
 
 
+def _engine(given: SimulatedOptions | SimulatedEngine | None) -> SimulatedEngine:
+    return (
+        given if isinstance(given, SimulatedEngine) else SimulatedEngine(given or SimulatedOptions(step_base_s=0.001))
+    )
+
+
 @asynccontextmanager
 async def assembled(
     *,
     keys: Mapping[str, Principal] | None = None,
-    engine: SimulatedOptions | None = None,
+    engine: SimulatedOptions | SimulatedEngine | None = None,
     smaller: SimulatedOptions | None = None,
     limits: ServerLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
@@ -100,7 +106,7 @@ async def assembled(
     stored = MemoryStore(store)
     journal = stored.journal
     directory, measures = MemoryDirectory(), Metrics()
-    simulated: Engine = SimulatedEngine(engine or SimulatedOptions(step_base_s=0.001))
+    simulated: Engine = _engine(engine)
     if smaller is not None:
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
     now_ms, replica, incarnation = strict_clock(), ReplicaId("local"), new_id()

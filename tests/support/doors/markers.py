@@ -19,7 +19,7 @@ from inference.simulated import SimulatedEngine, SimulatedOptions, decode
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.types import Principal
 from sessions.model.verdicts import PASS, Verdict
-from sessions.ports import InputFilter, OutputFilter
+from tests.support.input_filter_set import InputFilterSet
 
 MARKER: Final = re.compile(r"zq\d{4}qz")
 CALLS: Final = "call-the-tool"  # in a message: its answer calls the function that stands first among the tools
@@ -30,8 +30,8 @@ def markers() -> Iterator[str]:
     return (f"zq{number:04d}qz" for number in itertools.count())
 
 
-class RecordingFilters:
-    """Implements `FilterSet` and `InputFilter`: lets everything through, and keeps what it was shown."""
+class RecordingFilters(InputFilterSet):
+    """Lets everything through, and keeps what it was shown."""
 
     def __init__(self) -> None:
         self.judged: list[str] = []
@@ -39,18 +39,6 @@ class RecordingFilters:
     async def check(self, principal: Principal, text: str) -> Verdict:
         self.judged.append(text)
         return PASS
-
-    def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
-        return PASS
-
-    def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
-        return (self,)
-
-    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        return ()
-
-    def holds_whole(self, principal: Principal) -> bool:
-        return False
 
 
 class RecordingEngine(SimulatedEngine):

@@ -33,6 +33,7 @@ class HubRepo:
         self.licence = licence
         self.gated = gated
         self.commit = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        self.checksums = True
         self.served = dict(files)  # what comes over the wire: a test may put other bytes here
 
     def info(self, name: str) -> dict[str, Any]:
@@ -42,6 +43,9 @@ class HubRepo:
             entry["blobId"] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
             if len(data) > LARGE:
                 entry["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+            if not self.checksums:
+                del entry["blobId"]
+                entry.pop("lfs", None)
             siblings.append(entry)
         return {
             "_id": "0", "id": name, "modelId": name, "sha": self.commit, "private": False, "gated": self.gated,
@@ -60,6 +64,7 @@ class HubServer:
         self.cuts = 0
         self.ranges = True
         self.status = 0  # answers every request with it
+        self.other_info: bytes | None = None  # in place of what it says of a repository
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
 
@@ -97,7 +102,7 @@ class HubServer:
                         return self.reply(403, {"X-Error-Code": "GatedRepo"})
                     if revision not in ("", "main", repo.commit):
                         return self.reply(404, {"X-Error-Code": "RevisionNotFound"})
-                    return self.reply(200, body=json.dumps(repo.info(name)).encode())
+                    return self.reply(200, body=hub.other_info or json.dumps(repo.info(name)).encode())
                 if path.startswith("/storage/"):
                     _, _, org, model, file = path.split("/", 4)
                     return self.send_file(hub.repos[f"{org}/{model}"].served[file], file)

@@ -44,7 +44,7 @@ Outcome = cm.Ok | SessileError
 
 
 class Ground:
-    def __init__(self, *, fingerprint: str = FINGERPRINT, smaller_model: str = "") -> None:
+    def __init__(self, *, fingerprint: str = FINGERPRINT, smaller_model: str = "", takes_tools: bool = True) -> None:
         self.records: list[ev.Record] = []
         self.commands: list[CommandRecord] = []
         self.usage: list[UsageRow] = []
@@ -56,6 +56,7 @@ class Ground:
         self.erased = False
         self.fingerprint = fingerprint
         self.smaller_model = smaller_model
+        self.takes_tools = takes_tools
         self.model = ""  # what admission chooses and tells for every command from now on
         self.service: dict[str, Any] | None = None
         self._numbers = 0
@@ -95,6 +96,7 @@ class Ground:
             default_model="sim",
             smaller_model=self.smaller_model,
             fingerprint=self.fingerprint,
+            takes_tools=self.takes_tools,
         )
 
     def activate(

@@ -25,8 +25,11 @@ server.listen(0, "127.0.0.1", () => {
         post_logout_redirect_uris: [`${page}/`],
         grant_types: ["authorization_code", "refresh_token"],
         response_types: ["code"],
+        backchannel_logout_uri: `${page}/auth/backchannel-logout`,
       },
     ],
+    features: { backchannelLogout: { enabled: true } },
+    fetch: (url, { dispatcher, ...options }) => fetch(url, options), // its own refuses addresses of this machine
     claims: { openid: ["sub", "org", "groups"] },
     conformIdTokenClaims: false,
     scopes: ["openid", "offline_access"],

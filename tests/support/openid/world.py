@@ -64,6 +64,7 @@ class SignInWorld(NamedTuple):
 async def a_sign_in_world(
     *,
     ttl_s: int = 3600,
+    failures: int = 1000,
     keys: SealingKeys | None = None,
     database: MemoryDatabase | None = None,
     provider: Callable[[SignIn], Any] = lambda _: None,
@@ -90,7 +91,7 @@ async def a_sign_in_world(
 
         def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache | None]:
             revocations = RevocationCache(MemoryRevocations(journal.database), clock.now_ms, loop_time)
-            throttle = AuthThrottle(clock=loop_time, limits=AuthThrottleLimits(failures=1000))
+            throttle = AuthThrottle(clock=loop_time, limits=AuthThrottleLimits(failures=failures))
             access = Authenticator(
                 {key_digest(KEY): OPERATOR},
                 clock=loop_time,

@@ -6,10 +6,14 @@ random. Half of these are as the document asks, the others are not; in most of t
 exist, so that they get behind the first check. Every answer must have
 a status, a content type and a body that the document describes; every line of a stream must fit its model, and what
 goes to an OpenAI client must also fit the types of OpenAI's own SDK.
+
+The same seed makes the same requests in the same order, but for the ids that the server chose and for what hangs on how
+far a turn has come meanwhile: `digests` names each phase's order of operations.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections import Counter
@@ -45,6 +49,7 @@ KEPT_MAX: Final = 40
 COVERAGE_SHARE: Final = 0.4
 SEQUENCES_SHARE: Final = 0.25
 SEQUENCES_AT_ONCE: Final = 10  # of ten requests
+SEED_STEP: Final = 1000  # between the passes of a run: two runs whose seeds are near share none
 PASSES_MAX: Final = 6
 CHECKS: Final = (
     schemathesis.checks.not_a_server_error,
@@ -71,11 +76,17 @@ class Fuzzer:
         self.cases = 0
         self.phases: Counter[str] = Counter()
         self._phase = ""
+        self._orders: dict[str, Any] = {}
         self._http = requests.Session()
         self._rng = random.Random(number)
         self._model = requests.get(f"{url}/v1/models", timeout=30).json()["data"][0]["id"]
         self._url = url
         self._kept: dict[str, list[str]] = {"conversation": [], "response_id": [], "item_id": []}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of each phase's operations in their order: two runs with equal ones went the same way."""
+        return {phase: order.hexdigest()[:12] for phase, order in self._orders.items()}
 
     def _stock(self) -> None:
         """Makes what requests may name, where little of it is left."""
@@ -98,7 +109,7 @@ class Fuzzer:
         self._phase = "coverage"
         self._cover(operations, round(cases * COVERAGE_SHARE))
         self._phase = "sequences"
-        self._follow(round(cases * SEQUENCES_SHARE))
+        self._follow(round(cases * SEQUENCES_SHARE), number)
         self._phase = "drawn"
         self._draw(operations, cases, number)
 
@@ -121,7 +132,7 @@ class Fuzzer:
                 elif case.path != ENDLESS or self.cases % 2:  # of a session that is not there
                     self._judge(case)
 
-    def _follow(self, cases: int) -> None:
+    def _follow(self, cases: int, number: int) -> None:
         fuzzer, until = self, self.cases + cases
 
         class Sequences(self.schema.exclude(path=ENDLESS).as_state_machine()):  # type: ignore[misc]
@@ -135,7 +146,7 @@ class Fuzzer:
                 pass
 
         self._stock()
-        given = settings(
+        given_settings = settings(
             max_examples=SEQUENCES_AT_ONCE,
             stateful_step_count=10,
             deadline=None,
@@ -147,7 +158,7 @@ class Fuzzer:
         while self.cases < until and rounds < cases:
             rounds += 1
             with suppress(Flaky, FlakyStrategyDefinition):  # the server remembers: what went another way is no finding
-                run_state_machine_as_test(Sequences, settings=given)
+                run_state_machine_as_test(seed(number + SEED_STEP * rounds)(Sequences), settings=given_settings)
 
     def _draw(self, operations: list[Any], cases: int, number: int) -> None:
         """Spreads the cases over the operations, more of them to those with bodies."""
@@ -158,7 +169,7 @@ class Fuzzer:
             left = cases - (self.cases - begun)
             for operation, weight in zip(operations, weights, strict=True):
                 if left > 0:
-                    self._operation(operation, max(1, round(left * weight / sum(weights))), number + 1000 * again)
+                    self._operation(operation, max(1, round(left * weight / sum(weights))), number + SEED_STEP * again)
 
     def _operation(self, operation: Any, cases: int, number: int) -> None:
         modes = schemathesis.GenerationMode
@@ -213,6 +224,7 @@ class Fuzzer:
     def _call(self, case: Any) -> Any:
         self.cases += 1
         self.phases[self._phase] += 1
+        self._orders.setdefault(self._phase, hashlib.sha256()).update(f"{case.method} {case.path}\n".encode())
         return case.call(session=self._http, timeout=30)
 
     def _check(self, case: Any, answer: Any) -> None:

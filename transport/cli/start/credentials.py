@@ -15,12 +15,13 @@ from transport.auth.client_addresses import TrustedProxies
 from transport.auth.origins import OriginPolicy
 from transport.auth.revocation_cache import RevocationCache
 from transport.auth.tickets import Tickets
-from transport.cli.settings import Settings, read_keys
+from transport.cli.settings import BadSetting, Settings, read_keys
 from transport.tasks import background_tasks
 
 if TYPE_CHECKING:
+    from transport.auth.openid_provider import ProviderSettings
     from transport.auth.sealed_cookies import SealingKeys
-    from transport.auth.sign_in import SignIn
+    from transport.auth.sign_in import PublicUrl, SignIn
 
 
 @asynccontextmanager
@@ -46,8 +47,8 @@ async def open_credentials(
         issuers += [each.issuer for each in filed if each.issuer not in issuers]
         jwts = JwtIssuers(filed, now_ms=now_ms, clock=clock)
         await jwts.load()
-    if settings.oidc_issuer or settings.oidc_client_id:
-        sign_in = await open_sign_in(settings, server_keys, now_ms)
+    if (signing_in := read_sign_in(settings)) is not None:
+        sign_in = await open_sign_in(settings, signing_in, server_keys, now_ms)
     if issuers:
         revocations = RevocationCache(store.revocations, now_ms, clock, lambda: store.journal.incarnation)
         await revocations.refresh()
@@ -68,16 +69,16 @@ async def open_credentials(
         yield access, api_keys
 
 
-async def open_sign_in(
-    settings: Settings, server_keys: Callable[[], SealingKeys], now_ms: Callable[[], UnixMs]
-) -> SignIn:
-    """People sign in with an OpenID provider. Raises BadInput that says which setting is wrong, Unavailable where the
-    keys cannot be read."""
-    from transport.auth.openid_provider import ProviderSettings, discover
-    from transport.auth.sealed_cookies import CookieSealer
-    from transport.auth.sign_in import PublicUrl, SignIn
+def read_sign_in(settings: Settings) -> tuple[ProviderSettings, PublicUrl] | None:
+    """What the settings say of signing in; None: nothing. Raises BadInput, BadSetting, which say what is wrong."""
+    if not settings.oidc_issuer and not settings.oidc_client_id:
+        for name in ("oidc_tenant", "oidc_tenant_claim", "oidc_role_claim", "oidc_client_secret_file"):
+            if getattr(settings, name):
+                raise BadSetting(f"{name}: nobody signs in without oidc_issuer and oidc_client_id; give both, or none")
+        return None
+    from transport.auth.openid_provider import ProviderSettings, check_provider
+    from transport.auth.sign_in import PublicUrl
 
-    public_url, clock = PublicUrl(settings.public_url), asyncio.get_running_loop().time
     of_provider = ProviderSettings(
         issuer=settings.oidc_issuer,
         client_id=settings.oidc_client_id,
@@ -89,6 +90,23 @@ async def open_sign_in(
         role_claim=settings.oidc_role_claim,
         roles=settings.oidc_roles,
     )
+    check_provider(of_provider)
+    return of_provider, PublicUrl(settings.public_url)
+
+
+async def open_sign_in(
+    settings: Settings,
+    read: tuple[ProviderSettings, PublicUrl],
+    server_keys: Callable[[], SealingKeys],
+    now_ms: Callable[[], UnixMs],
+) -> SignIn:
+    """People sign in with an OpenID provider. Raises BadInput that says which setting is wrong, Unavailable where the
+    keys cannot be read."""
+    from transport.auth.openid_provider import discover
+    from transport.auth.sealed_cookies import CookieSealer
+    from transport.auth.sign_in import SignIn
+
+    (of_provider, public_url), clock = read, asyncio.get_running_loop().time
     sealing = server_keys()
     provider = await discover(of_provider, now_ms=now_ms, clock=clock)
     await sealing.load()

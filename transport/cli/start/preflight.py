@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from sessions.governance.retention import Retention
+from transport.auth.client_addresses import TrustedProxies
 from transport.cli.settings import BadSetting, Settings, read_keys
 from transport.cli.start.config_files import ConfigFile, limits_file, parse_retention
+from transport.cli.start.credentials import read_sign_in
 
 JOURNAL: Final = "journal.db"
 KEYS: Final = "keys.db"
@@ -58,7 +60,10 @@ def check_model(settings: Settings) -> None:
 
 
 def check_files(settings: Settings) -> None:
-    """Raises BadSetting, BadInput for a file of limits, retention, keys or issuers that is wrong."""
+    """Raises BadSetting, BadInput for a file of limits, retention, keys or issuers that is wrong, and for settings of
+    proxies and sign-ins that are: before a model is loaded for them."""
+    TrustedProxies(settings.trusted_proxies)
+    read_sign_in(settings)
     if settings.limits:
         limits_file(settings.limits)
     if settings.retention:

@@ -22,7 +22,7 @@ from fastapi.responses import JSONResponse
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import RAW_PROMPT
+from sessions.model.generation import CONTINUOUS_USAGE, RAW_PROMPT
 from sessions.model.types import Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
@@ -34,7 +34,14 @@ from transport.openai.completion_models import Completion, CompletionRequest
 from transport.openai.completions import CompletionReader
 from transport.openai.history import Unit
 from transport.openai.model_catalog import ModelCard, card
-from transport.openai.parse_request import CHAT_SCHEMAS, chat_history, chat_sampling, chat_tools, completion_sampling
+from transport.openai.parse_request import (
+    CHAT_SCHEMAS,
+    chat_history,
+    chat_sampling,
+    chat_tools,
+    completion_sampling,
+    stream_usage,
+)
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
 from transport.openai.resume import StartedTurn
@@ -55,7 +62,8 @@ async def create(request: Request, body: ChatRequest) -> Response:
     headers, given = read_retry_headers(request), await request.body()
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)
-    turn = chat_turn(body, model)
+    usage = stream_usage(body.stream_options, stream=bool(body.stream))
+    turn = chat_turn(body, model, counted=usage.each)
     check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
@@ -71,7 +79,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
         started,
         model=turn.model,
         logprobs=turn.sampling.logprobs,
-        usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        usage=usage,
     )
     named = {"x-session-id": session}
     if not body.stream:
@@ -84,14 +92,8 @@ async def create(request: Request, body: ChatRequest) -> Response:
     return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=named)
 
 
-def chat_turn(body: ChatRequest, model: ModelCard) -> TurnInput:
-    """The request in our words. Raises BadInput."""
-    if body.stream_options is not None and not body.stream:
-        raise BadInput(
-            "invalid_request",
-            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
-            param="stream_options",
-        )
+def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> TurnInput:
+    """The request in our words; `counted`: each delta carries the usage so far. Raises BadInput."""
     instructions, units = chat_history(body.messages)
     sampling = chat_sampling(body)
     tools = chat_tools(body.tools)
@@ -104,6 +106,7 @@ def chat_turn(body: ChatRequest, model: ModelCard) -> TurnInput:
         units=units,
         sampling=sampling,
         choices=body.n or 1,
+        request={"store": False, CONTINUOUS_USAGE: True} if counted else {"store": False},
     )
 
 
@@ -116,6 +119,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     check_completion(body)
+    usage = stream_usage(body.stream_options, stream=bool(body.stream))
     model = card(gateway.models, body.model)
     sampling = completion_sampling(body)
     model.check(sampling, format_param="prompt")
@@ -130,7 +134,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
             units=[Unit((cm.NewMessage(content=prompt),))],
             sampling=sampling,
             choices=body.n or 1,
-            request={"store": False, RAW_PROMPT: True},
+            request={"store": False, RAW_PROMPT: True, **({CONTINUOUS_USAGE: True} if usage.each else {})},
         )
         for prompt in prompts
     ]
@@ -142,14 +146,13 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
             if plain and each.cursor.sole_reader:
                 starter.cancel_soon(principal, each.cursor.key.session, each.responses)
 
-    counted = body.stream_options is not None and bool(body.stream_options.include_usage)
     readers = [
         CompletionReader(
             starter,
             each,
             model=model.id,
             logprobs=sampling.logprobs,
-            usage=counted,
+            usage=usage,
             first=number * (body.n or 1),
             echo=prompts[number] if body.echo else "",
         )
@@ -209,8 +212,6 @@ def merged(wholes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_completion(body: CompletionRequest) -> None:
-    if body.stream_options is not None and not body.stream:
-        raise BadInput("invalid_request", "'stream_options' needs 'stream'.", param="stream_options")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise BadInput("unsupported_parameter", "'best_of' may only be as large as 'n'.", param="best_of")
     if body.echo and body.logprobs is not None:

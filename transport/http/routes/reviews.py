@@ -21,7 +21,9 @@ from sessions.model.reviews import (
     NOTE_MAX,
     Case,
     CaseState,
+    Cause,
     Outcome,
+    Rating,
     ReviewId,
     ReviewPosition,
     ReviewQuery,
@@ -63,6 +65,13 @@ class MessageAppeal(Appeal):
     content: Annotated[str, Field(min_length=1)]
 
 
+class FeedbackChange(request_models.RequestModel):
+    """`rating` null takes back what the sender thought before. `reason` is for reviewers."""
+
+    rating: Rating | None
+    reason: Note = ""
+
+
 class ReviewObject(ResponseModel):
     """`start` and `end` are code points of the text as it came; `offset` is the log's when it was found. `mine`: the
     asker has claimed it. `readable`: they may read its session."""
@@ -72,7 +81,7 @@ class ReviewObject(ResponseModel):
     tenant: str
     session: str
     user: str | None
-    cause: Literal["policy", "appeal"]
+    cause: Cause
     direction: Literal["input", "output"]
     action: Literal["block", "redact", "flag", "retract"]
     category: str
@@ -114,6 +123,18 @@ class AppealObject(ResponseModel):
     review_id: str
     session: str
     offset: int
+
+
+class FeedbackObject(ResponseModel):
+    """`review_id`: the case that a thumbs-down opened."""
+
+    object: Literal["response.feedback"]
+    session: str
+    response_id: str
+    rating: Rating | None
+    reason: str
+    offset: int
+    review_id: str | None
 
 
 routes = APIRouter(tags=["reviews"], route_class=StrictRoute)
@@ -238,6 +259,30 @@ async def message_appeal(request: Request, session: Name, body: MessageAppeal) -
     now is not appealed against but sent."""
     principal = principal_of(request, "chat")
     return await send_appeal(request, principal, session, content=body.content, note=body.note)
+
+
+@routes.post("/v1/sessions/{session}/responses/{response_id}/feedback", responses=ERRORS)
+async def feedback(request: Request, session: Name, response_id: Response, body: FeedbackChange) -> FeedbackObject:
+    """What the sender thinks of an answer, instead of what they thought before. A thumbs-down goes to the queue."""
+    principal = principal_of(request, "chat")
+    command = cm.FeedbackSet(
+        id=command_id_of(request, principal, ROUTE),
+        session=key_of(principal, session).session,
+        response_id=ResponseId(response_id),
+        rating=body.rating,
+        reason=body.reason,
+    )
+    ok = await gateway_of(request).execute(principal, command)
+    assert ok.offset is not None
+    return FeedbackObject(
+        object="response.feedback",
+        session=session,
+        response_id=response_id,
+        rating=body.rating,
+        reason=body.reason if body.rating is not None else "",
+        offset=ok.offset,
+        review_id=ok.review_id,
+    )
 
 
 async def send_appeal(request: Request, principal: Principal, session: str, **fields: Any) -> AppealObject:

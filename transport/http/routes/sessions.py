@@ -1,4 +1,5 @@
-"""`/v1/sessions`: sessions as such: listed, read, renamed, deleted, exported, and their logs as server-sent events.
+"""`/v1/sessions`: sessions as such: listed, searched, read, changed, deleted, exported, shared by links, and their logs
+as server-sent events. `/v1/shares`: what was shared.
 
 `GET /v1/sessions/{id}/events?after=N` is the log itself: each event with its `id: <epoch>:<offset>`, which a reader
 that comes back sends as `Last-Event-ID`. It goes on there, or gets a `snapshot` or `reset` event where it cannot,
@@ -16,32 +17,46 @@ from pydantic import Field, StringConstraints
 
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
-from sessions.model.types import INTEGER_MAX, Epoch, Principal, SessionId
+from sessions.model.shares import ShareId, ShareLink
+from sessions.model.types import INTEGER_MAX, Epoch, ItemId, Principal, SessionId
 from transport import errors
 from transport.http import sse
 from transport.http.context import command_id_of, gateway_of, principal_of
+from transport.http.credential_gate import address_of
 from transport.http.headers import EventId, last_event_id
+from transport.http.paging import page_of
 from transport.http.routes.conversations import key_of
 from transport.http.strict_json import StrictRoute
 from transport.openai import export, request_models
 from transport.openai.log_cursor import LogCursor
 from transport.openai.response_models import (
+    ERRORS,
     MARKDOWN,
     STREAMED,
+    NewShareObject,
     SessionDeletedObject,
     SessionExport,
     SessionListObject,
+    SessionMatchList,
     SessionObject,
+    SharedConversation,
+    ShareDeletedObject,
+    ShareList,
     answers,
 )
 from transport.protocol.frames import CaughtUp, event_frame
 from transport.reading.log_reader import ResumePlan
 from transport.reading.reader_set import resumed
+from transport.reading.search import QUERY_MAX
 
 ROUTE: Final = "sessions"
 HEARTBEAT_S: Final = 15.0
+SAMPLED: Final = ("temperature", "max_output_tokens")
+
+UNINDEXED: Final = {"cache-control": "no-store", "x-robots-tag": "noindex, nofollow, noarchive"}
 
 Name = Annotated[str, Path(max_length=64)]
+Token = Annotated[str, Path(max_length=64)]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,6 +65,15 @@ class SessionChange(request_models.RequestModel):
 
     title: Annotated[str, StringConstraints(max_length=256)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+    instructions: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+
+class ShareRequest(request_models.RequestModel):
+    """`item_id`: the last item of the branch that is shown; none: the newest."""
+
+    item_id: Annotated[str, StringConstraints(max_length=128)] | None = None
 
 
 def answer(body: Any, media_type: str = "application/json") -> Response:
@@ -63,7 +87,7 @@ async def described(request: Request, principal: Principal, session: str) -> dic
     done = await gateway_of(request).get(principal, "", SessionId(session))
     assert done.state is not None
     state = done.state
-    names = ("title", "model", "metadata", "instructions", "tools", "created_at", "head")
+    names = ("title", "model", "metadata", "instructions", "tools", *SAMPLED, "created_at", "head")
     return {
         "id": session,
         "object": "session",
@@ -89,6 +113,21 @@ async def list_sessions(
     return answer({"object": "list", "data": data, "has_more": listed.has_more, "last_id": listed.last_id})
 
 
+@routes.get("/v1/sessions/search", response_model=None, responses=answers(SessionMatchList))
+async def search_sessions(
+    request: Request,
+    q: Annotated[str, Query(min_length=1, max_length=QUERY_MAX)],
+    limit: Annotated[int, Query(ge=1, le=50)] = 20,
+    after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = None,
+) -> Response:
+    """The asker's sessions in which every word of `q` stands in one title or text, newest first. One request looks at
+    so many: with `has_more` go on behind `last_id`, though there is no match among them."""
+    principal, position = principal_of(request, "read"), None if after is None else SessionId(after)
+    found = await gateway_of(request).search(principal, "", q, limit, position)
+    data = [{"object": "session.match", **each} for each in found.data]
+    return answer({"object": "list", "data": data, "has_more": found.has_more, "last_id": found.last_id})
+
+
 @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
 async def read(request: Request, session: Name) -> Response:
     return answer(await described(request, principal_of(request, "read"), session))
@@ -96,7 +135,7 @@ async def read(request: Request, session: Name) -> Response:
 
 @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
 async def change(request: Request, session: Name, body: SessionChange) -> Response:
-    """Renames a session, or replaces its metadata."""
+    """Changes a session's title, its metadata (as a whole), or how its answers are made from now on."""
     principal = principal_of(request, "chat")
     changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
     command = cm.SessionUpdate(
@@ -128,6 +167,45 @@ async def exported(request: Request, session: Name, format: Literal["json", "mar
     if format == "markdown":
         return answer(export.markdown(state), "text/markdown; charset=utf-8")
     return answer(export.document(session, head.epoch, head.top, state))
+
+
+@routes.post("/v1/sessions/{session}/shares", status_code=201, responses=ERRORS)
+async def share(request: Request, session: Name, body: ShareRequest) -> NewShareObject:
+    """Lets anybody who has the token read the branch as it is now. The token is in this answer and nowhere else."""
+    principal = principal_of(request, "chat")
+    leaf = None if body.item_id is None else ItemId(body.item_id)
+    made, token = await gateway_of(request).sharing.share(principal, key_of(principal, session), leaf)
+    return NewShareObject(**share_fields(made), token=token)
+
+
+@routes.get("/v1/sessions/{session}/shares", responses=ERRORS)
+async def shares(request: Request, session: Name) -> ShareList:
+    """Newest first, all of them, without their tokens."""
+    principal = principal_of(request, "chat")
+    found = await gateway_of(request).sharing.shares(principal, key_of(principal, session))
+    return ShareList.model_validate(page_of(found, len(found), show=share_fields, cursor=lambda each: each.id))
+
+
+@routes.delete("/v1/sessions/{session}/shares/{share_id}", responses=ERRORS)
+async def revoke_share(request: Request, session: Name, share_id: Name) -> ShareDeletedObject:
+    """From now on its token shows nothing."""
+    principal = principal_of(request, "chat")
+    await gateway_of(request).sharing.revoke(principal, key_of(principal, session), ShareId(share_id))
+    return ShareDeletedObject(object="session.share.deleted", id=share_id, deleted=True)
+
+
+def share_fields(share: ShareLink) -> dict[str, Any]:
+    fields = {name: getattr(share, name) for name in ("id", "item_id", "offset", "created_at", "created_by")}
+    return {"object": "session.share", "session": share.key.session, **fields}
+
+
+@routes.get("/v1/shares/{token}", responses=ERRORS)
+async def shared(request: Request, response: Response, token: Token) -> SharedConversation:
+    """What somebody shared, for whoever has the token: no key is needed. Not for caches, nor for search engines."""
+    gateway = gateway_of(request)
+    response.headers.update(UNINDEXED)
+    found = await gateway.sharing.read(token, address_of(gateway.access, request.scope))
+    return SharedConversation.model_validate(found)
 
 
 @routes.get("/v1/sessions/{session}/events", response_model=None, responses=STREAMED)

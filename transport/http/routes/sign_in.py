@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import html
 from typing import Annotated, Final
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from sessions.model.audit import Audited
-from sessions.model.errors import SessileError, Unauthorized
+from sessions.model.errors import BadInput, Limited, SessileError, TooLarge, Unauthorized
 from sessions.model.types import Json, Principal
 from transport import errors
 from transport.auth.authenticator import Authenticator
@@ -20,8 +21,10 @@ from transport.auth.origins import CSRF_HEADER
 from transport.auth.sign_in import SignIn
 from transport.http.context import gateway_of
 from transport.http.credential_gate import address_of
+from transport.websocket.handshake import only
 
 PREFIX: Final = "/auth"
+LOGOUT_BYTES_MAX: Final = 16 * 1024
 NO_STORE: Final = {"cache-control": "no-store"}
 
 FAILED: Final = """<!doctype html>
@@ -46,12 +49,13 @@ def router(access: Authenticator) -> APIRouter:
     async def complete(request: Request) -> Response:
         address = address_of(access, request.scope)
         try:
-            access.check_failures(address)
+            access.count_failure(address)  # beforehand: of many made-up codes at once only a few reach the provider
             done = await sign_in.complete(dict(request.query_params), cookies_of(request))
             access.verify(done.principal)
+            access.forgive_failure(address)
         except SessileError as error:
-            if isinstance(error, Unauthorized):
-                access.count_failure(address)
+            if not isinstance(error, Unauthorized | Limited):
+                access.forgive_failure(address)
             body = FAILED.format(reason=html.escape(error.public_message), again=html.escape(page))
             return HTMLResponse(body, errors.row(error.code).http, NO_STORE)
         by = done.principal
@@ -64,15 +68,16 @@ def router(access: Authenticator) -> APIRouter:
     async def described(request: Request) -> Response:
         written = sign_in.session_cookie(cookies_of(request))
         about: dict[str, object] = {"signed_in": False, "keys": access.takes_keys}
+        own = is_own(sign_in, request)
         try:
-            if written is not None:
+            if written is not None and own:
                 principal = sign_in.session_of(written)
                 access.verify(principal)
                 named = {"tenant": principal.tenant, "user": principal.user, "role": principal.role}
                 about |= {"signed_in": True, **named, "expires_at": principal.expires_at}
         except SessileError:
             pass  # as if there were none
-        about["refreshable"] = sign_in.can_refresh(cookies_of(request))
+        about["refreshable"] = own and sign_in.can_refresh(cookies_of(request))
         return JSONResponse(about, headers=NO_STORE)
 
     @routes.post(f"{PREFIX}/refresh")
@@ -93,10 +98,41 @@ def router(access: Authenticator) -> APIRouter:
 
     @routes.get(f"{PREFIX}/signed-out")
     async def leave(request: Request) -> Response:
+        if not is_own(sign_in, request):  # a link of another page of the site signs nobody out at the provider
+            return redirect(page, [])
         url, cookie = sign_in.end_session_url(cookies_of(request))
         return redirect(url, [cookie])
 
+    @routes.post(f"{PREFIX}/backchannel-logout")
+    async def ended_at_provider(request: Request) -> Response:
+        """OpenID Connect Back-Channel Logout 1.0: the provider says that somebody signed out there."""
+        address = address_of(access, request.scope)
+        access.count_failure(address)  # beforehand: checking a signature costs
+        try:
+            ended = sign_in.ended_at_provider(await logout_token_of(request))
+        except Unauthorized as error:
+            raise BadInput("invalid_request", error.public_message, param="logout_token") from error
+        access.forgive_failure(address)
+        await access.end_subject(ended)
+        return Response(status_code=200, headers=NO_STORE)
+
     return routes
+
+
+async def logout_token_of(request: Request) -> str:
+    """The field of the form. Raises BadInput, TooLarge."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LOGOUT_BYTES_MAX:
+            raise TooLarge("too_large", f"A logout token comes in at most {LOGOUT_BYTES_MAX} bytes.")
+    try:
+        (token,) = parse_qs(body.decode("ascii"), max_num_fields=8)["logout_token"]
+    except (ValueError, KeyError) as error:
+        raise BadInput(
+            "invalid_request", "A form with one `logout_token` is expected.", param="logout_token"
+        ) from error
+    return token
 
 
 def session_detail(principal: Principal) -> dict[str, Json]:
@@ -109,11 +145,19 @@ def cookies_of(request: Request) -> list[str]:
     return request.headers.getlist("cookie")
 
 
-def check_page(sign_in: SignIn, request: Request) -> None:
+def origin_and_site(request: Request) -> tuple[str | None, str | None]:
+    """The page that sent a request, as browsers say it."""
     headers = request.headers
-    sign_in.check_page(
-        origin=headers.get("origin"), site=headers.get("sec-fetch-site"), header=headers.get(CSRF_HEADER)
-    )
+    return only(headers.getlist("origin")), only(headers.getlist("sec-fetch-site"))
+
+
+def is_own(sign_in: SignIn, request: Request) -> bool:
+    return sign_in.may_read(*origin_and_site(request))
+
+
+def check_page(sign_in: SignIn, request: Request) -> None:
+    origin, site = origin_and_site(request)
+    sign_in.check_page(origin=origin, site=site, header=request.headers.get(CSRF_HEADER))
 
 
 def redirect(url: str, cookies: list[str]) -> Response:

@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 from actors.peer import frames as pf
 from sessions.load_history import LoadSample
 from sessions.model import commands as cm
-from sessions.model import errors
+from sessions.model import errors, inspection
 from sessions.model.errors import SessileError
 from sessions.model.events import OutputTextDelta, Private, Record
-from sessions.model.inspection import (
-    JudgedTexts,
-    Judgement,
-    Judgements,
-    PromptMessage,
-    PromptTokens,
-    TextTokens,
-    TokenIds,
-)
 from sessions.model.types import (
     ActivationId,
     CommandId,
@@ -38,6 +29,7 @@ from sessions.model.types import (
 from sessions.ports import Owner
 from sessions.service_totals import ServiceTotals
 
+QUESTION = inspection.PromptMessage(role="user", text="hi")
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
 LOAD = LoadSample(9, 9.5, (1,), 2.0, 3.0, 1.0, 0.0, 0.0, 1, 2, 4, 5, {"host": 7.5})
 OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))
@@ -93,11 +85,11 @@ FRAMES = [
     pf.Move(11, KEY, "r2"),
     pf.Surveyed(10, (pf.ResidentSession(KEY, "r1", "idle", 1, "e", 3, (), "device", 9, 1, 0.5, "new"),), 2, True),
     pf.Surveyed(11, (), 0, False, 1 << 40),
-    pf.Inspect(12, ALICE, TextTokens("hi", starts=True)),
-    pf.Inspect(12, ALICE, PromptTokens(instructions="x", messages=(PromptMessage(role="user", text="hi"),))),
-    pf.Inspect(12, ALICE, JudgedTexts(("a", "b"))),
-    pf.Inspected(12, TokenIds((1, 2), 512)),
-    pf.Inspected(12, Judgements((Judgement({"keyword": 1.0}),), ("keywords",))),
+    pf.Inspect(12, ALICE, inspection.TextTokens("hi", starts=True)),
+    pf.Inspect(12, ALICE, inspection.PromptTokens(instructions="x", messages=(QUESTION,))),
+    pf.Inspect(12, ALICE, inspection.JudgedTexts(("a", "b"))),
+    pf.Inspected(12, inspection.TokenIds((1, 2), 512)),
+    pf.Inspected(12, inspection.Judgements((inspection.Judgement({"keyword": 1.0}),), ("keywords",))),
     pf.Measure(13, 1_000_000_000, 60),
     pf.Measured(13, 4, ServiceTotals(ttft=(0, 2), met=3.0, ended={"stop": 4.0})),
     pf.Measured(

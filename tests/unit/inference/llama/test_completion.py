@@ -160,3 +160,19 @@ async def test_what_a_slot_holds_is_never_more_than_was_seen() -> None:
             completion.close()
             held.append(completion.held)
     assert held == [as_tokens([]), as_tokens([7]), as_tokens([7, 8, 9])]
+
+
+async def test_a_stop_token_ends_the_run_and_is_not_shown() -> None:
+    stops: dict[str, object] = {"stop_token_ids": [6, 71]}
+    progress = event(prompt_progress={"total": 3, "cache": 2, "processed": 3, "time_ms": 1}, content="", tokens=[0])
+    begun = progress, token("a", 5, 1)
+    first = Chunk((5,), "a", cached_tokens=2)
+    items, completion = await run(chunked(*begun, token("b", 6, 2), token("c", 7, 3)), parameters=stops)
+    assert items == [first, Finish("stop", 3, 2)] and completion.finished
+    assert completion.held == as_tokens([7, 8, 9]) and completion.emitted_tokens == 1
+    items, _ = await run(chunked(*begun, token("", 70, 2), token("", 71, 3), token("c", 7, 4)), parameters=stops)
+    assert items == [first, Chunk((70,), "", cached_tokens=2), Finish("stop", 3, 2)]
+    items, _ = await run(chunked(*begun, token("", 71, 2), end("eos", 2)), parameters=stops)
+    assert items == [first, Finish("stop", 3, 2)]
+    items, _ = await run(chunked(*begun, token("b", 8, 2), end("limit", 2)), parameters=stops)
+    assert items[1:] == [Chunk((8,), "b", cached_tokens=2), Finish("length", 3, 2)]

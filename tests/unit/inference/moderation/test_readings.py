@@ -72,6 +72,6 @@ def test_what_is_deeper_than_three_is_left() -> None:
 def test_a_reading_leads_back() -> None:
     _, undone = readings_of("a &#98;<b>c</b>", placed=True)
     assert undone.text == "a bc"
-    assert [(undone.start(index), undone.end(index + 1)) for index in range(4)] == [(0, 1), (1, 2), (2, 7), (10, 11)]
-    assert (undone.start(4), undone.end(0)) == (11, 0)
-    assert next(readings_of("", placed=True)).start(0) == 0
+    assert [undone.span(index, index + 1) for index in range(4)] == [(0, 1), (1, 2), (2, 7), (10, 11)]
+    assert (undone.span(4, 4), undone.span(0, 0)) == ((11, 11), (0, 0))
+    assert next(readings_of("", placed=True)).span(0, 0) == (0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, Principal, TextOptions, Tool
 from sessions.model.verdicts import PASS, Finding, Verdict
-from sessions.ports import InputFilter, OutputFilter
 from sessions.turn.ledger import NEIGHBOURS_REACH, PromptText
+from tests.support.input_filter_set import InputFilterSet
 
 
-class Redact:
+class Redact(InputFilterSet):
     """Redacts "red", blocks "black"."""
 
     async def check(self, principal: Principal, text: str) -> Verdict:
@@ -31,15 +30,6 @@ class Redact:
                 found = Finding(category="c", action=action, start=start, end=end)
                 return Verdict(action=action, start=start, end=end, replacement="~", findings=(found,))
         return PASS
-
-    def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
-        return (self,)
-
-    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        return ()
-
-    def holds_whole(self, principal: Principal) -> bool:
-        return False
 
 
 @pytest.fixture
@@ -99,7 +89,7 @@ async def test_what_lies_over_two_texts_is_taken_out_of_the_second(filter: Promp
 
 async def test_what_stands_before_is_read_to_a_bound() -> None:
     near = Neighbours([PromptText("x" * 2 * NEIGHBOURS_REACH, False), PromptText("", True), PromptText("y", True)])
-    ends = dict.fromkeys(end for end, _ in near.ends(by_model=True))
+    ends = dict.fromkeys(each.end for each in near.ends(by_model=True))
     assert {len(end) for end in ends} == {NEIGHBOURS_REACH, 1}
     assert all(end.endswith("y") for end in ends)
 

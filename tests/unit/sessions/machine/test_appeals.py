@@ -68,6 +68,15 @@ def test_there_is_one_appeal_in_each_case(ground: Ground) -> None:
     assert isinstance(again, SessileError) and again.code == "appealed_already"
 
 
+def test_a_note_that_no_store_can_hold_is_refused_before_anything_is_written(ground: Ground) -> None:
+    """It ended the session's actor, with every answer that was being written."""
+    response_id = withheld_answer(ground)
+    command = cm.ReviewAppeal(id=ground.name(), session=SESSION, note="a\0b", response_id=response_id)
+    made = step(ground, command)
+    assert isinstance(made.answer, BadInput) and made.answer.code == "invalid_text"
+    assert made.records == [] and made.reviews == []
+
+
 @pytest.mark.parametrize(
     ("about", "code"),
     [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from sessions.machine.event_writer import CallArguments, CallBegin, Text
 from sessions.machine.session_commands import ERASED
+from sessions.machine.state import client_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool
@@ -32,6 +34,19 @@ def test_an_update_changes_what_it_names_and_null_clears() -> None:
     ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, metadata=None, title=None))
     info = ground.state.info
     assert info is not None and (info.title, info.metadata) == (None, {})
+
+
+def test_tools_that_the_model_cannot_call_are_refused_and_write_nothing() -> None:
+    ground = Ground(takes_tools=False)
+    ground.refused(cm.SessionCreate(id=ground.name(), session=SESSION, tools=(TOOL,)), "unsupported_parameter")
+    assert not ground.records
+    ground.create()
+    ground.refused(cm.SessionUpdate(id=ground.name(), session=SESSION, tools=(TOOL,)), "unsupported_parameter")
+    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, tools=None))
+    items = (cm.NewMessage(content="hello"),)
+    turn = cm.TurnCreate(id=ground.name(), session=SESSION, tools=(TOOL,), items=items, respond=False)
+    ground.refused(turn, "unsupported_parameter")
+    ground.ok(msgspec.structs.replace(turn, tool_choice="none"))
 
 
 def test_deletion_ends_what_is_open_and_waits_and_is_the_last_event() -> None:
@@ -98,3 +113,45 @@ def test_an_item_that_is_deleted_is_out_of_the_tree_and_its_text_out_of_the_log(
     ]
     ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer), "item_not_found")
     ground.say("again")
+
+
+def test_a_sessions_own_settings_hold_for_answers_that_name_none() -> None:
+    ground = Ground()
+    ground.create(temperature=0.0, max_output_tokens=7)
+    first = ground.say().response_id
+    assert first is not None
+    assert (ground.state.open[first].sampling.temperature, ground.state.open[first].sampling.max_output_tokens) == (
+        0,
+        7,
+    )
+    ground.finish(first)
+    own = ground.say(temperature=1.5, max_output_tokens=9).response_id
+    assert own is not None
+    assert (ground.state.open[own].sampling.temperature, ground.state.open[own].sampling.max_output_tokens) == (1.5, 9)
+    ground.finish(own)
+    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, temperature=None))
+    info = ground.state.info
+    assert info is not None and info.temperature is UNSET and info.max_output_tokens == 7
+    shown = client_state(ground.state)
+    assert (shown["temperature"], shown["max_output_tokens"]) == (None, 7)
+
+
+def test_a_snapshot_says_what_each_answer_was_made_by_and_took() -> None:
+    ground = Ground()
+    ground.create()
+    response_id = ground.say().response_id
+    assert response_id is not None
+    assert client_state(ground.state)["answers"] == {}
+    ground.finish(response_id)
+    (ended,) = [record for record in ground.records if isinstance(record.event, ev.ResponseCompleted)]
+    assert isinstance(ended.event, ev.ResponseCompleted)
+    body = ended.event.response
+    assert client_state(ground.state)["answers"] == {
+        response_id: {
+            "status": "completed",
+            "model": body.model,
+            "created_at": body.created_at,
+            "completed_at": ended.at,
+            "usage": body.usage,
+        }
+    }

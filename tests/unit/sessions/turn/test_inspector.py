@@ -5,17 +5,26 @@ from __future__ import annotations
 import pytest
 
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
-from sessions.model.errors import BadInput
-from sessions.model.inspection import JudgedTexts, Judgements, PromptMessage, PromptTokens, TextTokens, TokenIds
+from sessions.model.errors import BadInput, TooLarge
+from sessions.model.inspection import (
+    JudgedTexts,
+    Judgements,
+    PromptMessage,
+    PromptTokens,
+    Question,
+    TextTokens,
+    TokenIds,
+)
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.turn.inspector import Inspector
 from sessions.turn.keyword_filter import KeywordFilterSet
 
+BYTES_MAX = 100
 ENGINE = SimulatedEngine(SimulatedOptions(context_window=512))
 
 
 async def tokens(question: TextTokens | PromptTokens) -> tuple[int, ...]:
-    found = await Inspector(ENGINE, KeywordFilterSet()).inspect(LOCAL_PRINCIPAL, question)
+    found = await Inspector(ENGINE, KeywordFilterSet(), BYTES_MAX).inspect(LOCAL_PRINCIPAL, question)
     assert isinstance(found, TokenIds) and found.context_window == 512
     return found.tokens
 
@@ -34,7 +43,7 @@ async def test_a_prompt_ends_where_the_answer_begins() -> None:
 
 
 async def test_judgements_are_the_findings_of_the_filters_for_messages() -> None:
-    inspector = Inspector(ENGINE, KeywordFilterSet(input_phrases=["night"]))
+    inspector = Inspector(ENGINE, KeywordFilterSet(input_phrases=["night"]), BYTES_MAX)
     found = await inspector.inspect(LOCAL_PRINCIPAL, JudgedTexts(("by night", "by day")))
     assert isinstance(found, Judgements) and found.detectors == ("keywords",)
     assert [each.scores for each in found.texts] == [{"keyword": 1.0}, {}]
@@ -42,5 +51,20 @@ async def test_judgements_are_the_findings_of_the_filters_for_messages() -> None
 
 async def test_no_filters_are_no_judgement() -> None:
     with pytest.raises(BadInput) as caught:
-        await Inspector(ENGINE, KeywordFilterSet()).inspect(LOCAL_PRINCIPAL, JudgedTexts(("x",)))
+        await Inspector(ENGINE, KeywordFilterSet(), BYTES_MAX).inspect(LOCAL_PRINCIPAL, JudgedTexts(("x",)))
     assert caught.value.code == "moderation_unavailable"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        TextTokens("\u00e4" * 51),
+        PromptTokens(messages=(PromptMessage(role="user", text="a" * 101),)),
+        PromptTokens(instructions="a" * 101, messages=()),
+        JudgedTexts(("a", "a" * 101)),
+    ],
+)
+async def test_a_text_that_no_message_may_have_is_too_large(question: Question) -> None:
+    with pytest.raises(TooLarge) as caught:
+        await Inspector(ENGINE, KeywordFilterSet(input_phrases=["night"]), BYTES_MAX).inspect(LOCAL_PRINCIPAL, question)
+    assert caught.value.code == "content_too_large"

@@ -12,8 +12,9 @@ from sessions.model.api_keys import ApiKey, ApiKeyRequest
 from sessions.model.errors import SessileError, Unauthorized, Unavailable
 from sessions.model.types import Principal, UnixMs
 from tests.support.virtual_time import advance, virtual
-from transport.auth.api_key_cache import POLL_S, READ_S, STALE_S, ApiKeyCache
+from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
+from transport.auth.store_follower import POLL_S, READ_S, STALE_S
 
 NOW = UnixMs(1_750_000_000_000)
 

@@ -23,6 +23,16 @@ def test_a_place_is_given_back_once() -> None:
     assert not shares.plain and not shares.unauthenticated and not shares.principals
 
 
+def test_an_upgraded_connection_is_no_plain_one_and_still_a_strangers() -> None:
+    shares = ConnectionShares(LIMITS)
+    place = shares.open("192.0.2.1", plain=True)
+    place.upgraded()
+    place.upgraded()
+    assert (shares.plain, shares.unauthenticated) == ({}, {"192.0.2.1": 1})
+    place.close()
+    assert not shares.plain and not shares.unauthenticated
+
+
 def test_a_connection_of_another_principal_changes_sides() -> None:
     shares = ConnectionShares(LIMITS)
     place = shares.open(None, plain=True)

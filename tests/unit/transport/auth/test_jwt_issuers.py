@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
@@ -199,6 +200,26 @@ async def test_tenant_authority_and_scopes_come_from_claims_within_what_is_allow
     wrong: dict[str, Any]
     for wrong in ({"role": "operator"}, {"role": 3}, {"org": None}, {"org": 7}, {"org": ""}, {"email": None}):
         assert world.refused(token(**{"org": "beta", "email": "b@x"} | wrong)).code == "unauthorized"
+
+
+async def test_dots_lead_to_a_claim_inside_another_unless_one_has_that_very_name() -> None:
+    """Keycloak has its roles in `realm_access.roles`; others name claims like addresses, which have dots too."""
+    issuer = msgspec.structs.replace(
+        OURS, tenant="", tenant_claim="org.id", role_claim="https://a.example/role", roles=("user", "operator")
+    )
+    world = await World(issuer).loaded()
+    claims: dict[str, Any] = {"org": {"id": "beta"}, "org.id": "acme", "https://a.example/role": ["x", "operator"]}
+    named = token(**claims)
+    assert (world.issuers.principal_of(named).tenant, world.issuers.principal_of(named).role) == ("acme", "operator")
+    claims = {"org": {"id": "beta"}, "https://a": {"example/role": "operator"}}
+    inside = token(**claims)
+    assert world.issuers.principal_of(inside).tenant == "beta"
+    assert world.issuers.principal_of(inside).role == "operator"
+    wrong: dict[str, Any]
+    for wrong in ({"org": "id"}, {"org": {"id": {"id": "beta"}}}, {"org": []}, {"org": {}}):
+        assert world.refused(token(**wrong)).code == "unauthorized"
+    claims = {"org": {"id": "beta"}, "https://a.example/role": 3}
+    assert world.refused(token(**claims)).code == "unauthorized"
 
 
 @virtual

@@ -10,8 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from sessions.model.errors import BadInput, SessileError, Unauthorized, Unavailable
-from tests.support.openid.scripted import ISSUER, SETTINGS, ScriptedProvider, id_token
-from transport.auth.openid_provider import ProviderSettings, discover
+from sessions.model.types import UnixMs
+from tests.support.openid.scripted import ISSUER, NOW_S, SETTINGS, ScriptedProvider, id_token
+from transport.auth.openid_provider import LOGOUT_EVENT, ProviderSettings, discover
 
 
 async def discovered(scripted: ScriptedProvider, settings: ProviderSettings = SETTINGS) -> SessileError | None:
@@ -127,6 +128,40 @@ async def test_id_tokens_that_are_not_this_sign_ins(claims: dict[str, Any]) -> N
     provider = await ScriptedProvider().provider()
     with pytest.raises(Unauthorized):
         await provider.principal_of(id_token(**claims), nonce="n")
+
+
+LOGOUT: dict[str, Any] = {"nonce": None, "iat": NOW_S, "events": {LOGOUT_EVENT: {}}}
+
+
+async def test_a_logout_token_says_who_and_until_when() -> None:
+    provider = await ScriptedProvider().provider()
+    now = UnixMs(NOW_S * 1000 + 500)
+    assert provider.signed_out(id_token(**LOGOUT), now) == ("ana", now)  # not from a moment that is to come
+    assert provider.signed_out(id_token(**LOGOUT), UnixMs(now + 9_000)) == ("ana", NOW_S * 1000 + 999)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"events": None},
+        {"events": {"https://other.example/event": {}}},
+        {"events": {LOGOUT_EVENT: "yes"}},
+        {"events": [LOGOUT_EVENT]},
+        {"nonce": "n"},
+        {"iat": None},
+        {"iat": NOW_S - 301},
+        {"sub": None, "sid": "s"},
+        {"sub": 5},
+        {"aud": "another"},
+        {"exp": NOW_S - 60},
+        {"iss": "https://evil.example"},
+    ],
+    ids=str,
+)
+async def test_what_is_no_logout_token_of_now_ends_nothing(wrong: dict[str, Any]) -> None:
+    provider = await ScriptedProvider().provider()
+    with pytest.raises(Unauthorized):
+        provider.signed_out(id_token(**{**LOGOUT, **wrong}), UnixMs(NOW_S * 1000))
 
 
 async def test_a_key_that_the_provider_has_just_begun_to_use_is_fetched() -> None:

@@ -10,9 +10,9 @@ from sessions.model.audit import INSTALLATION
 from sessions.model.errors import Unauthorized, Unavailable
 from sessions.model.revocations import Revocation, make_revocation, revocation_audit
 from sessions.model.types import Principal, TenantId, TokenRef, UnixMs
-from transport.auth.api_key_cache import STALE_S
 from transport.auth.authenticator import Authenticator, Issuance
 from transport.auth.revocation_cache import RevocationCache
+from transport.auth.store_follower import STALE_S
 
 ISSUER = "https://login.example"
 ANA = TokenRef(ISSUER, "ana", "t1", UnixMs(1000))

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 
 from sessions.model.errors import Limited, Unauthorized
 from sessions.model.types import Principal, TenantId, UnixMs
@@ -14,7 +15,7 @@ from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.connection_shares import PLACE, ConnectionShares
 from transport.auth.origins import OriginPolicy
 from transport.http.app import make_gate
-from transport.http.credential_gate import CredentialGate, plain_head
+from transport.http.credential_gate import CredentialGate, HeadFields, plain_head
 from transport.http.server import Server
 
 ACME = Principal(tenant=TenantId("acme"), key_id="k")
@@ -172,3 +173,12 @@ def test_a_first_head_is_refused_whole_or_let_pass() -> None:
     assert refused is not None and refused.startswith(b"HTTP/1.1 401 ")
     assert gate.refused(good) is None
     assert CredentialGate(authenticator(keyed=False), lambda: "1").refused(bad) is None
+
+
+def test_headers_are_found_as_starlette_finds_them() -> None:
+    given = [(b"host", b"a"), (b"x-forwarded-for", b"1"), (b"x-forwarded-for", b"2"), (b"x-name", b"\xe4")]
+    fields, theirs = HeadFields(given), Headers(raw=given)
+    for name in ("host", "x-forwarded-for", "x-name", "origin"):
+        assert fields.get(name) == theirs.get(name) and fields.getlist(name) == theirs.getlist(name)
+        assert (name in fields) == (name in theirs)
+    assert fields.get("content-length", "0") == "0"

@@ -10,6 +10,7 @@ from sessions.model.events import ResponseCreated, ResponseFailed, SessionDelete
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
 from tests.support.doors.transport import FakeSessions, begun, created, delta, gateway_over, key_of, memory_sessions
 from transport.openai.chat import ChatCompletionReader
+from transport.openai.chat_render import StreamUsage
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnStarter
@@ -19,7 +20,7 @@ async def reader(sessions: FakeSessions) -> ChatCompletionReader:
     gateway = gateway_over(sessions)
     cursor = LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"))
     started = StartedTurn(cursor, (ResponseId("resp_1"),), 1, b"chain")
-    return ChatCompletionReader(TurnStarter(gateway), started, model="m", logprobs=False, usage=False)
+    return ChatCompletionReader(TurnStarter(gateway), started, model="m", logprobs=False, usage=StreamUsage())
 
 
 async def test_a_log_that_ends_before_the_answer_is_an_error() -> None:

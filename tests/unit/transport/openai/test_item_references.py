@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sessions.model.errors import BadInput
+from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import (
     ItemId,
     Message,
@@ -54,6 +54,15 @@ async def test_each_is_looked_up_once_and_not_without_end() -> None:
     with pytest.raises(BadInput) as caught:
         await resolve_references(references(LOOKUPS_MAX + 1), find=find, load=load)
     assert "previous_response_id" in caught.value.public_message
+
+
+async def test_one_item_named_often_is_no_way_round_the_size_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,096 names of an item of a megabyte were four gigabytes of messages."""
+    monkeypatch.setattr("transport.openai.item_references.TEXT_MAX", 200)
+    with pytest.raises(TooLarge) as caught:
+        await resolve_references(references(1) * 50, find=find, load=load)
+    assert caught.value.param is not None and caught.value.param.startswith("input[")
+    assert (await resolve_references(references(1) * 5, find=find, load=load)).items
 
 
 async def test_a_history_that_a_session_holds_goes_on_there() -> None:

@@ -15,8 +15,9 @@ from transport.openai.parse_request import (
     input_units,
     response_sampling,
     response_tools,
+    stream_usage,
 )
-from transport.openai.request_models import ChatRequest, ResponsesRequest
+from transport.openai.request_models import ChatRequest, ChatStreamOptions, ResponsesRequest
 
 TOOL = {"name": "add", "parameters": {"type": "object", "properties": {}}}
 
@@ -149,3 +150,14 @@ def test_a_response_format_needs_a_name_and_a_schema() -> None:
         request = ResponsesRequest.model_validate({"text": {"format": {"type": "json_schema", **given}}})
         with pytest.raises(BadInput):
             response_sampling(request, [])
+
+
+def test_stream_options_that_would_have_no_effect_are_refused() -> None:
+    both = ChatStreamOptions(include_usage=True, continuous_usage_stats=True)
+    assert stream_usage(both, stream=True) == (True, True)
+    assert stream_usage(ChatStreamOptions(include_usage=True), stream=True) == (True, False)
+    assert stream_usage(None, stream=False) == stream_usage(ChatStreamOptions(), stream=True) == (False, False)
+    with pytest.raises(BadInput, match="only allowed when 'stream'"):
+        stream_usage(both, stream=False)
+    with pytest.raises(BadInput, match="needs 'include_usage'"):
+        stream_usage(ChatStreamOptions(continuous_usage_stats=True), stream=True)

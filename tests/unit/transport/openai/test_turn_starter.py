@@ -10,6 +10,7 @@ from sessions.model.types import LOCAL_PRINCIPAL, Epoch, ResponseId, Sampling
 from tests.support.doors.transport import FakeSessions, answering, gateway_over, memory_sessions
 from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
+from transport.openai.chat_render import StreamUsage
 from transport.openai.history import Unit
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnInput, TurnRequest, TurnStarter
@@ -30,7 +31,8 @@ class World:
         """Starts a turn and reads its answer to the end."""
         given = TurnInput("m", None, None, (), list(units), Sampling(), choices)
         started = await self.starter.start(TurnRequest(LOCAL_PRINCIPAL, "chat", given, body, key, seen))
-        whole = await ChatCompletionReader(self.starter, started, model="m", logprobs=False, usage=True).whole()
+        usage = StreamUsage(last=True)
+        whole = await ChatCompletionReader(self.starter, started, model="m", logprobs=False, usage=usage).whole()
         assert [choice["message"]["content"] for choice in whole["choices"]] == ["hello"] * choices
         return started
 
@@ -90,7 +92,9 @@ async def test_a_key_remembers_the_place_that_its_history_led_to(world: World) -
 
 async def test_choices_are_responses_to_one_question(world: World) -> None:
     started = await world.start(ASK, choices=3)
-    assert len(set(started.responses)) == 3 and len(world.turns) == 1
+    first, *others = world.turns
+    assert len(set(started.responses)) == 3 and len(others) == 2 and first.items
+    assert [(turn.items, turn.parent_id, turn.request) for turn in others] == [((), started.last, first.request)] * 2
 
 
 async def test_a_reader_that_comes_back_begins_nothing(world: World) -> None:

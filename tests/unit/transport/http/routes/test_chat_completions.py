@@ -27,7 +27,7 @@ def test_choices_stand_one_behind_the_other_and_usage_is_summed() -> None:
     assert "cost" not in merged([whole(0, None), whole(1, None)])["usage"]
 
 
-@pytest.mark.parametrize("more", [{"best_of": 2}, {"echo": True, "logprobs": 1}, {"stream_options": {}}])
+@pytest.mark.parametrize("more", [{"best_of": 2}, {"echo": True, "logprobs": 1}])
 def test_what_is_not_served_is_refused(more: dict[str, Any]) -> None:
     check_completion(CompletionRequest(model="m", prompt="x"))
     with pytest.raises(BadInput):

@@ -8,8 +8,9 @@ import pytest
 
 from persistence.memory.journal import MemoryJournal
 from sessions.model.audit import public
+from sessions.model.commands import FeedbackSet, Ok
 from sessions.model.errors import BadInput
-from sessions.model.reviews import Case, Subject, case_of
+from sessions.model.reviews import Case, ReviewId, Subject, case_of
 from sessions.model.types import SCOPES, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 from tests.support.doors.transport import FakeSessions, gateway_over, http_client, memory_sessions
@@ -83,3 +84,25 @@ def test_places_are_read_as_they_are_written() -> None:
     for wrong in ("", "12", ".a", "x.a", "٣.a", "1" * 17 + ".a"):
         with pytest.raises(BadInput):
             parse_place(wrong)
+
+
+async def test_feedback_is_a_command_and_says_which_case_it_opened(sessions: FakeSessions) -> None:
+    sessions.answer = lambda _, command: Ok(id=command.id, offset=9, review_id=ReviewId("rev_x"))
+    path = "/v1/sessions/s/responses/resp_1/feedback"
+    async with http_client(gateway_over(sessions)) as client:
+        down = await client.post(path, json={"rating": "down", "reason": "wrong year"})
+        none = await client.post(path, json={"rating": None})
+        wrong = [await client.post(path, json=body) for body in ({"rating": "so so"}, {}, {"rating": "up", "by": "me"})]
+    assert down.json() == {
+        "object": "response.feedback",
+        "session": "s",
+        "response_id": "resp_1",
+        "rating": "down",
+        "reason": "wrong year",
+        "offset": 9,
+        "review_id": "rev_x",
+    }
+    assert (none.json()["rating"], [answer.status_code for answer in wrong]) == (None, [400] * 3)
+    first, second = sessions.executed
+    assert isinstance(first, FeedbackSet) and (first.rating, first.reason) == ("down", "wrong year")
+    assert isinstance(second, FeedbackSet) and second.rating is None

@@ -6,8 +6,8 @@ import pytest
 
 from sessions.model.audit import public
 from sessions.model.commands import SessionUpdate
-from sessions.model.events import SessionDeleted
-from sessions.model.types import LOCAL_PRINCIPAL
+from sessions.model.events import SessionCreated, SessionDeleted, SessionInfo
+from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
 from tests.support.doors.transport import begun, created, delta, gateway_over, http_client, key_of, memory_sessions
 from transport.http.routes.sessions import stream_log
 from transport.openai.log_cursor import LogCursor
@@ -73,3 +73,36 @@ async def test_a_bare_number_is_of_the_log_as_it_is_and_must_exist() -> None:
         gateway.draining = True
         assert (await client.get("/v1/sessions/s/events")).status_code == 503
     assert len(gateway.feeds) == 0
+
+
+async def test_settings_are_changed_within_their_bounds() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created())
+    async with http_client(gateway_over(sessions)) as client:
+        given = {"instructions": "Be brief.", "temperature": 0, "max_output_tokens": None}
+        assert (await client.patch("/v1/sessions/s", json=given)).status_code == 200
+        for wrong in ({"temperature": 2.1}, {"max_output_tokens": 0}, {"model": "m2"}):
+            assert (await client.patch("/v1/sessions/s", json=wrong)).status_code == 400
+        shown = (await client.get("/v1/sessions/s")).json()
+    (command,) = sessions.executed
+    assert isinstance(command, SessionUpdate)
+    assert (command.instructions, command.temperature, command.max_output_tokens) == ("Be brief.", 0, None)
+    assert (shown["temperature"], shown["max_output_tokens"]) == (None, None)
+
+
+async def test_a_search_shows_where_it_found_something() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun(), delta("a needle in hay", 3))
+    await sessions.append("t", created())
+    async with http_client(gateway_over(sessions)) as client:
+        page = (await client.get("/v1/sessions/search?q=Hay%20needle")).json()
+        assert (await client.get("/v1/sessions/search?q=")).status_code == 400
+        assert (await client.get("/v1/sessions/search?q=x&after=nothing")).status_code == 404
+    assert page == {"object": "list", "data": [], "has_more": False, "last_id": page["last_id"]}  # it is being written
+    await sessions.append(
+        "u", SessionCreated(info=SessionInfo(model="m", title="Needles in hay", created_at=UnixMs(1)))
+    )
+    async with http_client(gateway_over(sessions)) as client:
+        (row,) = (await client.get("/v1/sessions/search?q=needle")).json()["data"]
+    assert (row["object"], row["id"]) == ("session.match", "u")
+    assert row["matches"] == [{"item_id": None, "role": None, "snippet": "Needles in hay", "start": 0, "end": 6}]

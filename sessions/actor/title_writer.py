@@ -1,0 +1,170 @@
+"""Names a session that has no title, after one of its first answers: by its own model, or else by its first words.
+
+The model is given the conversation as its next turn would have it, so that nearly all of the prompt is in the session's
+KV, and what is added there is cut off again by the turn that follows. It runs behind everybody (`PRIORITY`), not at all
+where turns wait or brownout spares extras, and is broken off when a turn of the session comes; the next answer tries
+again. Nobody is billed for it. A title is an output: the filters of the tenant's policy judge it, and what they act on
+is thrown away. Where the model gives none, the beginning of the first question serves, which filters have let in.
+
+Decides nothing about the log: `TitleWritten` is one input of the machine among others, and a title that somebody gave
+meanwhile stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+import structlog
+from msgspec import UNSET
+
+from sessions.actor.actor_context import ActorContext
+from sessions.machine.inputs_and_effects import TitleWritten
+from sessions.machine.responses import derive
+from sessions.machine.state import State
+from sessions.model.errors import SessileError
+from sessions.model.events import Record, Terminal
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import Message, Principal, ResponseId, Sampling, Tokens
+from sessions.ports import ChatMessage, FilterSet, LateFilter
+from sessions.turn.ledger import Ledger
+
+PROMPT: Final = (
+    "Write a title for this conversation, of at most six words, in the language of the conversation. Answer with the"
+    " title and nothing else."
+)
+TOKENS_MAX: Final = 24
+LENGTH_MAX: Final = 60  # code points
+TITLE_S: Final = 20.0
+ANSWERS_MAX: Final = 3  # a session that went on for longer without a title keeps none
+PRIORITY: Final = 10  # behind every tenant's
+
+_LABEL: Final = re.compile(r"^\W*(?:title|titel)\W*:\s*", re.IGNORECASE)
+_EMPHASIS: Final = re.compile(r"\*\*|__|`")
+_AROUND: Final = " \t\"'`*_#«»„“”‚‘’.:;-"
+_ODD: Final = re.compile(r"[<>{}\[\]|\\]")  # of markup, or of a model that thinks aloud
+
+log = structlog.get_logger(__name__)
+
+
+def calls_for_title(state: State, written: Sequence[Record]) -> bool:
+    """Whether a session is to be named now that these records end an answer of its. Not after one that was requested
+    over OpenAI's API: its clients keep no list that shows titles."""
+    info = state.info
+    if info is None or info.title is not None or not state.listed or state.deleted or state.busy:
+        return False
+    ended = next((record.event for record in reversed(written) if isinstance(record.event, Terminal)), None)
+    if ended is None or ended.response.request is not UNSET or len(state.answers) > ANSWERS_MAX:
+        return False
+    details = ended.response.incomplete_details or {}
+    return ended.response.status != "failed" and details.get("reason") != "content_filter"
+
+
+class TitleWriter(msgspec.Struct, frozen=True):
+    """Writes the title of one session."""
+
+    state: State
+    ledger: Ledger
+    world: ActorContext
+
+    async def write(self, principal: Principal) -> TitleWritten | None:
+        """None: there is nothing to make a title of. Raises nothing but what cancels it."""
+        title, source = "", "model"  # or: words
+        try:
+            async with asyncio.timeout(TITLE_S):
+                title = await self._of_model(principal)
+        except (SessileError, TimeoutError) as error:
+            log.info("title_not_written", session=self.state.key.session, error=str(error))
+        except Exception:  # the shell's boundary: whatever an engine or a filter does, the session goes on
+            log.exception("title_failed", session=self.state.key.session)
+        if not title:
+            title, source = first_words(self._question()), "words"
+        if not title:
+            return None
+        self.world.metrics.titles.add(source)
+        return TitleWritten(title)
+
+    async def _of_model(self, principal: Principal) -> str:
+        engine, admission = self.world.engine, self.world.limits.admission
+        if admission is not None and not admission.gives_extras:
+            return ""
+        stats, info, tokenizer = engine.stats(), engine.info, engine.tokenizer
+        if stats.waiting or stats.running >= stats.slots:
+            return ""
+        prompt = await self.ledger.whole(self.state.newest)
+        prompt.extend(await tokenizer.message(ChatMessage(role="user", text=PROMPT)))
+        prompt.extend(tokenizer.answer_opening)
+        if len(prompt) + TOKENS_MAX > info.context_window:
+            return ""
+        text = ""
+        async with aclosing(engine.generate(self._request(prompt, principal))) as stream:  # type: ignore[type-var]
+            async for part in stream:
+                if isinstance(part, Chunk):
+                    text += part.text
+                    if "\n" in text.lstrip():
+                        break
+        title = cleaned(text)
+        return title if title and await passes(self.world.filters, principal, title) else ""
+
+    def _request(self, prompt: Tokens, principal: Principal) -> GenerationRequest:
+        key = self.state.key
+        return GenerationRequest(
+            key=key,
+            response_id=ResponseId(derive("title", key.tenant, key.session, str(self.state.top))),
+            generation=1,
+            prompt=prompt,
+            sampling=Sampling(temperature=0.0),
+            seed=0,
+            max_tokens=TOKENS_MAX,
+            priority=PRIORITY,
+            weight=self.world.limits.share(principal).weight,
+        )
+
+    def _question(self) -> str:
+        for item in self.state.items.values():
+            if isinstance(item, Message) and item.role == "user" and item.text.strip():
+                return item.text
+        return ""
+
+
+async def passes(filters: FilterSet, principal: Principal, title: str) -> bool:
+    """Whether the output filters let a whole text through as it is."""
+    for each in filters.output_filters(principal):
+        _, verdict = each.feed(title)
+        if isinstance(each, LateFilter):
+            await each.settle()
+        if verdict.action in ("pass", "flag"):
+            _, verdict = each.finish()
+        if verdict.action not in ("pass", "flag"):
+            return False
+    return True
+
+
+def cleaned(text: str) -> str:
+    """What a model wrote, as a title; "" for what is none."""
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    title = _EMPHASIS.sub("", _one_line(_LABEL.sub("", line))).strip(_AROUND)
+    if _ODD.search(title) or not any(char.isalnum() for char in title):
+        return ""
+    return _cut(title)
+
+
+def first_words(text: str) -> str:
+    return _cut(_one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * LENGTH_MAX]).split())
+
+
+def _cut(title: str) -> str:
+    """At most `LENGTH_MAX` code points, of whole words where there are some."""
+    if len(title) <= LENGTH_MAX:
+        return title
+    kept = title[: LENGTH_MAX - 1]
+    head, space, _ = kept.rpartition(" ")
+    return f"{head if space and len(head) > LENGTH_MAX // 2 else kept}…"

@@ -1,0 +1,70 @@
+"""Shares: links by which anybody may read one branch of a conversation, as it was when it was shared.
+
+A share is a row beside the log: which session, the item that its branch ends in, and the hash of a token. The token has
+256 bits, is shown once, and is stored nowhere; so a stolen database holds no link. Who has it reads without a key,
+until the row is taken away by whoever may command the session, or the session is deleted; a purge takes it along.
+
+It is a snapshot and not live, because a link is passed on: what somebody says later is shared by another act. What was
+taken back since is not in it, for it is read from the log as it stands.
+
+Does not know who may share (`sessions.model.authorization`), how rows are stored, nor what a reader is shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NewType, Protocol
+
+import msgspec
+
+from sessions.model.audit import Audited
+from sessions.model.errors import Limited, NotFound
+from sessions.model.types import ItemId, SessionKey, UnixMs
+
+ShareId = NewType("ShareId", str)
+
+TOKEN_BYTES: Final = 32
+SHARES_MAX: Final = 32  # of one session
+
+
+class ShareLink(msgspec.Struct, frozen=True, kw_only=True):
+    id: ShareId
+    key: SessionKey
+    token_hash: bytes
+    item_id: ItemId  # the last item of the branch
+    offset: int  # the log's end when it was shared
+    created_at: UnixMs
+    created_by: str  # the principal's id
+
+
+class ShareStore(Protocol):
+    """The shares of a journal. All raise Unavailable; writes OutcomeUnknown too. A change and its row of the audit log
+    stand together."""
+
+    async def add(self, share: ShareLink, audit: Audited) -> None:
+        """Raises Limited beyond `SHARES_MAX`, NotFound where the session is purged."""
+        ...
+
+    async def of_session(self, key: SessionKey) -> list[ShareLink]:
+        """Newest first."""
+        ...
+
+    async def find(self, token_hash: bytes) -> ShareLink | None: ...
+
+    async def remove(self, key: SessionKey, share_id: ShareId, audit: Audited) -> bool:
+        """False: there was none."""
+        ...
+
+
+def token_hash_of(token: str) -> bytes:
+    """What is stored. A plain hash will do: nobody tries out 256 bits."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def share_not_found() -> NotFound:
+    """Whatever the reason: unknown, revoked, deleted, switched off."""
+    return NotFound("share_not_found", "There is nothing shared here, or not any more.")
+
+
+def too_many_shares() -> Limited:
+    return Limited("quota_exceeded", f"A session has {SHARES_MAX} shares at most: revoke one first.", retryable=False)

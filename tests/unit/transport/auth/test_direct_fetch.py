@@ -1,0 +1,78 @@
+"""Fetches of one address: what comes back, how much of it, and who waits. Hosts that misbehave are tests/attacks'."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from transport.auth.direct_fetch import DirectAnswer, fetch_direct
+
+
+class Connected:
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.writers: list[asyncio.StreamWriter] = []
+
+
+@asynccontextmanager
+async def a_host(answer: bytes | None) -> AsyncIterator[tuple[urllib.request.Request, Connected]]:
+    """Answers all alike; None: nobody."""
+    connected = Connected()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.writers.append(writer)
+        connected.begun.set()
+        await reader.readuntil(b"\r\n\r\n")
+        if answer is not None:
+            writer.write(answer)
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield urllib.request.Request(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"), connected
+    finally:
+        for writer in connected.writers:
+            writer.close()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [(b"200 OK", 200), (b"404 Not Found", 404), (b"302 Found\r\nLocation: http://127.0.0.1:1/", 302)],
+)
+async def test_every_status_is_an_answer_and_no_redirect_is_followed(head: bytes, status: int) -> None:
+    async with a_host(b"HTTP/1.1 " + head + b"\r\nContent-Length: 2\r\n\r\nab") as (request, _):
+        assert await fetch_direct(request, 5.0, bytes_max=10) == DirectAnswer(status, b"ab")
+
+
+async def test_of_a_long_answer_one_byte_more_than_it_may_have_is_read() -> None:
+    async with a_host(b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * 300_000) as (request, _):
+        assert len((await fetch_direct(request, 5.0, bytes_max=100)).body) == 101
+        assert len((await fetch_direct(request, 5.0, bytes_max=200_000)).body) == 200_001
+        assert len((await fetch_direct(request, 5.0, bytes_max=400_000)).body) == 300_000
+
+
+async def test_so_many_wait_for_an_address_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transport.auth.direct_fetch.AT_ONCE", 1)
+    monkeypatch.setattr("transport.auth.direct_fetch.WAITING_MAX", 2)
+    async with a_host(None) as (request, connected), a_host(b"HTTP/1.1 200 OK\r\n\r\nb") as (other, _):
+        under_way = asyncio.create_task(fetch_direct(request, 60.0, bytes_max=10))
+        async with asyncio.timeout(10):
+            await connected.begun.wait()  # so has its thread
+        waiting = [asyncio.create_task(fetch_direct(request, 60.0, bytes_max=10)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match="too many"):
+            await fetch_direct(request, 60.0, bytes_max=10)
+        assert (await fetch_direct(other, 5.0, bytes_max=10)).body == b"b"
+        waiting[0].cancel()
+        await asyncio.wait([waiting[0]])
+        waiting.append(asyncio.create_task(fetch_direct(request, 60.0, bytes_max=10)))
+        await asyncio.sleep(0)
+        assert not waiting[2].done()  # it has the place of who left
+        for task in (under_way, *waiting):
+            task.cancel()
+        await asyncio.wait([under_way, *waiting])

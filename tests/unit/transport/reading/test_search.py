@@ -1,0 +1,139 @@
+"""Searching conversations: what matches, what is shown of it, who sees what, and how much one request looks at."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sessions.machine.state import State, apply, empty
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Limited
+from sessions.model.types import LOCAL_PRINCIPAL, InputText, ItemId, Message, Principal, Role, SessionId, UnixMs
+from tests.support.doors.transport import TENANT, FakeSessions, key_of, memory_sessions
+from transport.reading import search
+from transport.reading.log_reader import LogReader
+from transport.reading.search import ConversationSearch, matches_of, words_of
+
+
+def said(text: str, item: str, parent: str | None = None, role: Role = "user") -> ev.ItemCreated:
+    content = (InputText(text=text),)
+    above = None if parent is None else ItemId(parent)
+    return ev.ItemCreated(
+        item=Message(
+            id=ItemId(item), parent_id=above, role=role, content=content, status="completed", created_at=UnixMs(1)
+        )
+    )
+
+
+def named(title: str | None) -> ev.SessionCreated:
+    return ev.SessionCreated(info=ev.SessionInfo(model="m", title=title, created_at=UnixMs(1)))
+
+
+def folded(*events: ev.AnyEvent) -> State:
+    state = empty(key_of("s"), user=None)
+    for offset, event in enumerate(events, 1):
+        apply(state, ev.Record(offset, UnixMs(offset), event))
+    return state
+
+
+def searching(sessions: FakeSessions) -> ConversationSearch:
+    logs = LogReader(sessions.journal, now_ms=lambda: UnixMs(1), replay_records_max=100)
+    return ConversationSearch(sessions.journal, logs, asyncio.get_running_loop().time)
+
+
+def test_every_word_stands_in_the_same_text_in_any_case() -> None:
+    state = folded(named("Bread"), said("A RECIPE for bread", "a"), said("flour", "b", "a"))
+    (match,) = matches_of(state, words_of("recipe BREAD"))[0]
+    assert (match.item_id, match.snippet[match.start : match.end]) == ("a", "RECIPE")
+    assert matches_of(state, words_of("recipe flour"))[0] == ()
+    assert [match.item_id for match in matches_of(state, words_of("bread"))[0]] == [None, "a"]
+    assert matches_of(state, words_of("re.ipe"))[0] == ()  # a word, and no pattern
+
+
+def test_a_snippet_shows_what_stands_around_on_one_line() -> None:
+    text = "x" * 500 + " before\nthe Nadel\tbehind " + "y" * 500
+    (match,) = matches_of(folded(named(None), said(text, "a")), words_of("nadel"))[0]
+    assert match.snippet[match.start : match.end] == "Nadel"
+    assert match.snippet.startswith("…") and match.snippet.endswith("…") and "before the Nadel behind" in match.snippet
+    assert len(match.snippet) <= search.BEFORE + search.AFTER + 2
+
+
+def test_other_branches_and_what_the_system_says_are_not_searched() -> None:
+    state = folded(
+        named(None), said("needle", "a"), said("needle", "s", None, "system"), said("thread", "b", "s"), said("x", "c")
+    )
+    assert matches_of(state, words_of("needle"))[0] == ()
+    assert matches_of(state, words_of("thread"))[0] == ()
+
+
+def test_what_was_taken_back_is_not_found() -> None:
+    taken = ev.ContentRetracted(
+        response_id="",  # type: ignore[arg-type]
+        item_id=ItemId("a"),
+        content_index=0,
+        start=0,
+        end=6,
+        replacement="",
+        category="deleted",
+    )
+    assert matches_of(folded(named(None), said("needle", "a"), taken), words_of("needle"))[0] == ()
+
+
+@pytest.mark.parametrize("query", ["", "  ", "x" * 257, " ".join("abcdefghijklmnopq")])
+def test_a_query_has_some_words_and_not_too_many(query: str) -> None:
+    with pytest.raises(BadInput):
+        words_of(query)
+
+
+async def test_sessions_are_found_newest_first_page_by_page() -> None:
+    sessions = await memory_sessions()
+    for number in range(4):
+        await sessions.append(f"s{number}", named(None), said("needle" if number != 2 else "straw", "a"))
+    await sessions.append("gone", named(None), said("needle", "a"), deleted=True)
+    place: SessionId | None = None
+    found: list[str] = []
+    while True:
+        page = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=1, after=place)
+        found += [hit.head.key.session for hit in page.hits]
+        place = page.last_id
+        if not page.has_more:
+            break
+    assert sorted(found) == ["s0", "s1", "s3"] and len(found) == 3
+
+
+async def test_one_request_looks_at_so_much_and_says_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = await memory_sessions()
+    for number in range(5):
+        await sessions.append(f"s{number}", named(None), said("straw" if number < 4 else "needle", "a"))
+    monkeypatch.setattr(search, "SESSIONS_MAX", 2)
+    first = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=None)
+    assert first.hits == () and first.has_more and first.last_id is not None
+    monkeypatch.setattr(search, "SESSIONS_MAX", 64)
+    monkeypatch.setattr(search, "TEXT_MAX", 5)
+    second = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=first.last_id)
+    assert second.hits == () and second.has_more and second.last_id not in (None, first.last_id)
+
+
+async def test_an_end_user_finds_nothing_of_others() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", named(None), said("needle", "a"))
+    for user in ("ana", None):
+        principal = Principal(tenant=TENANT, key_id="k", user=user)
+        page = await searching(sessions).search(principal, "needle", limit=20, after=None)
+        assert page.hits == ()
+
+
+async def test_so_many_of_one_principal_wait_and_no_more() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", named(None), said("needle", "a"))
+    searches = searching(sessions)
+    begun = [
+        asyncio.create_task(searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None))
+        for _ in range(search.WAITING_MAX)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(Limited):
+        await searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None)
+    assert [len((await each).hits) for each in begun] == [1] * search.WAITING_MAX
+    assert len((await searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None)).hits) == 1

@@ -1,0 +1,183 @@
+"""Sharing by links: what is shown, to whom, how often, and when no more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from sessions.limits import TenantLimits
+from sessions.model import events as ev
+from sessions.model.audit import public
+from sessions.model.errors import Limited
+from sessions.model.types import CallId, FunctionCallOutput, InputText, ItemId, Message, Role, UnixMs
+from tests.support.doors.transport import FakeSessions, begun, gateway_over, http_client, memory_sessions
+from transport.gateway import Gateway
+from transport.reading.sharing import READS_PER_ADDRESS, READS_PER_MINUTE, ReadRate
+
+
+def said(text: str, item: str, parent: str | None, role: Role = "user") -> ev.ItemCreated:
+    above = None if parent is None else ItemId(parent)
+    content = (InputText(text=text),)
+    return ev.ItemCreated(
+        item=Message(
+            id=ItemId(item), parent_id=above, role=role, content=content, status="completed", created_at=UnixMs(1)
+        )
+    )
+
+
+@pytest.fixture
+async def sessions() -> FakeSessions:
+    made = await memory_sessions()
+    info = ev.SessionInfo(
+        model="m", title="Bread", instructions="secret orders", metadata={"a": "secret note"}, created_at=UnixMs(1)
+    )
+    output = FunctionCallOutput(
+        id=ItemId("o"), parent_id=ItemId("b"), call_id=CallId("c"), output="secret output", created_at=UnixMs(1)
+    )
+    await made.append(
+        "s",
+        ev.SessionCreated(info=info),
+        said("how?", "a", None),
+        said("so", "b", "a", "assistant"),
+        ev.ItemCreated(item=output),
+        said("secret prompt", "p", "o", "system"),
+        said("thanks", "d", "p"),
+    )
+    return made
+
+
+@pytest.fixture
+async def gateway(sessions: FakeSessions) -> Gateway:
+    return gateway_over(sessions)
+
+
+async def shared(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post("/v1/sessions/s/shares", json=body)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def texts(client: httpx.AsyncClient, token: str) -> list[str] | int:
+    answer = await client.get(f"/v1/shares/{token}")
+    return [each["text"] for each in answer.json()["messages"]] if answer.status_code == 200 else answer.status_code
+
+
+async def test_a_share_shows_what_people_said_and_nothing_besides(gateway: Gateway) -> None:
+    async with http_client(gateway) as client:
+        made = await shared(client)
+        answer = await client.get(f"/v1/shares/{made['token']}")
+    assert [(each["role"], each["text"]) for each in answer.json()["messages"]] == [
+        ("user", "how?"),
+        ("assistant", "so"),
+        ("user", "thanks"),
+    ]
+    assert answer.json()["title"] == "Bread" and "secret" not in answer.text and '"s"' not in answer.text
+    assert answer.headers["cache-control"] == "no-store" and "noindex" in answer.headers["x-robots-tag"]
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+async def test_the_token_is_told_once_and_stored_nowhere(gateway: Gateway) -> None:
+    async with http_client(gateway) as client:
+        made = await shared(client)
+        listed = await client.get("/v1/sessions/s/shares")
+    assert len(made["token"]) == 43 and made["token"] not in listed.text
+    assert [each["id"] for each in listed.json()["data"]] == [made["id"]]
+    database = gateway.store.shares._database  # type: ignore[attr-defined]
+    assert made["token"] not in repr(database.shares) and made["token"] not in repr(database.audit_rows)
+
+
+async def test_a_share_stays_as_it_was_but_for_what_is_taken_back(sessions: FakeSessions, gateway: Gateway) -> None:
+    async with http_client(gateway) as client:
+        token = (await shared(client))["token"]
+        await sessions.append("s", said("later", "e", "d"), said("edited", "x", None))
+        assert await texts(client, token) == ["how?", "so", "thanks"]
+        taken = {"response_id": "", "item_id": "b", "content_index": 0, "start": 0, "end": 2, "replacement": "[gone]"}
+        event = msgspec.convert({**taken, "category": "deleted", "type": "content.retracted"}, ev.ContentRetracted)
+        await sessions.append("s", event)
+        assert await texts(client, token) == ["how?", "[gone]", "thanks"]
+        first = (await shared(client, item_id="a"))["token"]
+        assert await texts(client, first) == ["how?"]
+
+
+async def test_what_is_revoked_or_deleted_is_gone_at_once(sessions: FakeSessions, gateway: Gateway) -> None:
+    async with http_client(gateway) as client:
+        one, two = await shared(client), await shared(client)
+        path = f"/v1/sessions/s/shares/{one['id']}"
+        assert (await client.delete(path)).json() == {
+            "object": "session.share.deleted",
+            "id": one["id"],
+            "deleted": True,
+        }
+        assert (await client.delete(path)).status_code == 404
+        assert (await texts(client, one["token"]), await texts(client, two["token"])) == (404, ["how?", "so", "thanks"])
+        await sessions.append("s", ev.SessionDeleted(), deleted=True)
+        assert await texts(client, two["token"]) == 404
+        assert (await client.post("/v1/sessions/s/shares", json={})).status_code == 410
+        unknown = (await client.get(f"/v1/shares/{'x' * 43}")).json()["error"]
+        assert unknown == (await client.get(f"/v1/shares/{one['token']}")).json()["error"]
+    rows = await gateway.store.audit.rows(gateway_tenant(gateway), after=0, limit=9)
+    assert [public(row)["action"] for row in rows] == ["session.shared", "session.shared", "session.unshared"]
+
+
+def gateway_tenant(_: Gateway) -> Any:
+    return "local"
+
+
+async def test_an_item_that_was_deleted_ends_the_share_that_it_ended(sessions: FakeSessions, gateway: Gateway) -> None:
+    async with http_client(gateway) as client:
+        token = (await shared(client))["token"]
+        taken = {"response_id": "", "item_id": "d", "content_index": 0, "start": 0, "end": 6, "replacement": ""}
+        event = msgspec.convert({**taken, "category": "item_deleted", "type": "content.retracted"}, ev.ContentRetracted)
+        await sessions.append("s", event)
+        assert await texts(client, token) == 404
+
+
+async def test_an_answer_that_is_being_written_is_not_shared(sessions: FakeSessions, gateway: Gateway) -> None:
+    first, added, *rest = begun("item_z")
+    assert isinstance(first, ev.ResponseCreated) and isinstance(added, ev.OutputItemAdded)
+    body = msgspec.structs.replace(first.response, parent_id=ItemId("d"))
+    item = msgspec.structs.replace(added.item, parent_id=ItemId("d"))
+    await sessions.append(
+        "s", msgspec.structs.replace(first, response=body), msgspec.structs.replace(added, item=item), *rest
+    )
+    async with http_client(gateway) as client:
+        refused = await client.post("/v1/sessions/s/shares", json={"item_id": "item_z"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "response_in_progress")
+        assert (await shared(client))["item_id"] == "d"
+        assert (await client.post("/v1/sessions/s/shares", json={"item_id": "nothing"})).status_code == 404
+        await sessions.append("empty", ev.SessionCreated(info=ev.SessionInfo(model="m", created_at=UnixMs(1))))
+        refused = await client.post("/v1/sessions/empty/shares", json={})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "nothing_to_share")
+
+
+async def test_a_tenant_that_shares_nothing_shows_nothing_either(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with http_client(gateway) as client:
+        token = (await shared(client))["token"]
+        monkeypatch.setitem(vars(gateway.sharing), "table", lambda _: TenantLimits(sharing=False))
+        assert await texts(client, token) == 404
+        refused = await client.post("/v1/sessions/s/shares", json={})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "sharing_disabled")
+        assert json.loads((await client.get("/v1/sessions/s/shares")).text)["data"]  # to be revoked
+
+
+def test_so_many_reads_by_one_address_and_by_all() -> None:
+    now = 0.0
+    rate = ReadRate(lambda: now)
+    for _ in range(READS_PER_ADDRESS):
+        rate.enter("127.0.0.1")
+    with pytest.raises(Limited) as refused:
+        rate.enter("127.0.0.1")
+    assert refused.value.retry_after_ms is not None and refused.value.retry_after_ms > 0
+    for number in range(READS_PER_MINUTE - READS_PER_ADDRESS):
+        rate.enter(f"127.0.1.{number}")
+    with pytest.raises(Limited):
+        rate.enter("127.0.0.2")
+    now = 1.0
+    rate.enter("127.0.0.2")

@@ -1,0 +1,176 @@
+"""Searches the conversations of a principal: titles, and the texts of their present branches.
+
+Nothing is indexed, for an index of encrypted bodies would be a copy of them in the clear. A search reads: it goes
+through the sessions that a list shows, newest first, loads each as a reader would, and looks at its texts in a thread.
+
+Limits: one request looks at `SESSIONS_MAX` sessions, `TEXT_MAX` code points and for `SEARCH_S`, whichever ends first,
+and returns where the next one goes on. `SEARCHES_MAX` run at once in a process; `WAITING_MAX` of one principal wait.
+Who sees what is the list's rule: the sessions of the principal's tenant, an end user's own alone, deleted ones never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from sessions.machine.item_tree import ancestors
+from sessions.machine.state import State
+from sessions.model.authorization import may_see
+from sessions.model.errors import BadInput, Limited, NotFound
+from sessions.model.journal_types import Head
+from sessions.model.types import Message, Principal, SessionId, SessionKey
+from sessions.ports import Journal
+from transport.reading.log_reader import LogReader
+
+QUERY_MAX: Final = 256  # code points
+WORDS_MAX: Final = 16
+MATCHES_MAX: Final = 3  # of one session
+SESSIONS_MAX: Final = 64
+TEXT_MAX: Final = 4_000_000
+SEARCH_S: Final = 1.0
+SEARCHES_MAX: Final = 2
+WAITING_MAX: Final = 4
+HEADS_AT_ONCE: Final = 16
+BEFORE: Final = 60  # code points of a snippet before what was matched
+AFTER: Final = 120  # and behind its beginning
+
+_SPACE: Final = re.compile(r"\s")
+
+
+class Match(NamedTuple):
+    """Where all words of a query stand. `item_id` None: in the title. `start` and `end` are of the first word."""
+
+    item_id: str | None
+    role: str | None
+    snippet: str
+    start: int
+    end: int
+
+
+class SearchHit(NamedTuple):
+    head: Head
+    matches: tuple[Match, ...]
+
+
+class SearchPage(NamedTuple):
+    """`last_id`: the last session that was looked at, and where the next page begins. There may be more though this one
+    is empty."""
+
+    hits: tuple[SearchHit, ...]
+    has_more: bool
+    last_id: SessionId | None
+
+
+class Words(NamedTuple):
+    """A query: every word of it has to stand in the same text, in any case."""
+
+    patterns: tuple[re.Pattern[str], ...]
+
+    def snippet(self, text: str) -> tuple[str, int, int] | None:
+        """What stands around the first word, and where that is in it; None: not all words are here."""
+        found = [pattern.search(text) for pattern in self.patterns]
+        if found[0] is None or not all(found):
+            return None
+        start, end = found[0].span()
+        first, last = max(0, start - BEFORE), min(len(text), max(end, start + AFTER))
+        shown = _SPACE.sub(" ", text[first:last])
+        dots = "…" if first else ""
+        moved = len(dots) - first
+        return f"{dots}{shown}{'…' if last < len(text) else ''}", start + moved, end + moved
+
+
+def words_of(query: str) -> Words:
+    """Raises BadInput for a query without a word, or with too much of it."""
+    words = list(dict.fromkeys(query.split()))
+    if not words or len(query) > QUERY_MAX or len(words) > WORDS_MAX:
+        raise BadInput(
+            "invalid_request", f"`q` is 1 to {WORDS_MAX} words, of {QUERY_MAX} characters at most.", param="q"
+        )
+    return Words(tuple(re.compile(re.escape(word), re.IGNORECASE) for word in words))
+
+
+def matches_of(state: State, words: Words) -> tuple[tuple[Match, ...], int]:
+    """The first matches in a session, and how many code points were looked at. Pure; for a thread."""
+    matches: list[Match] = []
+    looked_at = 0
+    for item_id, role, text in _texts(state):
+        looked_at += len(text)
+        found = words.snippet(text)
+        if found is not None:
+            matches.append(Match(item_id, role, *found))
+            if len(matches) == MATCHES_MAX:
+                break
+    return tuple(matches), looked_at
+
+
+def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
+    """(item, role, text), the title first; then what was said, newest first."""
+    if state.info is not None and state.info.title:
+        yield None, None, state.info.title
+    for item in ancestors(state, state.newest):
+        if isinstance(item, Message) and item.role in ("user", "assistant"):
+            yield item.id, item.role, item.text
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ConversationSearch:
+    """The searches of one process. `clock` is monotonic, in seconds."""
+
+    journal: Journal
+    logs: LogReader
+    clock: Callable[[], float]
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEARCHES_MAX))
+    _waiting: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    async def search(self, principal: Principal, query: str, *, limit: int, after: SessionId | None) -> SearchPage:
+        """Raises BadInput, Limited, NotFound for an unknown `after`, Unavailable. The caller has demanded `read`."""
+        words = words_of(query)
+        who = (principal.tenant, principal.id)
+        if self._waiting[who] >= WAITING_MAX:
+            raise Limited("rate_limited", "Too many searches of this key are under way.", retry_after_ms=1_000)
+        self._waiting[who] += 1
+        try:
+            async with self._places:
+                return await self._search(principal, words, limit, after)
+        finally:
+            self._waiting[who] -= 1
+            if not self._waiting[who]:
+                del self._waiting[who]
+
+    async def _search(self, principal: Principal, words: Words, limit: int, after: SessionId | None) -> SearchPage:
+        until, looked_at, num_sessions = self.clock() + SEARCH_S, 0, 0
+        hits: list[SearchHit] = []
+        last = after
+        while True:
+            heads = await self._heads(principal, last)
+            for head in heads[:HEADS_AT_ONCE]:
+                last, num_sessions = head.key.session, num_sessions + 1
+                hit, looked = await self._look(principal, head.key, words)
+                looked_at += looked
+                if hit is not None:
+                    hits.append(hit)
+                full = len(hits) >= limit or num_sessions >= SESSIONS_MAX or looked_at >= TEXT_MAX
+                if full or self.clock() >= until:
+                    return SearchPage(tuple(hits), has_more=head is not heads[-1], last_id=last)
+            if len(heads) <= HEADS_AT_ONCE:
+                return SearchPage(tuple(hits), has_more=False, last_id=last)
+
+    async def _heads(self, principal: Principal, after: SessionId | None) -> Sequence[Head]:
+        """The next ones of the list, and one more where others follow."""
+        user = principal.user if principal.role == "user" else None
+        key = None if after is None else SessionKey(principal.tenant, after)
+        return await self.journal.list_heads(principal.tenant, user=user, limit=HEADS_AT_ONCE + 1, after=key)
+
+    async def _look(self, principal: Principal, key: SessionKey, words: Words) -> tuple[SearchHit | None, int]:
+        try:
+            head, state = await self.logs.fold(key, in_thread=True)
+        except NotFound:  # purged since it was listed
+            return None, 0
+        if head.deleted_at is not None or not may_see(principal, key, head.user):
+            return None, 0
+        matches, looked_at = await asyncio.to_thread(matches_of, state, words)
+        return (SearchHit(head, matches) if matches else None), looked_at

@@ -1,0 +1,193 @@
+/** The conversations of the list: read page by page, searched, pinned, put into folders, renamed, exported and deleted. */
+import { request } from "./api.js";
+import { copy, keep } from "./copies.js";
+import { confirmed, line } from "./dialogs.js";
+import { el, find, icon } from "./dom.js";
+import { openShares, sharing } from "./share-dialog.js";
+import { folderOf, isPinned, Sidebar } from "./sidebar.js";
+import { StoppedError } from "./sessile.js";
+import { t } from "./texts.js";
+
+/** @typedef {import("./sessile.js").SessionInfo} SessionInfo */
+/** @typedef {import("./sessile.js").SessileClient} SessileClient */
+
+const PAGE = 40;
+const SEARCH_AFTER_MS = 250;
+const SEARCH_PAGES = 5; // of an answer that comes in parts
+const HITS_MAX = 30;
+
+export class ConversationList {
+  /**
+   * @param {SessileClient} client
+   * @param {{ open: (id: string) => void, changed: () => void, deleted: (id: string) => void, failed: (text: string) => void, done: (text: string) => void,
+   *   attempt: (act: () => Promise<void>) => Promise<void>, tip: (id: string) => string | null }} page
+   */
+  constructor(client, page) {
+    this.client = client;
+    this.page = page;
+    this.sidebar = new Sidebar(find("list"), {
+      open: (id) => page.open(id),
+      more: () => void this.load(true),
+      rename: (info) => void this.rename(info),
+      remove: (info) => void this.remove(info),
+      items: (info) => this.items(info),
+    });
+    /** @type {SessionInfo[]} */
+    this.listed = [];
+    this.hasMore = false;
+    this.isLoading = false;
+    this.isWanted = false;
+    /** @type {import("./sidebar.js").Search} */
+    this.search = { words: "", hits: null };
+    /** @type {number | undefined} */
+    this.timer = undefined;
+    /** @type {HTMLInputElement} */
+    const input = find("search");
+    input.addEventListener("input", () => this.look(input.value.trim()));
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || input.value === "") return;
+      event.stopPropagation();
+      input.value = "";
+      this.look("");
+    });
+    void this.offline();
+  }
+
+  /** What was listed last, until the server says more. */
+  async offline() {
+    const text = await copy("list");
+    if (text === null || this.listed.length > 0) return;
+    this.listed = JSON.parse(text);
+    this.page.changed();
+  }
+
+  /** @param {boolean} more the page after what is shown; otherwise what is shown, anew */
+  async load(more) {
+    if (this.isLoading) {
+      this.isWanted = true;
+      return;
+    }
+    this.isLoading = true;
+    try {
+      const last = this.listed[this.listed.length - 1];
+      const limit = Math.min(100, Math.max(PAGE, this.listed.length));
+      const { data, has_more } = await this.client.page(more && last ? { limit: PAGE, after: String(last.id) } : { limit });
+      this.listed = more ? [...this.listed, ...data] : data;
+      this.hasMore = has_more;
+      void keep("list", JSON.stringify(this.listed.slice(0, 2 * PAGE)));
+    } catch (error) {
+      if (!(error instanceof StoppedError)) this.page.failed(t("The list of conversations could not be read: {why}", { why: String(error instanceof Error ? error.message : error) }));
+    }
+    this.isLoading = false;
+    this.page.changed();
+    if (this.isWanted) {
+      this.isWanted = false;
+      void this.load(false);
+    }
+  }
+
+  /** @param {(info: SessionInfo) => SessionInfo} known what the page knows better @param {string | null} current */
+  draw(known, current) {
+    this.sidebar.render(this.listed.map(known), current, this.hasMore, this.search);
+  }
+
+  // -- searching ------------------------------------------------------------------------------------------------
+
+  /** @param {string} words */
+  look(words) {
+    this.search = { words, hits: words.length < 2 ? [] : null };
+    clearTimeout(this.timer);
+    if (words.length >= 2) this.timer = setTimeout(() => void this.ask(words), SEARCH_AFTER_MS);
+    this.page.changed();
+  }
+
+  /** @param {string} words */
+  async ask(words) {
+    /** @type {import("./sidebar.js").Hit[]} */
+    const hits = [];
+    try {
+      /** @type {string | null | undefined} */
+      let after = null;
+      for (let page = 0; page < SEARCH_PAGES && hits.length < HITS_MAX; page++) {
+        const found = await this.client.search(words, after ? { after } : {}, { timeoutMs: 10_000 });
+        for (const { id, title, matches } of found.data) hits.push({ id: String(id), title: title ?? "", matches });
+        if (!found.has_more || this.search.words !== words) break;
+        after = found.last_id;
+      }
+    } catch {
+      // titles alone then: an older server, or none
+    }
+    if (this.search.words !== words) return;
+    this.search = { words, hits };
+    this.page.changed();
+  }
+
+  // -- what is done with one ------------------------------------------------------------------------------------------
+
+  /** @param {SessionInfo} info @returns {import("./dialogs.js").MenuItem[]} */
+  items(info) {
+    const id = String(info.id);
+    return [
+      { label: t("Rename…"), icon: icon("edit"), act: () => void this.rename(info) },
+      { label: isPinned(info) ? t("Unpin") : t("Pin"), icon: icon("pin"), act: () => this.mark(info, { pinned: isPinned(info) ? undefined : true }) },
+      { label: t("Move to a folder…"), icon: icon("folder"), act: () => void this.move(info) },
+      ...(sharing.isOff ? [] : [{ label: t("Share…"), icon: icon("share"), act: () => openShares(id, this.page.tip(id)) }]),
+      { label: t("Export as Markdown"), icon: icon("save"), act: () => void this.export(info, "markdown") },
+      { label: t("Export as JSON"), icon: icon("save"), act: () => void this.export(info, "json") },
+      { label: t("Delete…"), icon: icon("trash"), danger: true, act: () => void this.remove(info) },
+    ];
+  }
+
+  /** @param {SessionInfo} info */
+  async rename(info) {
+    const title = await line(t("Rename this conversation"), t("Title"), info.title ?? "");
+    if (!title || title === info.title) return;
+    await this.page.attempt(() => this.client.session(String(info.id)).update({ title }));
+    void this.load(false);
+  }
+
+  /** @param {SessionInfo} info */
+  async move(info) {
+    const among = [...new Set(this.listed.map(folderOf))].filter((name) => name !== "");
+    const folder = await line(t("Move to a folder"), t("Folder"), folderOf(info), { among, hint: t("A new name makes a new folder; no name takes it out."), empty: true });
+    if (folder !== null) this.mark(info, { folder: folder || undefined });
+  }
+
+  /** Metadata goes whole, so it is read first. @param {SessionInfo} info @param {{ pinned?: true | undefined, folder?: string | undefined }} marks */
+  mark(info, marks) {
+    void this.page.attempt(async () => {
+      const session = this.client.session(String(info.id));
+      const { state } = /** @type {any} */ (await session.get());
+      const metadata = JSON.parse(JSON.stringify({ ...state.metadata, ...marks }));
+      await session.update({ metadata });
+      this.listed = this.listed.map((each) => (each.id === info.id ? { ...each, metadata } : each));
+      void this.load(false);
+    });
+  }
+
+  /** @param {SessionInfo} info @param {"markdown" | "json"} format */
+  async export(info, format) {
+    await this.page.attempt(async () => {
+      const answer = await request(`v1/sessions/${encodeURIComponent(String(info.id))}/export?format=${format}`);
+      const name = (info.title || t("Untitled")).replace(/[^\p{L}\p{N} _-]+/gu, "").trim().slice(0, 80) || "conversation";
+      const href = URL.createObjectURL(await answer.blob());
+      el("a", { href, download: `${name}.${format === "json" ? "json" : "md"}` }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 60_000);
+    });
+  }
+
+  /** @param {SessionInfo} info */
+  async remove(info) {
+    const text = t("“{title}” and everything said in it will be gone, on all your devices.", { title: info.title || t("Untitled") });
+    if (!(await confirmed(t("Delete this conversation?"), text, t("Delete"), t("Keep it")))) return;
+    const id = String(info.id);
+    await this.page.attempt(async () => {
+      await this.client.session(id).delete();
+      void keep(`sessile:session:${id}`, null);
+      this.listed = this.listed.filter((each) => each.id !== id);
+      this.page.deleted(id);
+      this.page.done(t("The conversation was deleted."));
+      void this.load(false);
+    });
+  }
+}

@@ -1,0 +1,76 @@
+/**
+ * Keeps the page's own files, so that it opens at once and without the server. It keeps no answer of any interface.
+ *
+ * A file is kept under the hash that the page names for it, so a page always gets the very files it was written for; a new page
+ * is shown at the next visit, once all its files are here, and the files of the one before stay until then.
+ */
+const CACHE = "sessile-page";
+const PAGE = new URL("./", location.href).href;
+const PART = /(?:src|href)="([\w-]+\.\w+)"(?: integrity="([^"]+)")?/g;
+/** @type {any} */
+const worker = self;
+
+/** @param {string} url @param {string | undefined} integrity */
+const named = (url, integrity) => (integrity ? `${url}?${encodeURIComponent(integrity)}` : url);
+
+/** @param {string} html @returns {Map<string, string>} names in the cache -> addresses */
+function parts(html) {
+  const urls = [...html.matchAll(PART)].map(([, name, integrity]) => ({ url: new URL(name ?? "", PAGE).href, integrity }));
+  return new Map(urls.map(({ url, integrity }) => [named(url, integrity), url]));
+}
+
+async function refresh() {
+  const cache = await caches.open(CACHE);
+  const before = await cache.match(PAGE);
+  const answer = await fetch(PAGE, { cache: "no-cache" });
+  if (!answer.ok || answer.redirected) throw new Error(`The page answers ${answer.status}.`);
+  const [old, html] = [(await before?.text()) ?? "", await answer.clone().text()];
+  if (old === html) return;
+  const files = parts(html);
+  for (const [name, url] of files) {
+    if (await cache.match(name)) continue;
+    const file = await fetch(url, { cache: "no-cache" });
+    if (!file.ok) throw new Error(`${url} answers ${file.status}.`);
+    await cache.put(name, file);
+  }
+  await cache.put(PAGE, answer);
+  const known = new Set([PAGE, ...files.keys(), ...parts(old).keys()]);
+  for (const { url } of await cache.keys()) if (!known.has(url)) await cache.delete(url);
+  if (old !== "") for (const client of await worker.clients.matchAll()) client.postMessage("renewed");
+}
+
+/** The page that each tab was given, as what its files are called in the cache. @type {Map<string, Map<string, string>>} */
+const given = new Map();
+
+/** @param {any} event @param {boolean} isPage */
+async function answered({ request, clientId, resultingClientId }, isPage) {
+  const cache = await caches.open(CACHE);
+  const page = await cache.match(PAGE, { ignoreVary: true });
+  if (isPage) {
+    if (given.size > 100) given.clear(); // tabs that were closed
+    if (page !== undefined) given.set(resultingClientId, parts(await page.clone().text()));
+    return page ?? fetch(request);
+  }
+  const kept = async (/** @type {Map<string, string>} */ files) => {
+    const name = [...files].find(([, url]) => url === request.url)?.[0];
+    return name && cache.match(name, { ignoreVary: true });
+  };
+  const files = given.get(clientId);
+  if (files !== undefined) return (await kept(files)) ?? fetch(request);
+  // Another page, which may be newer than what is kept here; without the server that will do.
+  return fetch(request).catch(async () => (await kept(parts((await page?.text()) ?? ""))) ?? Response.error());
+}
+
+worker.addEventListener("install", (/** @type {any} */ event) => {
+  worker.skipWaiting();
+  event.waitUntil(refresh());
+});
+worker.addEventListener("fetch", (/** @type {any} */ event) => {
+  const { request } = event;
+  const url = new URL(request.url);
+  const isPage = request.mode === "navigate" && `${url.origin}${url.pathname}` === PAGE;
+  const isPart = request.mode !== "navigate" && new URL("./", url).href === PAGE && /^[\w-]+\.(js|css|svg|png|webmanifest)$/.test(url.pathname.split("/").pop() ?? "");
+  if (request.method !== "GET" || !(isPage || isPart)) return;
+  event.respondWith(answered(event, isPage));
+  if (isPage) event.waitUntil(refresh().catch(() => undefined));
+});
