@@ -297,7 +297,7 @@ async def test_an_encoded_body_is_refused_with_what_to_do(keyed: Assembly, encod
         assert plain.status_code == 400
 
 
-async def test_two_users_at_once_are_nobody(keyed: Assembly) -> None:
+async def test_two_user_headers_are_refused(keyed: Assembly) -> None:
     """A backend's proxy that adds the header, where it should replace it, let the caller choose."""
     async with httpx.AsyncClient(base_url=keyed.server.url, timeout=60) as http:
         headers = [("authorization", f"Bearer {KEY}"), ("x-sessile-user", "ana"), ("x-sessile-user", "ben")]
