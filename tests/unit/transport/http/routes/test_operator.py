@@ -37,7 +37,7 @@ class Replicas:
         self.calls.append(query)
         return SessionPage([], 0, False, {"r2": "no answer"})
 
-    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+    async def measure(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
         self.calls.append((replica, after, step_s))
         sample = LoadSample(after + 600, 10.0, (0, 2), 40.0, 20.0, 1.0, 0.0, 0.0, 2, 1, 4, 3, {"host": 5.0})
         totals = ServiceTotals(met=3, missed=1, ended={"stop": 4.0})
