@@ -228,7 +228,7 @@ CLOCK = Clock(now_ms, new_id)
 
 
 def limits(settings: Settings, limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
-    names = settings.titles == "model" or (settings.titles == "auto" and settings.engine != "sim")
+    writes_titles = settings.titles == "model" or (settings.titles == "auto" and settings.engine != "sim")
     return RuntimeLimits(
         actors_max=settings.actors,
         idle_s=settings.idle_s,
@@ -238,7 +238,7 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
             content_bytes=settings.content_bytes,
             tool_deadline_s=settings.tool_deadline_s,
             turn=GenerationLimits(rollup_s=settings.rollup_ms / 1000),
-            titles=(lambda tenant: limited is None or limited.now().of(tenant).titles) if names else None,
+            titles=(lambda tenant: limited is None or limited.now().of(tenant).titles) if writes_titles else None,
             share=share_function(limited),
             admission=admission_of(limited, engine, measures),
         ),

@@ -107,7 +107,7 @@ class ChatTemplate:
         except _NotSeparable as exc:
             raise _refused(str(exc)) from exc
         except _FAILS as exc:
-            raise _refused(f"it fails: {exc or type(exc).__name__}") from exc
+            raise _refused(f"it fails: {str(exc) or type(exc).__name__}") from exc
 
     def opening(self, instructions: str | None, tools: Sequence[Tool]) -> list[tuple[str, bool]]:
         """The pieces of an opening, each with whether special tokens may be parsed in it. Tools that the template has
@@ -115,7 +115,7 @@ class ChatTemplate:
         try:
             return self._whole_opening(instructions, [self._function(tool) for tool in tools])
         except (*_FAILS, _NotSeparable) as exc:
-            why = f"The model's chat template fails with these tools: {exc or type(exc).__name__}."
+            why = f"The model's chat template fails with these tools: {str(exc) or type(exc).__name__}."
             raise BadInput("invalid_request", f"{why} Change or leave out what it names.", param="tools") from exc
 
     def render(self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What of the server's environment vLLM's processes get: they run libraries of others on what strangers wrote.
+"""What of the server's environment vLLM's processes get: they run third-party libraries on what strangers wrote.
 
 vLLM spawns its processes itself, and they inherit whatever this process has while it does: keys, passwords in the
 addresses of stores, credentials of clouds. So everything else is put away while it starts, and put back behind it.

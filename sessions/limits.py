@@ -63,7 +63,7 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     user: Ceilings = Ceilings()
     key_requests_per_minute: Count | None = None  # of one key, all users together that it speaks for; at each gateway
     sharing: bool = True  # False: no links are made, and those that are there show nothing
-    titles: bool = True  # False: the model writes no titles (nor where `--titles` is off)
+    titles: bool = True  # False: conversations get no titles by themselves (nor where `--titles` is off)
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ FAILOVERS: Final = ("takeover", "orphaned")  # causes of an activation whose ses
 
 
 class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What happened in the `span_s` seconds up to `at` (Unix seconds), and how things stood then."""
+    """What happened in the `span_s` seconds up to `at` (Unix seconds), and what stood at their end."""
 
     at: int
     span_s: float
@@ -177,7 +177,7 @@ def _joined(earlier: LoadSample, later: LoadSample) -> LoadSample:
 
 
 def _added(one: LoadSample, other: LoadSample) -> LoadSample:
-    """Of two replicas."""
+    """Two samples added up, as of two replicas over the same time."""
     return LoadSample(
         at=other.at,
         span_s=max(one.span_s, other.span_s),

@@ -18,7 +18,8 @@ Counts = tuple[int, ...]
 
 
 class ServiceTotals(msgspec.Struct, frozen=True, array_like=True):
-    """`ttft` to `journal` count per bucket of the histograms that `Metrics` has for them."""
+    """`ttft` to `journal` count per bucket of the histograms that `Metrics` has for them; `met` and `missed` count
+    answers within their latency targets and beyond; `ended` is by status, `activations` by cause."""
 
     ttft: Counts = ()
     tpot: Counts = ()

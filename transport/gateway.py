@@ -212,7 +212,7 @@ class Gateway:
             inspect = partial(self._inspect, principal, model, question)
             if self._quotas is None:
                 return await inspect()
-            return await self._quotas.inspect(principal, question, ResponseId(f"look_{self.new_id()}"), inspect)
+            return await self._quotas.inspect(principal, question, ResponseId(f"inspection_{self.new_id()}"), inspect)
 
     async def announce_decision(self, case: Case) -> None:
         """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""

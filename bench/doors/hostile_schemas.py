@@ -221,15 +221,14 @@ def by_doors(doors: SchemaDoors, schemas: Iterable[tuple[str, Any]]) -> Iterator
 
 
 class Rounds(NamedTuple):
-    """What blocks of hostile schemas showed, and what ordinary ones in their place."""
+    """What blocks of hostile schemas showed, and what ordinary ones in their place. `delays` counts beats of the loop
+    beside hostile ones, by the bound of a bucket that they lie below."""
 
     hostile: Watched
     ordinary: Watched
     sent: list[Sent]
     replayed: list[Sent]
-    delays: dict[
-        float, float
-    ]  # beats of the loop beside hostile ones, by the bucket's bound; each counts those below it
+    delays: dict[float, float]
 
 
 async def rounds(

@@ -12,8 +12,8 @@ what the scheduler has accounted to all threads of the server's process from the
 nanoseconds; read when the event loop's thread sleeps, which is when it is exact; /proc/*/stat counts in hundredths of a
 second and would show nothing). So it holds user and kernel time: accepting and closing the TCP connection, which nobody
 can leave out, reading, writing; the work of the loopback device that the kernel does in the name of who sends,
-acknowledgements too; and whatever the process does beside them, timers and collections. It is the dearest way to be
-asked: the caches are cold each time, and in a flood several are taken in with one wake-up. How much of it other threads
+acknowledgements too; and whatever the process does beside them, timers and collections. That is the costliest case:
+the caches are cold each time, and in a flood several are taken in with one wake-up. How much of it other threads
 than the event loop's took is shown: it is gRPC's C core, there. A client that gives up resets its connection: what it
 had not sent yet would be freed by the kernel in the server's name, on loopback only.
 

@@ -5,8 +5,9 @@
 
 A round interleaves the turns of two users at random, some of them at the same moment: no session may ever hold a turn
 of both. In the second part every turn must land in the one session; what could be reused is the prompt and the answer
-of the turn before. Then the client asks its last question again, and edits the one in the middle: both must be branches
-of that session and cost what stands behind the fork, within `SPARE_TOKENS`. Exits with 1 when a bar is missed.
+of the turn before. Then the client asks its last question again, edits the one in the middle, and resends all with the
+answer in the middle cut in half, emptied, and replaced: all must be branches of that session and cost what
+stands behind the first difference, within `SPARE_TOKENS`. Exits with 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -33,15 +34,27 @@ async def resending(turns: int) -> dict[str, Any]:
             one = ResendingClient(client, model, "Tell me about rivers.", max_tokens=48, temperature=0)
             for number in range(turns):
                 await one.turn(f"And what about number {number} of the things that you have just named?")
+            middle, last = turns // 2, turns - 1
+            whole = one.usage[middle].prompt_tokens
+            branches = {
+                "asked again": (one.branch(last, None), one.usage[last - 1].total_tokens),
+                "edited": (one.branch(middle, "Name three lakes instead."), one.usage[middle - 1].total_tokens),
+                "answer cut": (one.branch(turns, None), whole + one.usage[middle].completion_tokens // 2),
+                "answer emptied": (one.branch(turns, None), whole),
+                "answer replaced": (one.branch(turns, None), whole),
+            }
+            for name, text in (("cut", None), ("emptied", ""), ("replaced", "As you say.")):
+                messages = branches[f"answer {name}"][0].messages
+                answer = messages[2 * middle + 1]
+                half = answer["content"][: len(answer["content"]) // 2]
+                messages[2 * middle + 1] = {**answer, "content": half if text is None else text}
             behind = {}
-            for name, turn in (("asked again", turns - 1), ("edited", turns // 2)):
-                branch = one.branch(turn, None if name == "asked again" else "Name three lakes instead, and why.")
+            for name, (branch, fork) in branches.items():
                 await branch.turn("")
-                usage, fork = branch.usage[0], one.usage[turn - 1].total_tokens
-                behind[f"{name}: turn"] = turn + 1
+                usage = branch.usage[0]
                 behind[f"{name}: sessions in all (bar 1)"] = len({*one.sessions, *branch.sessions})
                 behind[f"{name}: prompt tokens"] = usage.prompt_tokens
-                behind[f"{name}: behind the fork"] = usage.prompt_tokens - fork
+                behind[f"{name}: behind the difference"] = usage.prompt_tokens - fork
                 behind[f"{name}: computed"] = usage.prompt_tokens - (usage.prompt_tokens_details.cached_tokens or 0)
     before = one.usage[:-1]
     reusable = [usage.total_tokens for usage in before]
@@ -64,8 +77,8 @@ def missed(figures: dict[str, Any]) -> bool:
         or figures["reused of them (bar 0.99)"] < 0.99
         or any(
             figures[f"{name}: sessions in all (bar 1)"] != 1
-            or figures[f"{name}: computed"] > figures[f"{name}: behind the fork"] + SPARE_TOKENS
-            for name in ("asked again", "edited")
+            or figures[f"{name}: computed"] > figures[f"{name}: behind the difference"] + SPARE_TOKENS
+            for name in ("asked again", "edited", "answer cut", "answer emptied", "answer replaced")
         )
     )
 

@@ -262,7 +262,7 @@ class LlamaEngine:
         pauses = "json_schema" not in parameters  # a grammar cannot be set to where an answer is
         run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses)
         cached_tokens: int | None = None
-        least = tokens_until_end(request) or INTEGER_MAX  # behind so many it goes on as a run that may end
+        least = tokens_until_end(request) or INTEGER_MAX  # after so many tokens it continues as a request that may end
         while True:
             slot = await self._scheduler.acquire(run)
             slot_run = self._enter(slot, request.key, run)

@@ -112,7 +112,8 @@ class Scheduler:
             self._hand_out()
 
     def give_way(self, run: EngineRun, slot: Slot) -> None:
-        """The run's KV is in order, and its slot goes to who is next; it waits again. It may do so unbidden."""
+        """The run's KV is in order, and its slot goes to who is next; it waits again. It counts as preempted where it
+        was to yield."""
         self.num_preempted += run.yields
         run.yields = run.filling = False
         run.slot = None

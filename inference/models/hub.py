@@ -287,12 +287,12 @@ def _sentences(model: HubModel) -> Iterator[None]:
     except httpx2.HTTPError as error:
         raise Unavailable(
             "hub_unavailable",
-            f"The hub cannot be reached ({error or type(error).__name__}); what was pulled is kept, and the next try"
-            " goes on there. Behind a proxy set HTTPS_PROXY; for a mirror HF_ENDPOINT.",
+            f"The hub cannot be reached ({str(error) or type(error).__name__}); what was pulled is kept, and the next"
+            " try goes on there. Behind a proxy set HTTPS_PROXY; for a mirror HF_ENDPOINT.",
         ) from error
     except OSError as error:
         if error.errno not in _FULL:
-            what = f"{error.filename or 'the folder of models'}: {error.strerror}"
+            what = f"{error.filename or 'the folder of models'}: {error.strerror or error}"
             raise BadInput(
                 "invalid_setting", f"{what}. Name another folder with --model-folder.", param="model_folder"
             ) from error

@@ -215,9 +215,8 @@ def _units(text: str) -> Iterator[re.Match[str]]:
 def _undone(reading: Reading) -> Iterator[Reading]:
     if _LINE_ESCAPE.search(reading.text):  # a backslash before a letter may be either
         yield _undone_to_the_end(_substituted(reading, _LINE_ESCAPE, lambda _: " "))
-    if "\\0" in reading.text and _ESCAPE_AND_SPACE.search(
-        reading.text
-    ):  # the space belongs to the escape, or to the words
+    # The space belongs to the escape, or to the words.
+    if "\\0" in reading.text and _ESCAPE_AND_SPACE.search(reading.text):
         yield _undone_to_the_end(_substituted(reading, _ESCAPE_AND_SPACE, lambda _: "  "))
     if any(map(reading.text.lower().__contains__, _UNSHOWN_SIGNS)) and _UNSHOWN.search(reading.text):
         yield _undone_to_the_end(_substituted(reading, _UNSHOWN, lambda _: ""))

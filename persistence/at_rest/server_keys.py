@@ -18,7 +18,7 @@ from sessions.model.types import TenantId, UnixMs
 SIGN_IN: Final = TenantId("\x7fsign-in")  # no name has a control character
 
 EVERYWHERE_MS: Final = round(3 * REFRESH_S * 1000)
-"""So long after it was made every server has a key, as the sweep of rows has it too."""
+"""How long after a key was made every server has read it; the sweep of rows waits as long."""
 
 
 class StoredServerKeys:

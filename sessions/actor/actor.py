@@ -82,7 +82,7 @@ class Actor:
         self._drain: asyncio.Task[None] | None = None
         self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
         self._warming = False
-        self._naming: asyncio.Task[None] | None = None  # the session gets a title
+        self._title_task: asyncio.Task[None] | None = None  # writes the session a title
         self._sealed_off: list[asyncio.Future[None]] = []
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._appending = JournalWriter(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
@@ -149,7 +149,7 @@ class Actor:
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
-        self._stop_naming()
+        self._stop_title()
         self._stop_turns()
         await self._join_turns()
         self._wake_to_leave()
@@ -307,7 +307,7 @@ class Actor:
             if found is not None:
                 machine.remember(found)
         if isinstance(command, (cm.TurnCommand, cm.ItemDelete, cm.ResponseErase)):
-            self._stop_naming()  # it has read what is taken back
+            self._stop_title()  # it has read what is taken back
         input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
@@ -333,22 +333,26 @@ class Actor:
         finally:
             self._warming = False
 
-    def _begin_naming(self, step: Step) -> None:
-        """After an answer: has the session named, unless it has a title."""
+    def _begin_title(self, step: Step) -> None:
+        """After an answer: has a title written, unless the session has one."""
         titles = self._world.limits.titles
-        if titles is None or self.phase is not Phase.WARM or (self._naming is not None and not self._naming.done()):
+        if (
+            titles is None
+            or self.phase is not Phase.WARM
+            or (self._title_task is not None and not self._title_task.done())
+        ):
             return
         if calls_for_title(self._machine.state, step.records) and titles(self.key.tenant):
-            self._naming = self._world.spawn(self._name(step.usage[-1].principal))
+            self._title_task = self._world.spawn(self._write_title(step.usage[-1].principal))
 
-    async def _name(self, principal: Principal) -> None:
+    async def _write_title(self, principal: Principal) -> None:
         written = await TitleWriter(self._machine.state, self._ledger, self._world).write(principal)
         if written is not None and self.phase is Phase.WARM:
             self.post(written)
 
-    def _stop_naming(self) -> None:
-        if self._naming is not None:
-            self._naming.cancel()
+    def _stop_title(self) -> None:
+        if self._title_task is not None:
+            self._title_task.cancel()
 
     async def _erase(self) -> None:
         try:
@@ -376,7 +380,7 @@ class Actor:
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
             if step.usage and self._world.limits.titles is not None:
-                self._begin_naming(step)
+                self._begin_title(step)
         self._perform_all(effects)
 
     def _fail_waiting(self, envelope: Envelope | None) -> None:
@@ -461,7 +465,7 @@ class Actor:
         self.phase = phase
         if phase is Phase.FENCED:
             self._world.metrics.fenced.add()
-        self._stop_naming()
+        self._stop_title()
         self._stop_turns()
         self._wake_to_leave()
         for deadline in self._deadlines.values():

@@ -26,7 +26,7 @@ class ActorLimits(msgspec.Struct, frozen=True):
     prepare_s: float = 10.0
     turn: GenerationLimits = GenerationLimits()
     admission: Admission | None = None  # None: every turn is let in
-    titles: Callable[[TenantId], bool] | None = None  # whose sessions are named by their models; None: nobody's
+    titles: Callable[[TenantId], bool] | None = None  # whose sessions get titles of their models; None: nobody's
     share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 

@@ -1,4 +1,4 @@
-"""Names a session that has no title, after one of its first answers: by its own model, or else by its first words.
+"""Writes a title for a session that has none, after one of its first answers: by its model, or of its first words.
 
 The model is given the conversation as its next turn would have it, so that nearly all of the prompt is in the session's
 KV, and what is added there is cut off again by the turn that follows. It runs behind everybody (`PRIORITY`), not at all
@@ -6,7 +6,7 @@ where turns wait or brownout spares extras, and is broken off when a turn of the
 again. Nobody is billed for it. A title is an output: the filters of the tenant's policy judge it, and what they act on
 is thrown away. Where the model gives none, the beginning of the first question serves, which filters have let in.
 
-Decides nothing about the log: `TitleWritten` is one input of the machine among others, and a title that somebody gave
+Decides nothing about the log: `TitleWritten` is one input of the machine among others, and a title that a user gave
 meanwhile stands.
 """
 
@@ -52,8 +52,8 @@ log = structlog.get_logger(__name__)
 
 
 def calls_for_title(state: State, written: Sequence[Record]) -> bool:
-    """Whether a session is to be named now that these records end an answer of its. Not after one that was requested
-    over OpenAI's API: its clients keep no list that shows titles."""
+    """Whether a session is to get a title now that these records end an answer of its. Not after one that was requested
+    over OpenAI's API, whose clients keep no list that shows titles."""
     info = state.info
     if info is None or info.title is not None or not state.listed or state.deleted or state.busy:
         return False

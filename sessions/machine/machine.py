@@ -123,7 +123,7 @@ class Machine:
             case ResponsesResumed():
                 responses.start_all(build)
             case TitleWritten():
-                session_commands.name_session(build, input.title)
+                session_commands.set_title(build, input.title)
             case _:
                 assert_never(input)
         self._patch_head(build.out)

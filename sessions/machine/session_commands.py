@@ -97,8 +97,8 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
 
-def name_session(build: StepBuilder, title: str) -> None:
-    """Gives a session a title that it has not got meanwhile."""
+def set_title(build: StepBuilder, title: str) -> None:
+    """Gives a session a title, unless it has got one meanwhile."""
     info = build.state.info
     if info is not None and info.title is None and not build.state.deleted:
         build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=title)))

@@ -131,7 +131,7 @@ def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
         return principal.tenant
     demand_operator(principal)
     if tenant and not check_name(tenant):  # "" is the installation, where there is such a thing
-        raise BadInput("invalid_request", "tenant: 1 to 128 characters, none of control.", param="tenant")
+        raise BadInput("invalid_request", "A tenant's name has 1 to 128 characters, none of control.", param="tenant")
     return TenantId(tenant)
 
 

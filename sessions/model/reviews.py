@@ -215,7 +215,7 @@ def case_of(finding: Finding, of: Subject, *, appeal: str | None = None) -> Case
 def check_note(text: str, param: str) -> None:
     """Raises BadInput for a note that some store cannot hold, before anything is written for it."""
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-        raise BadInput("invalid_text", f"`{param}` holds a NUL character or half of a surrogate pair.", param=param)
+        raise BadInput("invalid_text", f"Leave the NUL character or half surrogate pair out of `{param}`.", param=param)
 
 
 def feedback_case(of: Subject, reason: str, *, model: str) -> Case:

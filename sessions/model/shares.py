@@ -4,8 +4,8 @@ A share is a row beside the log: which session, the item that its branch ends in
 256 bits, is shown once, and is stored nowhere; so a stolen database holds no link. Who has it reads without a key,
 until the row is taken away by whoever may command the session, or the session is deleted; a purge takes it along.
 
-It is a snapshot and not live, because a link is passed on: what somebody says later is shared by another act. What was
-taken back since is not in it, for it is read from the log as it stands.
+It is a snapshot and not live, because a link is passed on: what is said later needs another share. What was taken
+back since is not in it, for it is read from the log as it stands.
 
 Does not know who may share (`sessions.model.authorization`), how rows are stored, nor what a reader is shown.
 """
@@ -63,7 +63,9 @@ def token_hash_of(token: str) -> bytes:
 
 def share_not_found() -> NotFound:
     """Whatever the reason: unknown, revoked, deleted, switched off."""
-    return NotFound("share_not_found", "There is nothing shared here, or not any more.")
+    return NotFound(
+        "share_not_found", "There is nothing shared here, or no longer: ask whoever sent you the link for a new one."
+    )
 
 
 def too_many_shares() -> Limited:

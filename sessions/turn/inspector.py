@@ -34,7 +34,9 @@ class Inspector:
         and what the engine raises."""
         for text in _texts(question):
             if len(text) > self._bytes_max or len(text.encode()) > self._bytes_max:
-                raise TooLarge("content_too_large", f"A text may take {self._bytes_max} bytes at most.", param="input")
+                raise TooLarge(
+                    "content_too_large", f"A text has at most {self._bytes_max} bytes: send it in parts.", param="input"
+                )
         match question:
             case TextTokens():
                 starts = self._engine.tokenizer.starts if question.starts else ()

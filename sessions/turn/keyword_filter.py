@@ -51,10 +51,11 @@ def _block(start: int, end: int, message: str) -> Verdict:
 
 
 class KeywordInputFilter:
-    """Blocks a message that contains one of the phrases, whatever their case."""
+    """Blocks a message that contains one of the phrases, whatever the case and the white space between its words."""
 
     def __init__(self, phrases: Sequence[str]) -> None:
-        self._pattern = _pattern([fold(phrase) for phrase in phrases if phrase])
+        folded = [re.sub(r"(?:\\\s)+", r"\\s+", re.escape(fold(phrase))) for phrase in phrases if phrase]
+        self._pattern = re.compile("|".join(folded) or "(?!)")
 
     async def check(self, principal: Principal, text: str) -> Verdict:
         found = self._pattern.search(fold(text))

@@ -63,7 +63,7 @@ async def a_host(answer: bytes | None) -> AsyncIterator[tuple[Host, str]]:
         server.close()
 
 
-async def test_a_provider_that_never_answers_takes_no_thread_from_others() -> None:
+async def test_a_provider_that_never_answers_takes_no_thread_from_another() -> None:
     """Threads also read pages, KV and keys: six of them waited for the provider, and everybody with them."""
     async with a_host(None) as (host, url):
         calls = [asyncio.create_task(send(url, {"code": str(n)}, {})) for n in range(40)]
@@ -91,7 +91,7 @@ async def test_what_is_no_http_is_a_provider_that_is_away(kind: str) -> None:
                 await fetched
 
 
-def test_keys_of_kinds_that_we_do_not_know_hide_no_others() -> None:
+def test_a_key_of_an_unknown_kind_does_not_hide_the_rest_of_its_set() -> None:
     ours = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))}
     others = [
         {"kty": "AKP", "alg": "ML-DSA-65", "kid": "post-quantum", "pub": "AA"},

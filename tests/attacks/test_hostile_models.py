@@ -28,6 +28,7 @@ RAISES = {
     "changing what it was given": "{% set _ = messages.append(1) %}",
     "syntax": "{% if",
     "a long loop": "{% for i in range(10000000) %}{% endfor %}",
+    "more than memory holds": "{{ 'a' * 10 ** 18 }}",
 }
 
 
@@ -63,12 +64,12 @@ def test_bytes_without_a_checksum_are_not_fetched(hub: HubServer, tmp_path: Path
 
 
 @pytest.mark.parametrize("answer", [b"<html>It works!</html>", b"[]", b'"x"', b"{}", b'{"id":"a/b","siblings":[{}]}'])
-def test_what_no_hub_answers_is_a_sentence(hub: HubServer, tmp_path: Path, answer: bytes) -> None:
+def test_an_answer_that_no_hub_gives_is_refused_with_a_message(hub: HubServer, tmp_path: Path, answer: bytes) -> None:
     hub.other_info = answer
     assert refused(hub, tmp_path).code in ("hub_unavailable", "bad_model")
 
 
-def test_a_folder_that_cannot_be_used_is_a_sentence(hub: HubServer, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_refused_with_what_to_do(hub: HubServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"no folder")
     with pytest.raises(SessileError, match="--model-folder"):
         Hub(ModelLibrary(tmp_path / "file"), pause=lambda _: None, endpoint=hub.url).pull(MODEL, "gguf")
@@ -84,8 +85,9 @@ def test_a_token_goes_to_no_mirror_over_an_open_line(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("kind", RAISES)
 def test_a_template_that_fails_is_refused_with_what_to_do(kind: str) -> None:
-    with pytest.raises(BadInput, match="--chat-template chatml"):
+    with pytest.raises(BadInput, match="--chat-template chatml") as caught:
         ChatTemplate(RAISES[kind], bos="", eos="")
+    assert "it fails: ." not in caught.value.public_message  # what failed is named, even where the error has no text
 
 
 def test_tools_that_a_template_cannot_take_are_the_requests_fault() -> None:

@@ -43,12 +43,10 @@ class Recorded(NamedTuple):
 
 
 @pytest.fixture
-async def recorded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Recorded]:
+async def recorded() -> AsyncIterator[Recorded]:
     prompts: list[str] = []
-    engine = "tests.support.doors.assembly.SimulatedEngine"
-    monkeypatch.setattr(engine, lambda options: mk.RecordingEngine(options, prompts))
     filters = mk.RecordingFilters()
-    async with assembled(engine=ENGINE, filters=filters) as assembly:
+    async with assembled(engine=mk.RecordingEngine(ENGINE, prompts), filters=filters) as assembly:
         yield Recorded(assembly, filters, prompts)
 
 

@@ -92,7 +92,7 @@ async def test_break_glass_needs_a_reason_and_both_tenants_can_read_it(world: Wo
     assert await broken_glass(world, "beta") == [row]
 
 
-async def test_what_is_no_name_of_a_tenant_is_entered_by_nobody(world: World) -> None:
+async def test_an_impossible_tenant_name_is_refused(world: World) -> None:
     """A row stood in the log of a tenant that nobody can be, and an export broke off in its middle."""
     for tenant in ("\0", "\x7fsign-in", "acme\n"):
         answer = await world.http.get(

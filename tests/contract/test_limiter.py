@@ -174,7 +174,7 @@ async def test_a_session_is_charged_for_what_it_holds(world: World) -> None:
     assert grant.standing.tokens is not None and near(grant.standing.tokens.remaining, 600, 10)
 
 
-async def test_what_is_of_no_session_is_charged_for_itself_alone(world: World) -> None:
+async def test_a_demand_of_no_session_is_charged_for_its_own_tokens_alone(world: World) -> None:
     thousand = Ceilings(tokens_per_minute=1000)
     for name in ("r1", "r2"):
         await world.ask(name, session=None, of_tenant=thousand, tokens=300)

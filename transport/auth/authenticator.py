@@ -195,7 +195,7 @@ class Authenticator(KeyListener):
         self._throttle.failed(address)
 
     def forgive_failure(self, address: str | None) -> None:
-        """What was counted was right after all."""
+        """Takes back what `count_failure` counted beforehand: it was right."""
         self._throttle.forgive(address)
 
     async def end_session(self, principal: Principal, audit: Audited) -> None:
@@ -215,7 +215,8 @@ class Authenticator(KeyListener):
         await self.revocations.add(ended, audit, principal.tenant)
 
     async def end_subject(self, revocation: Revocation) -> None:
-        """What a provider says has ended; what has ended already stays as it is. Raises Limited, Unavailable."""
+        """Revokes what was issued about somebody who signed out at the provider; what is revoked already stays as
+        it is. Raises Limited, Unavailable."""
         assert self.revocations is not None
         try:
             self.revocations.check(TokenRef(revocation.issuer, revocation.name, "", revocation.at))

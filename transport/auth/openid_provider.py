@@ -151,7 +151,8 @@ class OpenIdProvider:
         return principal
 
     def signed_out(self, logout_token: str, now_ms: UnixMs) -> tuple[str, UnixMs]:
-        """Who signed out at the provider, and when (Back-Channel Logout 1.0, 2.6). Raises Unauthorized, Unavailable."""
+        """The subject of a logout token, and when they signed out (Back-Channel Logout 1.0, 2.6). Raises Unauthorized,
+        Unavailable."""
         claims = self.keys.claims_of(logout_token, types=LOGOUT_TYPES)
         events, subject, issued_at = claims.get("events"), claims.get("sub"), claims.get("iat")
         if not isinstance(events, dict) or not isinstance(events.get(LOGOUT_EVENT), dict) or "nonce" in claims:

@@ -186,7 +186,7 @@ class SignIn:
         return msgspec.structs.replace(self.principal(session), expires_at=self._ends_at(session)), taken
 
     def ended_at_provider(self, logout_token: str) -> Revocation:
-        """What ends when somebody signed out at the provider: all that was issued about them until then. Raises
+        """Reads the provider's logout token: the revocation of all that was issued about its subject until then. Raises
         Unauthorized, Unavailable."""
         now = self._now_ms()
         subject, at = self.provider.signed_out(logout_token, now)

@@ -114,7 +114,7 @@ class Settings:
     )
     sim_prefill_per_s: float = option(20_000.0, "RATE", "prefill rate, tokens a second", gt=0)
     sim_answer_tokens: int = option(64, "TOKENS", "mean length of an answer", ge=0)
-    sim_tools: bool = option(False, None, "tools are taken, though what it writes calls none")
+    sim_tools: bool = option(True, None, "tools are taken, though what it writes calls none")
     sim_brownout_speed: float = option(4.0, "FACTOR", "how many times as fast the smaller model is", gt=0)
 
     kv_host_mb: int = option(

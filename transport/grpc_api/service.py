@@ -34,7 +34,7 @@ from transport.grpc_api.converse import ConverseCall, EventStreamer
 from transport.grpc_api.detached_work import run_unless_set, start_detached
 from transport.grpc_api.status import status_of, trailing_of
 from transport.openai.log_cursor import LogCursor
-from transport.websocket.handshake import USER_HEADER, bearer
+from transport.websocket.handshake import USER_HEADER, bearer, single_value
 
 LIST_MAX: Final = 100
 LIST_DEFAULT: Final = 20
@@ -219,8 +219,7 @@ class SessionsService(made.SessionsServicer):
 
     def _principal(self, metadata: Metadata, client: str | None) -> Principal:
         principal = self._gateway.access.authenticate(bearer(metadata.get("authorization", ())), client, with_body=True)
-        users = metadata.get(USER_HEADER, ())
-        return acting_for(principal, users[0] if len(users) == 1 else "" if users else None)
+        return acting_for(principal, single_value(metadata.get(USER_HEADER, ())))
 
 
 def register(service: SessionsService, server: grpc.aio.Server) -> None:

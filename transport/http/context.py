@@ -15,7 +15,7 @@ from transport.http.credential_gate import authenticate
 from transport.http.headers import read_retry_headers
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.operator_api import OperatorApi
-from transport.websocket.handshake import USER_HEADER, only
+from transport.websocket.handshake import USER_HEADER, single_value
 
 
 def gateway_of(request: Request) -> Gateway:
@@ -48,7 +48,7 @@ def principal_of(request: Request, scope: Scope | None = None) -> Principal:
     if principal is None:  # a path that everybody may read, or a server without keys
         principal = authenticate(gateway_of(request).access, request.headers, request.scope)
         request.state.principal = principal  # for whoever answers a refusal
-    principal = acting_for(principal, only(request.headers.getlist(USER_HEADER)))
+    principal = acting_for(principal, single_value(request.headers.getlist(USER_HEADER)))
     if scope is not None:
         demand(principal, scope)
     return principal

@@ -33,7 +33,7 @@ from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import PLACE, Place
 from transport.auth.origins import CSRF_HEADER
 from transport.http.middleware import CALLERS_OWN, NOTHING_RUNS, Scope, request_id_of
-from transport.websocket.handshake import bearer, credential_of, only, tokens_of
+from transport.websocket.handshake import bearer, credential_of, single_value, tokens_of
 
 ENDLESS: Final = 1 << 40  # a body that says no length
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
@@ -233,14 +233,14 @@ def authenticate(
 ) -> Principal:
     """The principal of a request by `credential`, else by its Authorization header, or where it has none by the cookie
     of a sign-in. Raises Unauthorized, Limited, Unavailable, and Forbidden for a foreign page."""
-    origin = only(headers.getlist("origin"))
+    origin = single_value(headers.getlist("origin"))
     address = _client_of(access, scope, headers.getlist("x-forwarded-for"))
     access.origins.check_origin(origin, headers.get("host"))
     given = headers.getlist("authorization")
     if access.sign_in is not None and credential is None and not given:
         cookie = access.sign_in.session_cookie(headers.getlist("cookie"))
         if cookie is not None:
-            site = only(headers.getlist("sec-fetch-site"))
+            site = single_value(headers.getlist("sec-fetch-site"))
             if scope["method"] not in _BODILESS:
                 access.sign_in.check_page(origin=origin, site=site, header=headers.get(CSRF_HEADER))
             elif not access.sign_in.may_read(origin, site):

@@ -49,9 +49,9 @@ class WebSocketDoor(Protocol):
     def begin(
         self, head: Scope, transport: asyncio.BaseTransport, peer: str | None, place: Place | None
     ) -> asyncio.BufferedProtocol | None:
-        """Answers a handshake without a credential by its `plain_head`; what then is to read the connection, until it
-        takes it over, and has its `place`. None: it is to be judged, and parsed. Raises SessileError where it is
-        refused."""
+        """Answers a handshake without a credential, given its `plain_head`. Returns what reads the connection from now
+        on, and has its `place`; None where the handshake is still to be judged and parsed. Raises SessileError where
+        it is refused."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

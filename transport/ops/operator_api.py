@@ -35,6 +35,7 @@ from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
 
 ANSWER_S: Final = 10.0
+LINK_NAME: Final = "operator-page"  # what replicas call these links in their logs
 MEASURE_S: Final = 2.0  # the page is drawn without a replica that is later
 
 log = structlog.get_logger(__name__)
@@ -50,7 +51,7 @@ class OperatorApi(Protocol):
     async def kv_of(self, tenant: TenantId) -> HeldKV:
         """What each replica holds of a tenant's KV. Raises Unavailable."""
 
-    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+    async def measure(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
         """How well each replica (or one of them) served its readers, and its load since `after` (Unix seconds) in steps
         of `step_s`, if that is not 0; or why it does not answer. Raises NotFound, Unavailable."""
 
@@ -122,7 +123,7 @@ class LocalOperatorApi:
         request = Survey(0, after, query.limit, query.tenant, query.session, query.state)
         return {str(self._member().replica): self._surveyor.answer(request)}
 
-    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+    async def measure(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
         member = self._member()
         if replica:
             find_member(View(0, (member,)), replica)
@@ -154,15 +155,15 @@ class ClusterOperatorApi:
         return held_kv(await self._surveyed(SessionQuery(tenant=tenant, limit=1)))
 
     async def _surveyed(self, query: SessionQuery) -> dict[str, Surveyed | LinkDown]:
-        return await survey(self._security, self._view(), query, name="desk", timeout_s=ANSWER_S)
+        return await survey(self._security, self._view(), query, name=LINK_NAME, timeout_s=ANSWER_S)
 
-    async def measured(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
+    async def measure(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
         return await query_replicas(
             self._security,
             self._view(),
             replica,
             lambda link: link.measure(after=after, step_s=step_s),
-            name="desk",
+            name=LINK_NAME,
             timeout_s=MEASURE_S,
         )
 
@@ -174,7 +175,7 @@ class ClusterOperatorApi:
 
     async def _drain(self, member: Member) -> None:
         try:
-            async with open_link(self._security, member, "desk") as link:
+            async with open_link(self._security, member, LINK_NAME) as link:
                 await link.drain(asyncio.Queue())
             log.info("replica_drained", replica=member.replica)
         except (LinkDown, SessileError) as error:
@@ -185,7 +186,7 @@ class ClusterOperatorApi:
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
         member = find_member(self._view(), replica)
         try:
-            async with open_link(self._security, member, "desk") as link:
+            async with open_link(self._security, member, LINK_NAME) as link:
                 return str((await link.move(key, to)).replica)
         except LinkDown as down:
             raise unreachable(member.replica, down) from down

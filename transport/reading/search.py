@@ -139,7 +139,11 @@ class ConversationSearch:
         words = words_of(query)
         who = (principal.tenant, principal.id)
         if self._waiting[who] >= WAITING_MAX:
-            raise Limited("rate_limited", "Too many searches of this key are under way.", retry_after_ms=1_000)
+            raise Limited(
+                "rate_limited",
+                "Too many searches of this key are under way: wait for one to end.",
+                retry_after_ms=1_000,
+            )
         self._waiting[who] += 1
         try:
             async with self._places:

@@ -56,7 +56,11 @@ class ReadRate:
         for bucket, ceiling in ((one, READS_PER_ADDRESS), (self._all, READS_PER_MINUTE)):
             bucket.look(ceiling, now_ms)
             if wait_ms := bucket.wait_ms(1):
-                raise Limited("rate_limited", "Too many read what is shared here.", retry_after_ms=wait_ms)
+                raise Limited(
+                    "rate_limited",
+                    "Too many reads of shared conversations: try again in a while.",
+                    retry_after_ms=wait_ms,
+                )
         one.take(1)
         self._all.take(1)
         self._addresses[name] = one

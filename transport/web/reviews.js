@@ -198,7 +198,7 @@ export class Reviews {
     arrange(find("case-facts"), facts.filter(([, value]) => value !== null).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
     const said = [
       ["What was found, as the policy keeps it for reviewers", case_.text],
-      ["What the appeal says", case_.note],
+      [case_.cause === "feedback" ? "Why the user did not like the answer" : "What the appeal says", case_.note],
       ["What was said when it was decided", case_.remark],
     ];
     arrange(find("case-said"), said.filter(([, text]) => text !== null).map(([name, text]) => el("figure", {}, el("figcaption", {}, name), el("blockquote", {}, text))));

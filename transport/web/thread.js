@@ -66,8 +66,6 @@ class Message {
     this.element = el("li", { class: `message ${this.isUser ? "user" : "answer"}`, "data-id": entry.id }, this.body);
     /** @type {Entry | null} */
     this.shown = null;
-    /** @type {{ response: ResponseRecord | null, prices: unknown, text: string }} */
-    this.lastMeta = { response: null, prices: null, text: "" };
   }
 
   /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response @param {string | null} [rating] null: this server takes none */
@@ -76,8 +74,8 @@ class Message {
     this.entry = this.shown = entry;
     const { item, response } = entry;
     // Records are replaced where they change, so the same ones show the same: a token costs its message, not all of them.
-    const shows = [item, response, entry.siblings.length, entry.index, ...Array.from(arguments).slice(1), /** @type {any} */ (this.actions).prices?.()];
-    if (this.shows.length === shows.length && shows.every((each, index) => each === this.shows[index])) return;
+    const shows = [item, response, entry.siblings.length, entry.index, isLastOfResponse, review, rating, this.actions.prices()];
+    if (this.shows.length > 0 && shows.every((each, index) => each === this.shows[index])) return;
     this.shows = shows;
     if (item !== before?.item || before === null) this.fill();
     const writing = isWriting(response) && isLastOfResponse;
@@ -118,15 +116,8 @@ class Message {
     this.note.classList.toggle("bad", response?.status === "failed");
   }
 
-  /** When, how much, for how much, by whom: put together once for a response and what it costs. @param {ResponseRecord} response */
+  /** When, how much, for how much, by whom. @param {ResponseRecord} response */
   meta(response) {
-    const prices = this.actions.prices();
-    if (this.lastMeta.response !== response || this.lastMeta.prices !== prices) this.lastMeta = { response, prices, text: this.summary(response) };
-    return this.lastMeta.text;
-  }
-
-  /** @param {ResponseRecord} response */
-  summary(response) {
     const { usage, model, completedAt } = response;
     const at = completedAt ?? this.entry.item?.created_at;
     const cost = this.actions.cost(response);

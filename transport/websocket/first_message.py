@@ -95,8 +95,8 @@ def plain_handshake(head: Mapping[str, Any], access: Authenticator) -> PlainHand
 
 
 class FirstMessage(asyncio.BufferedProtocol):
-    """A WebSocket whose first message has not come; one of its host's connections. Whose protocol the connection is
-    calls its methods: another protocol would have to be registered with the system, which costs more than all this."""
+    """A WebSocket whose first message has not come; one of its host's connections. It is not set as its transport's
+    protocol, which would cost more than all this: the protocol that is (`FirstHead`) calls its methods."""
 
     __slots__ = (
         *("_client", "_data", "_discarded", "_encoding", "_host", "_place", "_refused_at", "_since", "_transport"),

@@ -75,9 +75,9 @@ def shake_hands(
     if url.path != PATH:
         raise NotFound("not_found", "There is no WebSocket at this path.")
     headers = request.headers
-    host = only(headers.get_all("Host"))
+    host = single_value(headers.get_all("Host"))
     access.check_host(host)
-    access.origins.check_origin(only(headers.get_all("Origin")), host)
+    access.origins.check_origin(single_value(headers.get_all("Origin")), host)
     response = ws.accept(request)
     if response.status_code != 101:
         if (error := ws.handshake_exc) is not None:  # the request holds it, and its frames the request
@@ -85,7 +85,7 @@ def shake_hands(
         return response, None
     encoding = JSON if ws.subprotocol is None else ENCODINGS[ws.subprotocol]
     offered = tokens_of(headers.get_all("Sec-WebSocket-Protocol"))
-    user = only(headers.get_all(USER_HEADER))
+    user = single_value(headers.get_all(USER_HEADER))
     key, ticket = credential_of(headers.get_all("Authorization"), url.query, offered)
     if ticket is not None:
         return response, AgreedHandshake(encoding, None, ticket, user)
@@ -100,7 +100,7 @@ def _signed_in(headers: Headers, access: Authenticator, address: str | None) -> 
     """Who signed in, where a page of our own connects: the cookie goes with handshakes that other pages of the site,
     or no page, make, too. One that has ended is as none: hello may have a key."""
     if access.sign_in is None or not access.sign_in.is_own_page(
-        only(headers.get_all("Origin")), only(headers.get_all("Sec-Fetch-Site"))
+        single_value(headers.get_all("Origin")), single_value(headers.get_all("Sec-Fetch-Site"))
     ):
         return None
     cookie = access.sign_in.session_cookie(headers.get_all("Cookie"))
@@ -159,8 +159,8 @@ def credential_of(authorization: list[str], query: str, offered: list[str]) -> t
     return None, None
 
 
-def only(values: list[str]) -> str | None:
-    """A header that may come once. Two of them are none that we trust, and an empty name matches nothing."""
+def single_value(values: Sequence[str]) -> str | None:
+    """The value of a header that may come once; None: there is none. "" for several: it matches no name or origin."""
     return (values[0] if len(values) == 1 else "") if values else None
 
 

@@ -87,7 +87,7 @@ async def connect(dial: Dial) -> Transport:
     except InvalidURI as exc:
         raise DialError(str(exc), http_status=400) from exc
     except (OSError, TimeoutError, InvalidHandshake) as exc:
-        raise DialError(f"no connection to {dial.url}: {exc or type(exc).__name__}") from exc
+        raise DialError(f"no connection to {dial.url}: {str(exc) or type(exc).__name__}") from exc
     if socket.subprotocol != dial.subprotocol:
         await socket.close(1002, "subprotocol")
         raise DialError(f"{dial.url} does not speak {dial.subprotocol}", http_status=400)

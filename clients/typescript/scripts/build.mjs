@@ -70,7 +70,7 @@ async function markdown() {
 
 /** The languages that the page highlights as one minified ES module, without the modes' tables for what it does not. */
 async function languages() {
-  const pure = reading(/legacy-modes[\\/]mode[\\/]\w+\.js$/, (text) => text.replace(/(= |: )(clike|mkXML|words)\(/g, "$1/* @__PURE__ */ $2("));
+  const pure = reading(/legacy-modes[\\/]mode[\\/]\w+\.js$/, (text) => text.replace(/export const shader = [^]*/, "").replace(/(= |: )(clike|mkXML|words)\(/g, "$1/* @__PURE__ */ $2("));
   const entryPoints = ["page/languages.js"];
   const name = "@codemirror/legacy-modes";
   const result = await build({ ...common, entryPoints, plugins: [pure], minify: true, legalComments: "none", banner: banner(name) });

@@ -90,10 +90,10 @@ export interface SessionState {
   made_by?: { [itemId: string]: string };
   /** Id of a response that has ended → why it is incomplete. */
   incomplete?: { [responseId: string]: string };
-  reviews?: ReviewTold[];
+  reviews?: ReviewState[];
   /** Id of a response that has ended → what made it, when, and what it took. Times in ms. */
-  answers?: { [responseId: string]: AnswerTold };
-  feedback?: FeedbackTold[];
+  answers?: { [responseId: string]: AnswerState };
+  feedback?: FeedbackState[];
   temperature?: number | null;
   max_output_tokens?: number | null;
   head?: string | null;
@@ -103,7 +103,7 @@ export interface SessionState {
 }
 
 /** What a snapshot says of a review case, and events of it. */
-export interface ReviewTold {
+export interface ReviewState {
   review_id: string;
   category?: string;
   response_id?: string | null;
@@ -111,7 +111,7 @@ export interface ReviewTold {
   outcome?: "upheld" | "overturned" | null;
 }
 
-export interface AnswerTold {
+export interface AnswerState {
   status: string;
   model: string;
   created_at: number;
@@ -121,8 +121,8 @@ export interface AnswerTold {
 
 export type Rating = "up" | "down";
 
-/** What a snapshot says that somebody thinks of an answer, and the event of it; no rating: nothing any more. */
-export interface FeedbackTold {
+/** A rating in a snapshot, and in `feedback.updated`; there no rating: it was taken back. */
+export interface FeedbackState {
   response_id: string;
   by: string;
   rating?: Rating | null;

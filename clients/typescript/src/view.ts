@@ -9,8 +9,8 @@
  * Invariants: applying the events 1…n, and loading a snapshot at k and applying k+1…n, show the same. Items are replaced,
  * never changed in place, so `===` tells whether one must be drawn again. Order and exactly-once are the caller's (core.ts).
  */
-import type { ContentPart, FeedbackTold, Item, LogEvent, Metadata, Rating } from "./protocol.js";
-import type { ReviewTold, SessionState, Usage, WireError } from "./protocol.js";
+import type { ContentPart, FeedbackState, Item, LogEvent, Metadata, Rating } from "./protocol.js";
+import type { ReviewState, SessionState, Usage, WireError } from "./protocol.js";
 
 export type ResponseStatus = "queued" | "in_progress" | "completed" | "incomplete" | "failed";
 
@@ -70,7 +70,7 @@ export function isOpen(response: ResponseRecord): boolean {
   return OPEN.has(response.status);
 }
 
-/** What made a response, when, and what it took, as far as it is said. */
+/** A response's model, times and usage, as far as they are known. */
 function taken(said: { [key: string]: unknown }): Partial<ResponseRecord> {
   const { model, created_at: createdAt, completed_at: completedAt, usage } = said;
   return {
@@ -286,11 +286,11 @@ export class View {
       case "content.retracted":
         return event["category"] === "item_deleted" ? this.remove(event.item_id ?? "") : this.retract(event);
       case "review.appealed":
-        return this.review(event as unknown as ReviewTold, true, null);
+        return this.review(event as unknown as ReviewState, true, null);
       case "review.decided":
-        return this.review(event as unknown as ReviewTold, undefined, event["outcome"] as ReviewRecord["outcome"]);
+        return this.review(event as unknown as ReviewState, undefined, event["outcome"] as ReviewRecord["outcome"]);
       case "feedback.updated":
-        return this.rated(event as unknown as FeedbackTold);
+        return this.rated(event as unknown as FeedbackState);
     }
     if (responseId === undefined) return;
     const body = (event["response"] ?? {}) as Record<string, unknown>;
@@ -337,7 +337,7 @@ export class View {
     this.maxOutputTokens = (fields["max_output_tokens"] as number | null | undefined) ?? null;
   }
 
-  private rated({ response_id: responseId, by, rating, reason }: FeedbackTold): void {
+  private rated({ response_id: responseId, by, rating, reason }: FeedbackState): void {
     const key = `${responseId} ${by}`;
     this.feedback.delete(key); // the newest stands last
     if (rating) this.feedback.set(key, { responseId, by, rating, reason: reason ?? "" });
@@ -383,7 +383,7 @@ export class View {
   }
 
   /** `appealed` undefined: as it was. */
-  private review(told: ReviewTold, appealed: boolean | undefined, outcome: ReviewRecord["outcome"]): void {
+  private review(told: ReviewState, appealed: boolean | undefined, outcome: ReviewRecord["outcome"]): void {
     const known = this.reviews.get(told.review_id);
     this.reviews.set(told.review_id, {
       id: told.review_id,

@@ -1,7 +1,7 @@
 """Texts in encodings of letters and numbers that models read: base85, base58, base32hex, UTF-16, and codes one by one.
 
 `decodings` undoes what a word without spaces may be; `code_runs` what goes over spaces: characters as hexadecimal,
-decimal, octal or binary codes, also in calls. `lines_of` and `parts_of` have an encoded text that is cut in one;
+decimal, octal or binary codes, also in calls. `lines_of` and `parts_of` put an encoded text together that was cut;
 `uuencoded` reads lines of uuencode. Only what comes out readable counts. Pure.
 """
 

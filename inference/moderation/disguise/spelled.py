@@ -156,7 +156,7 @@ _INITIAL_WORDS: Final = forms_of(
 )
 _SUBSTITUTE_WORDS: Final = forms_of("replac", "stand", "sed")
 _BOLD_WORDS: Final = forms_of("bold", "emphasis", "emphasiz", "emphasise")
-_NATO_WORDS: Final = frozenset((b"echo", b"oscar", b"india", b"alpha", b"alfa", b"uniform"))
+_NATO_WORDS: Final = frozenset(sign.encode() for sign in _NATO_SIGNS)
 _SINGLE_LETTERS: Final = frozenset(each.encode() for each in LETTERS)
 _NUMBER_WORDS: Final = frozenset(f"{number}".encode() for number in range(1, 27))
 _NUMBERS_MIN: Final = 4  # different ones

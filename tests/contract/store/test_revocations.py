@@ -72,7 +72,7 @@ async def test_what_one_gateway_revoked_another_refuses_when_it_has_read(revocat
         other.check(session)
 
 
-async def test_there_is_an_end_to_them(revocations: RevocationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_revocations_are_bounded(revocations: RevocationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("persistence.memory.revocations", "persistence.sql.revocations"):
         monkeypatch.setattr(f"{module}.REVOCATIONS_MAX", 2)
     for name in ("a", "b", "b"):

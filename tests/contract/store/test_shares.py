@@ -39,7 +39,7 @@ async def test_a_share_is_found_by_its_token_alone(store: Store, shares: ShareSt
     assert await shares.of_session(key("t")) == []
 
 
-async def test_a_revoked_share_is_gone_and_both_are_written_down(store: Store, shares: ShareStore) -> None:
+async def test_a_revoked_share_is_removed_and_both_changes_are_audited(store: Store, shares: ShareStore) -> None:
     await a_log(store.journal, "s", 2)
     await shares.add(a_share("a"), ROW)
     ended = Audited(action="session.unshared", at=NOW)
@@ -52,7 +52,9 @@ async def test_a_revoked_share_is_gone_and_both_are_written_down(store: Store, s
     assert [public(row)["action"] for row in rows] == ["session.shared", "session.unshared"]
 
 
-async def test_there_is_an_end_to_them(store: Store, shares: ShareStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_shares_of_a_session_are_bounded(
+    store: Store, shares: ShareStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("persistence.memory.shares", "persistence.sql.shares"):
         monkeypatch.setattr(f"{module}.SHARES_MAX", 2)
     for session in ("s", "t"):
@@ -73,7 +75,7 @@ async def test_nothing_is_shared_of_a_session_that_is_deleted_or_never_was(store
     assert await shares.find(token_hash_of("a")) is None
 
 
-async def test_they_are_purged_with_their_session_and_survive_a_restart(store: Store, bed: Bed) -> None:
+async def test_shares_are_purged_with_their_session_and_survive_a_restart(store: Store, bed: Bed) -> None:
     for session in ("s", "t"):
         await a_log(store.journal, session, 2)
         await store.shares.add(a_share(session, session), ROW)

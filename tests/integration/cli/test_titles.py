@@ -24,12 +24,12 @@ def titles(limited: Any, **settings: Any) -> Callable[[TenantId], bool] | None:
     ("setting", "engine", "on"),
     [("auto", "llama", True), ("auto", "sim", False), ("model", "sim", True), ("off", "llama", False)],
 )
-def test_simulated_text_names_nothing_by_itself(setting: str, engine: str, on: bool) -> None:
+def test_titles_are_on_by_setting_and_engine(setting: str, engine: str, on: bool) -> None:
     named = titles(None, titles=setting, engine=engine)
     assert (named is not None and named(TenantId("acme"))) is on
 
 
-async def test_a_tenant_may_do_without(tmp_path: Path) -> None:
+async def test_a_tenant_may_switch_titles_off(tmp_path: Path) -> None:
     path = tmp_path / "limits.toml"
     path.write_text("[tenants.acme]\ntitles = false\n")
     async with open_limits(str(path), "", MemoryStore().tallies) as limited:

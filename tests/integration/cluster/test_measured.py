@@ -21,13 +21,13 @@ async def test_a_gateway_has_the_figures_of_all_replicas_and_names_one_that_is_a
             story = Story(router, key)
             await story.ends(await say(router, key, tokens=8))
             story.close()
-        answers = [each for each in (await api.measured()).values() if isinstance(each, Measured)]
+        answers = [each for each in (await api.measure()).values() if isinstance(each, Measured)]
         assert len(answers) == 2 and sum(each.sessions for each in answers) == 8
         totals = sum_of(each.totals for each in answers)
         assert sum(totals.ended.values()) == sum(totals.ttft) == 8
-        one = await api.measured("r1", after=0, step_s=60)
+        one = await api.measure("r1", after=0, step_s=60)
         assert list(one) == ["r1"]
         await cluster.replicas["r2"].crash()
         async with asyncio.timeout(30):
-            left = await api.measured()
+            left = await api.measure()
         assert isinstance(left["r1"], Measured) and isinstance(left["r2"], LinkDown)

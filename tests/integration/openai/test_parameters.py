@@ -24,7 +24,7 @@ from tests.support.doors.wire_client import connected
 from transport.grpc_api import sessile_pb2 as pb
 
 SAID = [{"role": "user", "content": "hello"}]
-ENGINE = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4)
+ENGINE = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4, tools=False)
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": SIMULATED, "messages": SAID},

@@ -21,7 +21,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("name", ["PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LC_ALL"])
-def test_what_it_needs_is_handed_over(name: str) -> None:
+def test_variables_that_vllm_needs_are_handed_over(name: str) -> None:
     assert is_handed_over(name)
 
 

@@ -27,11 +27,11 @@ def test_two_processes_together_are_as_one_that_did_the_work_of_both() -> None:
     assert (apart.met, apart.missed, apart.activations["takeover"]) == (2, 0, 2)
 
 
-def test_of_nobody_there_is_nothing() -> None:
+def test_the_sum_of_no_process_is_empty() -> None:
     assert sum_of([]) == ServiceTotals()
     assert quantile_of(TURN_S, sum_of([]).ttft, 0.5) is None
 
 
-def test_they_travel() -> None:
+def test_totals_survive_their_encoding() -> None:
     totals = totals_of(served(0.2))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(totals), type=ServiceTotals) == totals

@@ -47,8 +47,8 @@ async def open_credentials(
         issuers += [each.issuer for each in filed if each.issuer not in issuers]
         jwts = JwtIssuers(filed, now_ms=now_ms, clock=clock)
         await jwts.load()
-    if (signing_in := read_sign_in(settings)) is not None:
-        sign_in = await open_sign_in(settings, signing_in, server_keys, now_ms)
+    if (sign_in_settings := read_sign_in(settings)) is not None:
+        sign_in = await open_sign_in(settings.sign_in_s, *sign_in_settings, server_keys, now_ms)
     if issuers:
         revocations = RevocationCache(store.revocations, now_ms, clock, lambda: store.journal.incarnation)
         await revocations.refresh()
@@ -70,7 +70,8 @@ async def open_credentials(
 
 
 def read_sign_in(settings: Settings) -> tuple[ProviderSettings, PublicUrl] | None:
-    """What the settings say of signing in; None: nothing. Raises BadInput, BadSetting, which say what is wrong."""
+    """The provider and the public address that the settings name for signing in; None: nobody signs in. Raises
+    BadInput, BadSetting, which say what is wrong."""
     if not settings.oidc_issuer and not settings.oidc_client_id:
         for name in ("oidc_tenant", "oidc_tenant_claim", "oidc_role_claim", "oidc_client_secret_file"):
             if getattr(settings, name):
@@ -79,7 +80,7 @@ def read_sign_in(settings: Settings) -> tuple[ProviderSettings, PublicUrl] | Non
     from transport.auth.openid_provider import ProviderSettings, check_provider
     from transport.auth.sign_in import PublicUrl
 
-    of_provider = ProviderSettings(
+    provider = ProviderSettings(
         issuer=settings.oidc_issuer,
         client_id=settings.oidc_client_id,
         client_secret=settings.oidc_client_secret,
@@ -90,13 +91,14 @@ def read_sign_in(settings: Settings) -> tuple[ProviderSettings, PublicUrl] | Non
         role_claim=settings.oidc_role_claim,
         roles=settings.oidc_roles,
     )
-    check_provider(of_provider)
-    return of_provider, PublicUrl(settings.public_url)
+    check_provider(provider)
+    return provider, PublicUrl(settings.public_url)
 
 
 async def open_sign_in(
-    settings: Settings,
-    read: tuple[ProviderSettings, PublicUrl],
+    session_s: float,
+    of_provider: ProviderSettings,
+    public_url: PublicUrl,
     server_keys: Callable[[], SealingKeys],
     now_ms: Callable[[], UnixMs],
 ) -> SignIn:
@@ -106,9 +108,8 @@ async def open_sign_in(
     from transport.auth.sealed_cookies import CookieSealer
     from transport.auth.sign_in import SignIn
 
-    (of_provider, public_url), clock = read, asyncio.get_running_loop().time
     sealing = server_keys()
-    provider = await discover(of_provider, now_ms=now_ms, clock=clock)
+    provider = await discover(of_provider, now_ms=now_ms, clock=asyncio.get_running_loop().time)
     await sealing.load()
     about = f"{of_provider.issuer} {of_provider.client_id} {public_url.at('')}"
-    return SignIn(provider, CookieSealer(sealing, about), public_url, session_s=settings.sign_in_s, now_ms=now_ms)
+    return SignIn(provider, CookieSealer(sealing, about), public_url, session_s=session_s, now_ms=now_ms)

@@ -59,7 +59,7 @@ async def audit(request: Request, tenant: TenantId, action: Action, **about: Any
 async def overview(request: Request) -> dict[str, Any]:
     """Replicas with their load, how well readers are served by all of them, and the connections of this process."""
     api, gateway = operator_api(request), gateway_of(request)
-    replicas, measured = await api.replicas(), await api.measured()
+    replicas, measured = await api.replicas(), await api.measure()
     answers = {name: each for name, each in measured.items() if isinstance(each, Measured)}
     sessions = {name: each.sessions for name, each in answers.items()}
     return {
@@ -85,7 +85,7 @@ async def series(
     its history with it."""
     api = operator_api(request)
     times, step_s = times_of(gateway_of(request).now_ms() // 1000, range_s), step_of(range_s)
-    measured = await api.measured(replica, after=times[0] - step_s, step_s=step_s)
+    measured = await api.measure(replica, after=times[0] - step_s, step_s=step_s)
     samples = [sample for each in measured.values() if isinstance(each, Measured) for sample in each.samples]
     return {"object": "series", "step_s": step_s, **series_of(times, samples), "silent": silent_of(measured)}
 

@@ -120,8 +120,8 @@ async def search_sessions(
     limit: Annotated[int, Query(ge=1, le=50)] = 20,
     after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = None,
 ) -> Response:
-    """The asker's sessions in which every word of `q` stands in one title or text, newest first. One request looks at
-    so many: with `has_more` go on behind `last_id`, though there is no match among them."""
+    """The caller's sessions in which every word of `q` stands in the title or in one text, newest first. One request
+    looks at a bounded number of them: while `has_more`, go on with `after=last_id`, even where it found no match."""
     principal, position = principal_of(request, "read"), None if after is None else SessionId(after)
     found = await gateway_of(request).search(principal, "", q, limit, position)
     data = [{"object": "session.match", **each} for each in found.data]

@@ -21,7 +21,7 @@ from transport.auth.origins import CSRF_HEADER
 from transport.auth.sign_in import SignIn
 from transport.http.context import gateway_of
 from transport.http.credential_gate import address_of
-from transport.websocket.handshake import only
+from transport.websocket.handshake import single_value
 
 PREFIX: Final = "/auth"
 LOGOUT_BYTES_MAX: Final = 16 * 1024
@@ -148,7 +148,7 @@ def cookies_of(request: Request) -> list[str]:
 def origin_and_site(request: Request) -> tuple[str | None, str | None]:
     """The page that sent a request, as browsers say it."""
     headers = request.headers
-    return only(headers.getlist("origin")), only(headers.getlist("sec-fetch-site"))
+    return single_value(headers.getlist("origin")), single_value(headers.getlist("sec-fetch-site"))
 
 
 def is_own(sign_in: SignIn, request: Request) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from inference.models.hub import Hub, Progress
@@ -184,3 +185,11 @@ def test_a_commit_that_is_no_hash_is_refused_before_anything_is_written(
     before = sorted(tmp_path.rglob("*"))
     assert refused(pull).code == "hub_unavailable"
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_error_without_a_text_is_named_by_its_kind(pull: Pull, monkeypatch: pytest.MonkeyPatch) -> None:
+    def model_info(*_: Any, **__: Any) -> None:
+        raise httpx2.ReadTimeout("")
+
+    monkeypatch.setattr("inference.models.hub.HfApi.model_info", model_info)
+    assert "(ReadTimeout)" in refused(pull).public_message

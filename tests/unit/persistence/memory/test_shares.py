@@ -26,9 +26,7 @@ def a_link(name: str, at: int = NOW) -> ShareLink:
     )
 
 
-async def test_links_are_bounded_and_the_newest_stands_first(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_shares_are_bounded_and_listed_newest_first(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("persistence.memory.shares.SHARES_MAX", 2)
     with pytest.raises(NotFound):
         await store.shares.add(a_link("a"), ROW)

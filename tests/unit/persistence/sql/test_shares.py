@@ -19,7 +19,7 @@ def a_link(name: str, **more: str) -> ShareLink:
     return ShareLink(key=key("s"), item_id=ItemId("i"), offset=1, created_at=NOW, **given)  # type: ignore[arg-type]
 
 
-async def test_what_is_refused_leaves_neither_a_link_nor_a_row(
+async def test_a_refused_share_leaves_neither_a_row_nor_an_audit_entry(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("persistence.sql.shares.SHARES_MAX", 1)
@@ -35,7 +35,7 @@ async def test_what_is_refused_leaves_neither_a_link_nor_a_row(
     assert len(await store.audit.rows(ACME, after=0, limit=9)) == 1
 
 
-async def test_a_link_is_taken_away_once(store: SqliteStore) -> None:
+async def test_a_share_is_removed_once(store: SqliteStore) -> None:
     await a_log(store.journal, "s", 1)
     await store.shares.add(a_link("a"), ROW)
     assert [await store.shares.remove(key("s"), ShareId("a"), ROW) for _ in range(2)] == [True, False]

@@ -64,7 +64,7 @@ async def test_the_model_names_a_session_after_its_first_answer() -> None:
 
 
 @virtual
-async def test_no_title_where_there_is_one_or_nobody_lists_it_or_it_is_switched_off() -> None:
+async def test_no_title_where_there_is_one_or_titles_are_off() -> None:
     for on, made in ((True, {"title": "mine"}), (False, {})):
         async with Place() as place:
             replica, reader = await at_work(place, Recording("An answer.", "A title"), on=on)
@@ -75,7 +75,7 @@ async def test_no_title_where_there_is_one_or_nobody_lists_it_or_it_is_switched_
 
 
 @virtual
-async def test_requests_of_openais_api_name_nothing() -> None:
+async def test_requests_over_openais_api_give_no_title() -> None:
     async with Place() as place:
         replica, reader = await at_work(place, Recording("An answer.", "A title"))
         turn = cm.TurnCreate(
@@ -91,7 +91,7 @@ async def test_requests_of_openais_api_name_nothing() -> None:
 
 
 @virtual
-async def test_a_title_that_somebody_gave_meanwhile_stands() -> None:
+async def test_a_title_that_a_user_gave_meanwhile_stands() -> None:
     async with Place() as place:
         replica, reader = await at_work(place, Recording("An answer.", "A title of the model"))
         await replica.create()
@@ -142,7 +142,7 @@ async def test_what_is_no_title_or_is_filtered_leaves_the_first_words(script: st
 
 
 @virtual
-async def test_nothing_is_named_after_an_answer_that_was_withheld_or_in_a_session_that_leaves() -> None:
+async def test_no_title_after_a_withheld_answer_or_in_a_session_that_leaves() -> None:
     async with Place() as place:
         filters = KeywordFilterSet(output_phrases=["forbidden"])
         replica, reader = await at_work(place, Recording("A forbidden word.", "A title"), filters=filters)

@@ -38,7 +38,7 @@ def test_an_address_may_be_wrong_so_often_and_again_later() -> None:
     assert [limited(throttle, "192.0.2.1") for _ in range(4)] == [False, False, False, True]
 
 
-def test_what_was_right_after_all_costs_no_try() -> None:
+def test_a_forgiven_failure_does_not_count() -> None:
     throttle = AuthThrottle(clock=Clock(), limits=LIMITS)
     for _ in range(10):
         throttle.failed("192.0.2.1")

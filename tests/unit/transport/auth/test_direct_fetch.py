@@ -56,7 +56,7 @@ async def test_of_a_long_answer_one_byte_more_than_it_may_have_is_read() -> None
         assert len((await fetch_direct(request, 5.0, bytes_max=400_000)).body) == 300_000
 
 
-async def test_so_many_wait_for_an_address_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_fetches_that_wait_for_an_address_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transport.auth.direct_fetch.AT_ONCE", 1)
     monkeypatch.setattr("transport.auth.direct_fetch.WAITING_MAX", 2)
     async with a_host(None) as (request, connected), a_host(b"HTTP/1.1 200 OK\r\n\r\nb") as (other, _):

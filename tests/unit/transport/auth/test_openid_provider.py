@@ -158,7 +158,7 @@ async def test_a_logout_token_says_who_and_until_when() -> None:
     ],
     ids=str,
 )
-async def test_what_is_no_logout_token_of_now_ends_nothing(wrong: dict[str, Any]) -> None:
+async def test_a_logout_token_that_is_wrong_or_old_is_refused(wrong: dict[str, Any]) -> None:
     provider = await ScriptedProvider().provider()
     with pytest.raises(Unauthorized):
         provider.signed_out(id_token(**{**LOGOUT, **wrong}), UnixMs(NOW_S * 1000))

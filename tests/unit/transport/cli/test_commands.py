@@ -101,7 +101,7 @@ def test_help_shows_the_options_of_a_command_in_groups_and_no_others(
         flag = each.split()[0]
         if flag in shown:
             field = FIELDS[flag.removeprefix("--").replace("-", "_")]
-            value = "" if field.default is False else f" {field.metadata['metavar'] or 'CHOICE'}"
+            value = "" if isinstance(field.default, bool) else f" {field.metadata['metavar'] or 'CHOICE'}"
             assert f"{flag}{value} " in each.replace("\n", " ")
             assert ("[default:" in each) == (field.default not in ("", ())), each
 

@@ -32,7 +32,7 @@ async def test_one_process_shows_its_load_and_has_nowhere_to_go() -> None:
     (shown,) = await api.replicas()
     assert (shown["replica"], shown["load"], shown["slots"]) == ("r1", 0.5, 4)
     with pytest.raises(NotFound):
-        await api.measured("r2")
+        await api.measure("r2")
     for action in (api.drain("r1"), api.hand_off("r1", KEY, "")):
         with pytest.raises(Conflict):
             await action
@@ -42,9 +42,9 @@ async def test_a_replica_that_is_away_is_named_with_the_reason() -> None:
     api = ClusterOperatorApi(lambda: View(1, (MEMBER,)), PeerSecurity(), Tasks())
     held = await api.kv_of(KEY.tenant)
     assert held.bytes_of == {} and set(held.silent) == {"r1"}
-    measured = await api.measured(after=1, step_s=10)
+    measured = await api.measure(after=1, step_s=10)
     assert list(measured) == ["r1"] and isinstance(measured["r1"], LinkDown)
-    for action in (api.drain("r2"), api.measured("r2")):
+    for action in (api.drain("r2"), api.measure("r2")):
         with pytest.raises(NotFound):
             await action
 

@@ -81,7 +81,7 @@ async def test_a_share_shows_what_people_said_and_nothing_besides(gateway: Gatew
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-async def test_the_token_is_told_once_and_stored_nowhere(gateway: Gateway) -> None:
+async def test_the_token_is_shown_once_and_stored_nowhere(gateway: Gateway) -> None:
     async with http_client(gateway) as client:
         made = await shared(client)
         listed = await client.get("/v1/sessions/s/shares")
@@ -115,7 +115,9 @@ async def test_a_title_of_later_is_not_shown(sessions: FakeSessions, gateway: Ga
     assert titles == ["Bread", None, None]
 
 
-async def test_what_is_revoked_or_deleted_is_gone_at_once(sessions: FakeSessions, gateway: Gateway) -> None:
+async def test_a_share_ends_at_once_when_it_is_revoked_or_its_session_deleted(
+    sessions: FakeSessions, gateway: Gateway
+) -> None:
     async with http_client(gateway) as client:
         one, two = await shared(client), await shared(client)
         path = f"/v1/sessions/s/shares/{one['id']}"
@@ -178,7 +180,7 @@ async def test_a_tenant_that_shares_nothing_shows_nothing_either(
         assert json.loads((await client.get("/v1/sessions/s/shares")).text)["data"]  # to be revoked
 
 
-def test_so_many_reads_by_one_address_and_by_all() -> None:
+def test_reads_are_limited_by_address_and_in_all() -> None:
     now = 0.0
     rate = ReadRate(lambda: now)
     for _ in range(READS_PER_ADDRESS):

@@ -38,11 +38,11 @@ def test_other_simple_ciphers_are_found(text: str) -> None:
     assert len(list(PHRASES.find(text.lower()))) == 1
 
 
-def test_nothing_is_looked_for_where_no_word_speaks_of_it() -> None:
+def test_no_cipher_is_looked_for_where_no_word_announces_it() -> None:
     assert list(PHRASES.find(f"what is {shifted(PHRASE, 3)}?")) == []
 
 
-def test_plain_phrases_and_parts_of_words_are_none() -> None:
+def test_plain_phrases_and_parts_of_words_are_no_ciphers() -> None:
     assert list(PHRASES.find(f"decode {PHRASE}")) == []
     assert list(PHRASES.find(f"decode x{shifted(PHRASE, 3)}")) == []
 

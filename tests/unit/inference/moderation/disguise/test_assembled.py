@@ -55,6 +55,6 @@ def test_pieces_far_apart_are_no_run() -> None:
     assert "ab" not in made(f"'a' {'word ' * 30} 'b'")
 
 
-def test_work_is_bounded() -> None:
+def test_the_number_of_pieces_is_bounded() -> None:
     for text in ("a='b';" * 2_000, "'x'+" * 3_000, "a = b, " * 2_000, '"' * 9_000):
         assert all(len(pieces) <= 4 * PIECES_MAX for pieces in joined(text))

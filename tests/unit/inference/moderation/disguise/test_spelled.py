@@ -45,7 +45,7 @@ def _replaced(undo: Undo, found: re.Match[str]) -> str:
         ("2026 INFO night\n2026 INFO jar", "night\njar"),
     ],
 )
-def test_what_is_spelled_is_read(text: str, spelled: str) -> None:
+def test_spelled_out_words_are_read(text: str, spelled: str) -> None:
     assert any(spelled in each or spelled in each.replace("  ", " ") for each in read(text)), read(text)
 
 

@@ -32,7 +32,7 @@ async def gateway_with_keys() -> Gateway:
         ("user", "ann", "user", None, False),
     ],
 )
-async def test_it_is_who_the_key_is(
+async def test_me_names_the_tenant_user_and_role_of_the_key(
     key: str, user: str | None, role: str, scopes: list[Scope] | None, operator: bool
 ) -> None:
     gateway = await gateway_with_keys()
@@ -43,14 +43,14 @@ async def test_it_is_who_the_key_is(
     assert scopes is None or shown["scopes"] == scopes
 
 
-async def test_a_service_that_speaks_for_a_user_is_shown_as_that_user() -> None:
+async def test_me_shows_the_user_that_a_service_speaks_for() -> None:
     gateway = await gateway_with_keys()
     async with http_client(gateway, authorization="Bearer service") as client:
         shown = (await client.get("/v1/me", headers={"x-sessile-user": "zoe"})).json()
     assert (shown["user"], shown["role"], shown["scopes"], shown["operator"]) == ("zoe", "user", ["chat"], False)
 
 
-async def test_without_a_good_key_there_is_no_answer() -> None:
+async def test_me_answers_only_a_good_key() -> None:
     gateway = await gateway_with_keys()
     async with http_client(gateway) as client:
         assert (await client.get("/v1/me")).status_code == 401
