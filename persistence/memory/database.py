@@ -229,7 +229,7 @@ class MemoryDatabase:
         ]
         if after is not None:
             place = self.head(after)
-            if place is None or after.tenant != tenant:
+            if place is None or after.tenant != tenant or user not in (None, place.user):
                 raise unknown_cursor()
             heads = [h for h in heads if _recency_key(h) > _recency_key(place)]
         return sorted(heads, key=_recency_key)[:limit]

@@ -14,6 +14,7 @@ from sessions.model.reviews import (
     CASES_MAX,
     CLAIM_MS,
     DECIDED_MS,
+    FEEDBACK,
     OPEN_MS,
     Case,
     Outcome,
@@ -113,4 +114,8 @@ def _aged(case: Case, now: int) -> bool:
 
 def _rank(case: Case) -> int:
     """Who goes first where there are too many."""
-    return 0 if case.state == "decided" and case.told else 1 if case.appealed_at is None else 2
+    if case.state == "decided" and case.told:
+        return 0
+    if case.category == FEEDBACK:
+        return 1
+    return 2 if case.appealed_at is None else 3

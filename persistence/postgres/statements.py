@@ -269,7 +269,7 @@ WHERE tenant = $1 AND session = $2 AND principal = $3 AND command = $4
 
 FIND_RESPONSE = 'SELECT session, "offset" FROM responses WHERE tenant = $1 AND response = $2'
 
-PLACE = "SELECT updated_at, session FROM heads WHERE tenant = $1 AND session = $2"
+PLACE = "SELECT updated_at, session, end_user FROM heads WHERE tenant = $1 AND session = $2"
 
 
 # (tenant, end user or NULL, whether bytes are counted)

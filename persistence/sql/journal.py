@@ -182,7 +182,7 @@ class SqlJournal:
         if after is not None:
             check_key(after)
             rows = await self._fetch(self._sql.PLACE, *after)
-            if not rows or after.tenant != tenant:
+            if not rows or after.tenant != tenant or user not in (None, rows[0][2]):
                 raise unknown_cursor()
             place = (rows[0][0], rows[0][1])
         statement, values = self._sql.list_heads(tenant, user, limit, place)

@@ -20,6 +20,7 @@ from sessions.model.reviews import (
     CASES_MAX,
     CLAIM_MS,
     DECIDED_MS,
+    FEEDBACK,
     OPEN_MS,
     Case,
     Outcome,
@@ -63,10 +64,11 @@ AGED: Final = (
     " OR (state <> 'decided' AND coalesce(appealed_at, opened_at) < $2) LIMIT $3) RETURNING state"
 )
 FULL: Final = "SELECT tenant, count(*) FROM reviews GROUP BY tenant HAVING count(*) > $1"
-# (tenant, how many): decided ones first, then what nobody appealed, the oldest of each.
+# (tenant, how many): decided ones first, then ratings, then what nobody appealed, the oldest of each.
 CROWDED: Final = (
     "DELETE FROM reviews WHERE (tenant, id) IN (SELECT tenant, id FROM reviews WHERE tenant = $1"
-    " ORDER BY CASE WHEN state = 'decided' AND told = 1 THEN 0 WHEN appealed_at IS NULL THEN 1 ELSE 2 END, opened_at"
+    f" ORDER BY CASE WHEN state = 'decided' AND told = 1 THEN 0 WHEN category = '{FEEDBACK}' THEN 1"
+    " WHEN appealed_at IS NULL THEN 2 ELSE 3 END, opened_at"
     " LIMIT $2) RETURNING state"
 )
 

@@ -175,7 +175,7 @@ WHERE tenant = ?1 AND session = ?2 AND principal = ?3 AND command = ?4
 # (tenant, response)
 FIND_RESPONSE = 'SELECT session, "offset" FROM responses WHERE tenant = ?1 AND response = ?2'
 
-PLACE = "SELECT updated_at, session FROM heads WHERE tenant = ?1 AND session = ?2"
+PLACE = "SELECT updated_at, session, user FROM heads WHERE tenant = ?1 AND session = ?2"
 
 
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, Row]:

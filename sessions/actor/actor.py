@@ -306,8 +306,8 @@ class Actor:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
-        if isinstance(command, cm.TurnCommand):
-            self._stop_title()
+        if isinstance(command, (cm.TurnCommand, cm.ItemDelete, cm.ResponseErase)):
+            self._stop_title()  # it has read what is taken back
         input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)

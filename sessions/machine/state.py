@@ -154,6 +154,7 @@ class State(msgspec.Struct, kw_only=True):
     user: str | None = None
     listed: bool = True
     info: ev.SessionInfo | None = None
+    titled_at: int = 0  # the offset of its present title
     deleted: bool = False
     items: dict[ItemId, Item] = {}
     newest: ItemId | None = None
@@ -197,6 +198,8 @@ def apply(state: State, record: ev.Record) -> None:
                 _tool_answered(state, event.item)
             state.recoveries = 0
         case ev.SessionCreated() | ev.SessionUpdated():
+            if state.info is None or state.info.title != event.info.title:
+                state.titled_at = record.offset
             state.info = event.info
         case ev.SessionDeleted():
             state.deleted = True

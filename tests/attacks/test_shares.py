@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from sessions.model.types import SCOPES
 from tests.support.authorisation.world import World, a_world, without
+from transport.reading.sharing import ConversationShares
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ async def test_a_link_that_has_ended_is_like_one_that_never_was(world: World, ho
     answer = await world.http.get(f"/v1/shares/{made['token']}")
     never = await world.http.get(f"/v1/shares/{'x' * 43}")
     assert (answer.status_code, answer.json()) == (404, never.json())
-    assert world.canary not in answer.text
+    assert world.canary not in answer.text and answer.headers["cache-control"] == "no-store"
 
 
 async def test_a_share_shows_nothing_that_was_taken_back_later(world: World) -> None:
@@ -99,3 +102,23 @@ async def test_a_requested_erasure_ends_a_share(world: World, monkeypatch: pytes
     ended = await world.http.post("/v1/users/ana/erase", headers=bearer(boss))
     assert ended.status_code == 202, ended.text
     assert (await world.http.get(f"/v1/shares/{token}")).status_code == 404
+
+
+async def test_a_failure_of_the_server_logs_no_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    token = (await shared(world))["token"]
+    monkeypatch.setattr(ConversationShares, "read", fails)
+    with capture_logs() as logged:
+        assert (await world.http.get(f"/v1/shares/{token}")).status_code == 500
+    assert "request_failed" in [each["event"] for each in logged] and token not in repr(logged)
+
+
+async def test_many_at_once_make_so_many_links_and_no_more(world: World) -> None:
+    path, owner = f"/v1/sessions/{world.victim.session}/shares", bearer(world.credentials["victim"])
+    answers = await asyncio.gather(*(world.http.post(path, headers=owner, json={}) for _ in range(40)))
+    assert sorted(each.status_code for each in answers) == [201] * 32 + [429] * 8
+    assert all(each.headers["cache-control"] == "no-store" for each in answers if each.status_code == 201)
+    theirs = await world.http.post(path, headers=owner, json={"item_id": world.named.item})
+    assert theirs.status_code == 404

@@ -247,6 +247,13 @@ test("a shared link is read without a key or a script of others, and no more onc
   assert.ok((await guest.textContent(".prose")).length > 20);
   assert.equal(await guest.$("dialog, input, textarea"), null);
   await accessible(guest, "shared");
+  const revoking = (route) => (route.request().method() === "DELETE" ? route.abort() : route.fallback());
+  await page.route("**/shares/*", revoking);
+  await page.click(".shares button");
+  await page.getByText("There is no connection to the server.").waitFor();
+  assert.equal(await page.getByText("The link leads nowhere now.").count(), 0);
+  assert.deepEqual(page.troubles.splice(0), ["Failed to load resource: net::ERR_FAILED"]);
+  await page.unroute("**/shares/*", revoking);
   await page.click(".shares button");
   await page.waitForSelector(".shares .none");
   await guest.reload();

@@ -81,6 +81,35 @@ test("a person signs in, talks, is known after a reload, and signs out everywher
   await page.context().close();
 });
 
+test("a tab that one person left open shows nothing of theirs to the next one", async () => {
+  const page = await opened("");
+  await page.locator("#key-sign-in").click();
+  await atProvider(page, "ana");
+  await page.getByText("Signed in as ana").waitFor();
+  await page.getByRole("textbox", { name: "Message" }).fill("Of Ana alone.");
+  await page.keyboard.press("Enter");
+  await page.locator("#thread li").nth(1).waitFor();
+  const left = await page.context().newPage();
+  await left.route(/^https:/, (route) => route.abort());
+  await left.goto(page.url());
+  await left.getByText("Of Ana alone.").first().waitFor();
+  await left.getByRole("textbox", { name: "Message" }).fill("A draft of Ana.");
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.waitForURL(`${issuer}/**`);
+  await page.getByRole("button", { name: /yes/i }).click();
+  await page.waitForURL(server.url);
+  await page.locator("#key-sign-in").click();
+  await atProvider(page, "ben");
+  await page.getByText("Signed in as ben").waitFor();
+  await left.reload();
+  await left.getByText("Signed in as ben").waitFor();
+  await left.waitForFunction(() => !location.search.includes("session="));
+  await left.locator('#link[data-phase="ready"]').waitFor();
+  const kept = await left.evaluate(() => JSON.stringify([document.body.innerText, document.querySelector("#message").value, { ...sessionStorage }]));
+  assert.doesNotMatch(kept, /Ana/);
+  await page.context().close();
+});
+
 test("an operator signs in to the operator's page and comes back to it", async () => {
   const page = await opened("operator");
   await page.locator("#key-sign-in").click();

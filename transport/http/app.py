@@ -212,6 +212,8 @@ def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
             path += f".{part}" if path else part
     if kind == "json_invalid":
         return BadInput("invalid_request", "The body of this request is not valid JSON.")
+    if kind == "missing" and not path:
+        return BadInput("missing_required_parameter", "This request needs a body: a JSON object.")
     if kind == "missing":
         return BadInput("missing_required_parameter", f"Missing required parameter: '{path}'.", param=path or None)
     if kind == "extra_forbidden":
@@ -253,5 +255,6 @@ async def _client_disconnected(_: Request, __: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    log.error("request_failed", path=request.url.path, exc_info=error)
+    route = request.scope.get("route")  # not what stands in the path: a share's token
+    log.error("request_failed", path=getattr(route, "path", request.url.path), exc_info=error)
     return error_response(Internal("internal_error", "The server failed to carry this out."))

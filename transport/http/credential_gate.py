@@ -192,6 +192,8 @@ def refusal_headers(error: SessileError) -> dict[str, str]:
         headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
     if errors.row(error.code).http == 401:
         headers["www-authenticate"] = "Bearer"
+    if error.code == "share_not_found":
+        headers["cache-control"] = "no-store"  # without a key nothing else says so, and a 404 may be kept
     return headers
 
 

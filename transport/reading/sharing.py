@@ -1,9 +1,9 @@
 """Shares conversations by links, and reads what was shared for who has no key.
 
 A share is made, listed and revoked by who may command the session. What is shown of it is what people said: the texts
-of users' and the model's messages on the branch that was shared, with the title and the model's name; no instructions,
-no calls of tools nor their outputs, no metadata, no ids and nobody's name. It is folded from the log at every read, so
-that what was taken back, and a session that was deleted, are gone at once.
+of users' and the model's messages on the branch that was shared, with the model's name, and the title unless it was
+given since; no instructions, no calls of tools nor their outputs, no metadata, no ids and nobody's name. It is folded
+from the log at every read, so that what was taken back, and a session that was deleted, are gone at once.
 
 Limits: reads by one address, and by all, per minute; a tenant whose table says `sharing = false` shows nothing.
 """
@@ -165,7 +165,7 @@ def shared_conversation(state: State, share: ShareLink) -> dict[str, Any]:
     assert info is not None
     return {
         "object": "shared_conversation",
-        "title": info.title,
+        "title": info.title if state.titled_at <= share.offset else None,
         "model": info.model,
         "created_at": info.created_at,
         "shared_at": share.created_at,

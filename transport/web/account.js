@@ -76,7 +76,7 @@ export class Account {
     this.isSignedIn = state.signed_in;
     if (state.signed_in) {
       storage.removeItem(KEY);
-      await belongTo(state.user);
+      if (!(await belongTo(state.user))) location.replace(location.pathname); // what stands here is another person's
     }
     if (state.signed_in) this.showWho(t("Signed in as {user}", { user: state.user ?? "" }), t("Sign out"));
     else this.showWho("", t("Sign in"));

@@ -13,11 +13,13 @@ const KEPT = 20;
 const USER = "sessile-user";
 const SESSION = "sessile:session:";
 
-/** Who is signed in; somebody who was before leaves nothing here. @param {string | undefined} user */
+/** Who is signed in; somebody who was before, in this browser or in this tab alone, leaves nothing here; false: this page is theirs. @param {string | undefined} user */
 export async function belongTo(user) {
-  const before = read(USER, user);
+  const [before, inTab] = [read(USER, user), storage.getItem(USER) ?? user];
   write(USER, user ?? null);
-  if (before !== user) await wipe(false);
+  if (before !== user || inTab !== user) await wipe(inTab !== user);
+  if (user !== undefined) storage.setItem(USER, user);
+  return inTab === user;
 }
 
 async function owner() {

@@ -14,7 +14,8 @@ export function openShares(session, tip) {
   const news = el("p", { class: "news", role: "status" });
   const fresh = el("div", { hidden: true });
   const failed = (/** @type {unknown} */ error) => {
-    if (error instanceof Refusal && [403, 404].includes(error.status)) make.disabled = sharing.isOff = true;
+    if (error instanceof Refusal && [403, 404].includes(error.status)) make.disabled = true;
+    if (error instanceof Refusal && error.status === 403) sharing.isOff = true;
     news.textContent = error instanceof Error ? t(error.message) : String(error);
   };
   const show = async () => {
@@ -28,7 +29,11 @@ export function openShares(session, tip) {
     return el("li", {}, el("span", {}, t("Made {when}", { when })), revoke);
   };
   const drop = async (/** @type {string} */ id) => {
-    await call(`${path}/${id}`, { method: "DELETE" }).catch(failed);
+    try {
+      await call(`${path}/${id}`, { method: "DELETE" });
+    } catch (error) {
+      if (!(error instanceof Refusal && error.status === 404)) return failed(error); // it is in force still
+    }
     news.textContent = t("The link leads nowhere now.");
     fresh.hidden = true;
     make.focus();

@@ -168,6 +168,15 @@ async def test_listing_after_an_unknown_session_is_not_found(journal: Journal, a
         await journal.list_heads(ACME, user=None, limit=5, after=after)
 
 
+@pytest.mark.parametrize("owner", ["even", None])
+async def test_a_user_lists_after_no_session_of_another(journal: Journal, owner: str | None) -> None:
+    await a_log(journal, "own", 1, head=patch(user="odd"))
+    await a_log(journal, "other", 1, head=patch(user=owner))
+    assert await sessions_of(journal, user="odd", after=key("own")) == []
+    with pytest.raises(NotFound):
+        await journal.list_heads(ACME, user="odd", limit=5, after=key("other"))
+
+
 async def test_open_heads_come_in_key_order_over_all_tenants(journal: Journal) -> None:
     for tenant in ("b", "a"):
         for session in ("2", "1", "3"):

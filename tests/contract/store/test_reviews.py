@@ -23,6 +23,7 @@ from sessions.model.reviews import (
     case_of,
     cases_to_open,
     command_mark,
+    feedback_case,
 )
 from sessions.model.types import ItemId, ResponseId, TenantId, UnixMs
 from sessions.model.verdicts import Finding
@@ -270,3 +271,28 @@ async def test_a_flood_of_findings_pushes_out_findings_and_no_appeal(
     left = await books.page(ReviewQuery(now=NOW, tenant=ACME), after=None, limit=9)
     assert {case.id for case in left} == {asked.id, flood[4].id, flood[5].id}
     assert len(await books.page(ReviewQuery(now=NOW), after=None, limit=9)) == 4
+
+
+async def test_a_flood_of_ratings_pushes_out_ratings_alone(
+    journal: Journal, books: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for driver in ("memory", "sql"):
+        monkeypatch.setattr(f"persistence.{driver}.reviews.CASES_MAX", 2)
+    found = a_case(subject="policy")
+    subjects = [
+        Subject(
+            key=key("s", ACME),
+            name=f"r{n}",
+            direction="output",
+            user="ü",
+            offset=3,
+            now=UnixMs(NOW + n),
+            response_id=None,
+        )
+        for n in range(1, 5)
+    ]
+    rated = [feedback_case(subject, "bad", model="m") for subject in subjects]
+    await put(journal, found, *rated)
+    assert await books.tidy(now=UnixMs(NOW + 9)) == (0, 3)
+    left = await books.page(ReviewQuery(now=NOW), after=None, limit=9)
+    assert {case.id for case in left} == {found.id, rated[-1].id}

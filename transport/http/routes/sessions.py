@@ -170,8 +170,9 @@ async def exported(request: Request, session: Name, format: Literal["json", "mar
 
 
 @routes.post("/v1/sessions/{session}/shares", status_code=201, responses=ERRORS)
-async def share(request: Request, session: Name, body: ShareRequest) -> NewShareObject:
+async def share(request: Request, response: Response, session: Name, body: ShareRequest) -> NewShareObject:
     """Lets anybody who has the token read the branch as it is now. The token is in this answer and nowhere else."""
+    response.headers["cache-control"] = "no-store"
     principal = principal_of(request, "chat")
     leaf = None if body.item_id is None else ItemId(body.item_id)
     made, token = await gateway_of(request).sharing.share(principal, key_of(principal, session), leaf)

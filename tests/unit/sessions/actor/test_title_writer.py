@@ -116,6 +116,20 @@ async def test_a_turn_that_comes_breaks_it_off_and_the_next_answer_tries_again()
 
 
 @virtual
+async def test_what_is_taken_back_meanwhile_names_nothing() -> None:
+    async with Place() as place:
+        replica, reader = await at_work(place, Recording("One.", "A title of a secret"))
+        await replica.create()
+        answer = await replica.say("a secret")
+        await reader.ended(answer.response_id)
+        await advance(0.05)  # the model is at it
+        items = [record.event.item.id for record in place.records() if isinstance(record.event, ev.ItemCreated)]
+        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=items[0]))
+        await advance(5.0)
+        assert named(place) == []
+
+
+@virtual
 @pytest.mark.parametrize("script", ["<think>the user asks", "", "A forbidden word"])
 async def test_what_is_no_title_or_is_filtered_leaves_the_first_words(script: str) -> None:
     async with Place() as place:

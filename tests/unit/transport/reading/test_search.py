@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -49,6 +50,28 @@ def test_every_word_stands_in_the_same_text_in_any_case() -> None:
     assert matches_of(state, words_of("recipe flour"))[0] == ()
     assert [match.item_id for match in matches_of(state, words_of("bread"))[0]] == [None, "a"]
     assert matches_of(state, words_of("re.ipe"))[0] == ()  # a word, and no pattern
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "found"),
+    [
+        ("ΟΔΟΣ και οδός", "οδοσ", "ΟΔΟΣ"),
+        ("in İzmir heute", "izmir", "İzmir"),
+        ("İİİ STRASSE", "strasse", "STRASSE"),
+        ("die Straße", "STRAẞE", "Straße"),
+        ("5 µm", "ΜM", "µm"),
+        ("ЁЖ", "ёж", "ЁЖ"),
+    ],
+)
+def test_case_is_that_of_any_script_and_places_stay(text: str, query: str, found: str) -> None:
+    (match,) = matches_of(folded(named(None), said(text, "a")), words_of(query))[0]
+    assert match.snippet[match.start : match.end] == found
+
+
+def test_no_query_takes_the_time_of_its_length_times_the_text() -> None:
+    words, begun = words_of("a" * 255 + "b"), time.thread_time()
+    assert words.snippet("a" * 2_000_000) is None
+    assert time.thread_time() - begun < 0.5
 
 
 def test_a_snippet_shows_what_stands_around_on_one_line() -> None:

@@ -104,6 +104,17 @@ async def test_a_share_stays_as_it_was_but_for_what_is_taken_back(sessions: Fake
         assert await texts(client, first) == ["how?"]
 
 
+async def test_a_title_of_later_is_not_shown(sessions: FakeSessions, gateway: Gateway) -> None:
+    info = ev.SessionInfo(model="m", title="Bread", metadata={"pinned": True}, created_at=UnixMs(1))
+    async with http_client(gateway) as client:
+        token = (await shared(client))["token"]
+        titles = []
+        for title in ("Bread", "Why I leave my employer", "Bread"):
+            await sessions.append("s", ev.SessionUpdated(info=msgspec.structs.replace(info, title=title)))
+            titles.append((await client.get(f"/v1/shares/{token}")).json()["title"])
+    assert titles == ["Bread", None, None]
+
+
 async def test_a_share_ends_at_once_when_it_is_revoked_or_its_session_deleted(
     sessions: FakeSessions, gateway: Gateway
 ) -> None:
