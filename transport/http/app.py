@@ -7,11 +7,12 @@ new file with a table `routes`, and a line in `make_app`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -105,7 +106,14 @@ log = structlog.get_logger(__name__)
 
 def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> App:
     """The application. `web` is the folder of the page at `/`; None serves no page."""
-    app = FastAPI(title="Sessile", version=exposition.version, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Sessile",
+        version=exposition.version,
+        openapi_url=None,  # ours: FastAPI's makes it on the event loop, for a second
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.gateway, app.state.turn_starter = gateway, TurnStarter(gateway)
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -145,6 +153,7 @@ def _add_routes(
         revocations,
     ):
         app.include_router(each.routes)
+    app.add_route("/openapi.json", _document_of(app), methods=["GET"], include_in_schema=False)
     signs_in = gateway.access.sign_in is not None
     if signs_in:
         from transport.http.routes import sign_in  # PyJWT takes a tenth of a second to load
@@ -155,6 +164,20 @@ def _add_routes(
     if files is not None:  # last: it takes every path that nobody else has
         app.include_router(page.router(files, methods))
     return methods
+
+
+def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
+    """Answers with the OpenAPI document, made at the first request for it in a thread."""
+    making = asyncio.Lock()
+    made: list[bytes] = []
+
+    async def document(request: Request) -> Response:
+        async with making:
+            if not made:
+                made.append(await asyncio.to_thread(lambda: msgspec.json.encode(app.openapi())))
+        return Response(made[0], media_type="application/json")
+
+    return document
 
 
 def make_gate(gateway: Gateway) -> CredentialGate:

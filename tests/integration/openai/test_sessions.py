@@ -67,6 +67,10 @@ async def test_a_change_has_the_limits_of_every_door(client: openai.AsyncOpenAI,
         ("metadata", {"numbers": 2**53}),
         ("metadata", {"text": "\ud800"}),
         ("title", "日" * 257),
+        ("temperature", True),
+        ("temperature", "0.5"),
+        ("max_output_tokens", True),
+        ("max_output_tokens", "5"),
     ):
         refused = await http.patch(
             path, content=json.dumps({field: wrong}), headers={"content-type": "application/json"}
@@ -80,6 +84,8 @@ async def test_a_change_has_the_limits_of_every_door(client: openai.AsyncOpenAI,
     assert nested.status_code == 400
     told = (await http.get(path)).json()
     assert {name: told[name] for name in full} == full
+    whole = await http.patch(path, json={"temperature": 1, "max_output_tokens": 5})
+    assert (whole.json()["temperature"], whole.json()["max_output_tokens"]) == (1, 5)
     cleared = (await http.patch(path, json={"title": None, "metadata": None})).json()
     assert cleared["title"] is None and cleared["metadata"] == {}
 

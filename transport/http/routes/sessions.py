@@ -66,8 +66,8 @@ class SessionChange(request_models.RequestModel):
     title: Annotated[str, StringConstraints(max_length=256)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=64)] | None = None
     instructions: str | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
 
 
 class ShareRequest(request_models.RequestModel):

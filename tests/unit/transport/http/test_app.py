@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from sessions.model.errors import Limited
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
@@ -34,6 +37,21 @@ def test_when_to_come_back_is_in_the_headers() -> None:
     response = error_response(Limited("rate_limited", "Later.", retry_after_ms=1500))
     assert response.status_code == 429
     assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == ("2", "1500")
+
+
+async def test_the_api_document_is_made_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    make = FastAPI.openapi
+
+    def recorded(app: FastAPI) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return make(app)
+
+    monkeypatch.setattr(FastAPI, "openapi", recorded)
+    async with http_client(gateway_over(await memory_sessions())) as client:
+        first, second = await asyncio.gather(client.get("/openapi.json"), client.get("/openapi.json"))
+    assert first.json() == second.json() and "/v1/sessions" in first.json()["paths"]
+    assert len(threads) == 1 and threads[0] != threading.get_ident()
 
 
 async def test_paths_and_methods_that_are_not_there() -> None:
