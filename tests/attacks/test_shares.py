@@ -95,6 +95,14 @@ async def test_reads_of_shares_by_one_address_are_limited(world: World, monkeypa
     assert statuses == [404, 404, 404, 429]
 
 
+async def test_guesses_take_no_reads_from_who_has_a_link(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transport.reading.sharing.READS_PER_MINUTE", 2)  # the next one is due after 30 s
+    token = (await shared(world))["token"]
+    guesses = [(await world.http.get(f"/v1/shares/{'y' * 43}")).status_code for _ in range(4)]
+    reads = [(await world.http.get(f"/v1/shares/{token}")).status_code for _ in range(3)]
+    assert (guesses, reads) == ([404] * 4, [200, 200, 429])
+
+
 async def test_a_requested_erasure_ends_a_share(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     token = (await shared(world))["token"]
     monkeypatch.setattr(world.assembly.gateway, "_erase", None)  # a cluster's replicas come to it later

@@ -5,7 +5,8 @@ of users' and the model's messages on the branch that was shared, with the model
 given since; no instructions, no calls of tools nor their outputs, no metadata, no ids and nobody's name. It is folded
 from the log at every read, so that what was taken back, and a session that was deleted, are gone at once.
 
-Limits: reads by one address, and by all, per minute; a tenant whose table says `sharing = false` shows nothing.
+Limits: looks by one address, and reads of what is there by all, per minute; a tenant whose table says `sharing = false`
+shows nothing.
 """
 
 from __future__ import annotations
@@ -49,24 +50,28 @@ class ReadRate:
         self._all = Bucket(READS_PER_MINUTE, clock() * 1000)
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
 
-    def enter(self, address: str | None) -> None:
-        """Raises Limited, with nothing taken."""
+    def take_look(self, address: str | None) -> None:
+        """One look for a token, whether there is one or not. Raises Limited, with nothing taken."""
         now_ms, name = self._clock() * 1000, address_group(address)
         one = self._addresses.get(name) or Bucket(READS_PER_ADDRESS, now_ms)
-        for bucket, ceiling in ((one, READS_PER_ADDRESS), (self._all, READS_PER_MINUTE)):
-            bucket.look(ceiling, now_ms)
-            if wait_ms := bucket.wait_ms(1):
-                raise Limited(
-                    "rate_limited",
-                    "Too many reads of shared conversations: try again in a while.",
-                    retry_after_ms=wait_ms,
-                )
-        one.take(1)
-        self._all.take(1)
+        _take(one, READS_PER_ADDRESS, now_ms)
         self._addresses[name] = one
         self._addresses.move_to_end(name)
         if len(self._addresses) > ADDRESSES_MAX:
             self._addresses.popitem(last=False)
+
+    def take_read(self) -> None:
+        """One read of what is there: who guesses tokens takes nothing from who has one. Raises Limited."""
+        _take(self._all, READS_PER_MINUTE, self._clock() * 1000)
+
+
+def _take(bucket: Bucket, ceiling: int, now_ms: float) -> None:
+    bucket.look(ceiling, now_ms)
+    if wait_ms := bucket.wait_ms(1):
+        raise Limited(
+            "rate_limited", "Too many reads of shared conversations: try again in a while.", retry_after_ms=wait_ms
+        )
+    bucket.take(1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,10 +118,11 @@ class ConversationShares:
 
     async def read(self, token: str, address: str | None) -> dict[str, Json]:
         """What is shown to who has a token. Raises Limited, and NotFound whatever else is wrong."""
-        self.rate.enter(address)
+        self.rate.take_look(address)
         share = await self.store.find(token_hash_of(token))
         if share is None or not self._allowed(share.key.tenant):
             raise share_not_found()
+        self.rate.take_read()
         try:
             head, state = await self.logs.fold(share.key, in_thread=True)
         except NotFound as error:

@@ -180,17 +180,19 @@ async def test_a_tenant_that_shares_nothing_shows_nothing_either(
         assert json.loads((await client.get("/v1/sessions/s/shares")).text)["data"]  # to be revoked
 
 
-def test_reads_are_limited_by_address_and_in_all() -> None:
+def test_looks_are_limited_by_address_and_reads_in_all() -> None:
     now = 0.0
     rate = ReadRate(lambda: now)
     for _ in range(READS_PER_ADDRESS):
-        rate.enter("127.0.0.1")
+        rate.take_look("127.0.0.1")
     with pytest.raises(Limited) as refused:
-        rate.enter("127.0.0.1")
+        rate.take_look("127.0.0.1")
     assert refused.value.retry_after_ms is not None and refused.value.retry_after_ms > 0
-    for number in range(READS_PER_MINUTE - READS_PER_ADDRESS):
-        rate.enter(f"127.0.1.{number}")
+    rate.take_look("127.0.0.2")
+    for _ in range(READS_PER_MINUTE):
+        rate.take_read()
     with pytest.raises(Limited):
-        rate.enter("127.0.0.2")
+        rate.take_read()
     now = 1.0
-    rate.enter("127.0.0.2")
+    rate.take_look("127.0.0.1")
+    rate.take_read()
