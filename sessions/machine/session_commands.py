@@ -93,15 +93,17 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
     for name, nothing in (("metadata", {}), ("tools", ()), *((each, UNSET) for each in _SAMPLING)):
         if changes.get(name, UNSET) is None:
             changes[name] = nothing
+    if "title" in changes:
+        changes["title_made"] = UNSET
     build.put(ev.SessionUpdated(info=msgspec.structs.replace(state.info, **changes)))
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
 
 def set_title(build: StepBuilder, title: str) -> None:
-    """Gives a session a title, unless it has got one meanwhile."""
+    """Gives a session a title of the server's, unless it has got one meanwhile."""
     info = build.state.info
     if info is not None and info.title is None and not build.state.deleted:
-        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=title)))
+        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=title, title_made=True)))
 
 
 def _unset_if_none(value: Any) -> Any:
@@ -163,6 +165,7 @@ def _spans(item: Item) -> list[_Span]:
 
 
 def _take_back(build: StepBuilder, response_id: ResponseId, spans: list[_Span], category: str) -> None:
+    """Retracts texts, and the title that the server may have made of them: the next answer brings another."""
     for item_id, index, length, left in spans:
         build.put(
             ev.ContentRetracted(
@@ -175,3 +178,6 @@ def _take_back(build: StepBuilder, response_id: ResponseId, spans: list[_Span], 
                 category=category,
             )
         )
+    info = build.state.info
+    if info is not None and info.title_made is True:
+        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=None, title_made=UNSET)))

@@ -75,6 +75,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     metadata: dict[str, Json] = {}
     title: str | None = None
+    title_made: bool | UnsetType = UNSET  # true: by the server, of what is in the session
     temperature: float | UnsetType = UNSET  # of answers whose command names none; likewise the next
     max_output_tokens: int | UnsetType = UNSET
     created_at: UnixMs

@@ -130,6 +130,27 @@ async def test_what_is_taken_back_meanwhile_names_nothing() -> None:
 
 
 @virtual
+@pytest.mark.parametrize("how", ["item", "answer"])
+@pytest.mark.parametrize("given", [False, True])
+async def test_a_title_that_the_server_made_goes_with_what_it_was_made_of(how: str, given: bool) -> None:
+    async with Place() as place:
+        replica, reader = await at_work(place, Recording("One.", "A secret"))
+        await replica.create()
+        answer = await replica.say("a secret")
+        await reader.sees(lambda record: isinstance(record.event, ev.SessionUpdated))
+        if given:
+            await replica.do(cm.SessionUpdate(id=place.name(), session=SESSION, title="A secret"))
+        items = [record.event.item.id for record in place.records() if isinstance(record.event, ev.ItemCreated)]
+        assert answer.response_id is not None
+        if how == "item":
+            await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=items[0]))
+        else:
+            await replica.do(cm.ResponseErase(id=place.name(), session=SESSION, response_id=answer.response_id))
+        assert named(place)[1:] == (["A secret"] if given else [None])
+        assert place.head().title == ("A secret" if given else None)
+
+
+@virtual
 @pytest.mark.parametrize("script", ["<think>the user asks", "", "A forbidden word"])
 async def test_what_is_no_title_or_is_filtered_leaves_the_first_words(script: str) -> None:
     async with Place() as place:
