@@ -166,8 +166,9 @@ class Gateway:
 
     # -- operations -------------------------------------------------------------------------------------------------
 
-    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
-        """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
+    async def execute(self, principal: Principal, command: ActorCommand, near: SessionKey | None = None) -> Ok:
+        """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise. A session that
+        it makes is placed where `near` is, if that can be."""
         self.measures.commands.add()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
@@ -176,7 +177,7 @@ class Gateway:
                 tools, text = schemas_of(command)
                 if tools or text is not None:
                     await check_schemas(self.schemas, tools, text)
-                sent = request_of(principal, command)
+                sent = request_of(principal, command, near)
                 if self._quotas is not None:
                     ok = await self._quotas.execute(sent, self._sessions.execute)
                 else:

@@ -260,7 +260,7 @@ class LlamaEngine:
         parameters = completion_parameters(request, vocabulary.size)
         self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
         pauses = "json_schema" not in parameters  # a grammar cannot be set to where an answer is
-        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses)
+        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=request.cache_scope)
         cached_tokens: int | None = None
         least = tokens_until_end(request) or INTEGER_MAX  # after so many tokens it continues as a request that may end
         while True:
