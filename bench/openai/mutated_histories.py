@@ -6,16 +6,19 @@
 Through `/v1/chat/completions` of a whole server on llama.cpp or vLLM. Half of the conversations were answered there
 turn by turn, half were brought along and answered once; each is resent with one change at a random place
 (`tests.support.rounds.mutated_histories`). Bar: of every one, no more is computed than the tokens behind the first
-difference and one block of 32.
-Exits with 1 when the bar is missed.
+difference and one block of 32. With `--restart-every N` the server ends and starts again between the conversations and
+what is resent of them, N at a time: what is stored must do. Exits with 1 when the bar is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
+import tempfile
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import httpx
@@ -33,17 +36,32 @@ ENGINES: Final = {
 }
 
 
-async def played(given: argparse.Namespace) -> list[tuple[int, Round]]:
+@contextlib.asynccontextmanager
+async def served(given: argparse.Namespace, data: str) -> AsyncIterator[HistoryRounds]:
+    server = ServerProcess(*ENGINES[given.engine], data=data)
+    with server:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=300) as http:
+            model = (await http.get("/v1/models")).json()["data"][0]["id"]
+            yield HistoryRounds(http, model, exchanges=given.exchanges, answer_tokens=given.answer_tokens)
+
+
+async def played(given: argparse.Namespace, data: str) -> list[tuple[int, Round]]:
     """Each history's number and what it cost. The ways take turns."""
     rounds: list[tuple[int, Round]] = []
     ways = list(MUTATIONS)
-    with ServerProcess(*ENGINES[given.engine]) as server:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=300) as http:
-            model = (await http.get("/v1/models")).json()["data"][0]["id"]
-            player = HistoryRounds(http, model, exchanges=given.exchanges, answer_tokens=given.answer_tokens)
-            for number in range(given.first, given.first + given.histories):
-                rng = random.Random(given.seed * 1_000_003 + number)
-                rounds.append((number, await player.play(ways[number % len(ways)], rng)))
+    numbers = range(given.first, given.first + given.histories)
+    size = given.restart_every or 1
+    batches = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+    async with contextlib.AsyncExitStack() as servers:
+        player = await servers.enter_async_context(served(given, data))
+        for batch in batches:
+            chances = [random.Random(given.seed * 1_000_003 + number) for number in batch]
+            begun = [await player.begin(rng) for rng in chances]
+            if given.restart_every:
+                await servers.aclose()
+                player = await servers.enter_async_context(served(given, data))
+            for number, rng, conversation in zip(batch, chances, begun, strict=True):
+                rounds.append((number, await player.resend(ways[number % len(ways)], rng, conversation)))
     return rounds
 
 
@@ -65,7 +83,8 @@ def figures_of(rounds: list[tuple[int, Round]]) -> dict[str, Any]:
 
 async def main(given: argparse.Namespace) -> bool:
     started = time.monotonic()
-    rounds = await played(given)
+    with tempfile.TemporaryDirectory(prefix="sessile-bench-") as data:
+        rounds = await played(given, data)
     report(f"mutated_histories_{given.engine}", {**figures_of(rounds), "seconds": time.monotonic() - started})
     return is_faultless([f"{number}: {each}" for number, each in rounds if not each.is_within(BLOCK)])
 
@@ -80,4 +99,5 @@ if __name__ == "__main__":
         first=Option(0, "the number of the first one: to see one again"),
         exchanges=Option(3, "questions of a conversation before the one that is resent"),
         answer_tokens=12,
+        restart_every=Option(0, "conversations between two restarts of the server; 0: none"),
     )

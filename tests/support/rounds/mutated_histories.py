@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
+from inference.tokens import as_tokens, common_prefix
+
 Messages = list[dict[str, Any]]
 Mutation = Callable[[random.Random, Messages], Messages]
 
@@ -136,6 +138,15 @@ class Round(NamedTuple):
         return self.computed <= self.behind + block
 
 
+class Conversation(NamedTuple):
+    """What a client has of a conversation. `held`: the tokens that were computed for it."""
+
+    messages: Messages
+    held: list[int]
+    session: str
+    imported: bool
+
+
 class HistoryRounds:
     """Plays conversations with one server. Each has words of its own from its system prompt on."""
 
@@ -145,7 +156,8 @@ class HistoryRounds:
         self._exchanges = exchanges
         self._answer_tokens = answer_tokens
 
-    async def play(self, mutation: str, rng: random.Random) -> Round:
+    async def begin(self, rng: random.Random) -> Conversation:
+        """A conversation that has been answered."""
         imported = rng.random() < 0.5
         messages: Messages = [{"role": "system", "content": sentence(rng, rng.randrange(20, 60))}]
         for number in range(self._exchanges):
@@ -156,20 +168,21 @@ class HistoryRounds:
                 text, usage, session = await self._complete(messages)
                 messages.append({"role": "assistant", "content": text})
         held = (await self._tokens(messages))[: usage["prompt_tokens"] + usage["completion_tokens"] - 1]
-        messages.append({"role": "user", "content": sentence(rng, 5)})
-        changed = MUTATIONS[mutation](rng, list(messages))
+        return Conversation(messages, held, session, imported)
+
+    async def resend(self, mutation: str, rng: random.Random, given: Conversation) -> Round:
+        """Goes on with it, changed."""
+        question = {"role": "user", "content": sentence(rng, 5)}
+        changed = MUTATIONS[mutation](rng, [*given.messages, question])
         prompt = await self._tokens(changed)
-        same = next((at for at, (a, b) in enumerate(zip(held, prompt, strict=False)) if a != b), None)
-        same = min(len(held), len(prompt)) if same is None else same
-        _, usage, resumed = await self._complete(changed)
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        _, usage, session = await self._complete(changed)
         return Round(
             mutation,
-            imported,
+            given.imported,
             usage["prompt_tokens"],
-            len(prompt) - same,
-            usage["prompt_tokens"] - cached,
-            resumed == session,
+            len(prompt) - common_prefix(as_tokens(given.held), as_tokens(prompt)),
+            usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"],
+            session == given.session,
         )
 
     async def _complete(self, messages: Messages) -> tuple[str, dict[str, Any], str]:
