@@ -94,7 +94,8 @@ class Attempts:
         self._filters = filters
         self._inbox = inbox
         self._now = loop.time
-        self._cache_scope = cache_scope_of(open_.principal, open_.body.request or None)
+        request = open_.body.request
+        self._cache_scope = cache_scope_of(open_.principal, request if isinstance(request, dict) else None)
         self._late_filter_s = metrics.filter_s.of("output")
 
     @property

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha1
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import structlog
@@ -214,6 +214,8 @@ class ValkeyTickets:
 
 class ValkeyHistory:
     """Implements `transport.openai.history.HistoryIndex`."""
+
+    shared: ClassVar[bool] = True
 
     def __init__(self, store: ValkeyGatewayStore) -> None:
         self._store = store

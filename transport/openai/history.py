@@ -30,7 +30,7 @@ import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -64,6 +64,9 @@ class HistoryIndex(Protocol):
 
     Every call may raise Unavailable; callers go on as if nothing had been found."""
 
+    shared: ClassVar[bool]
+    """By the gateways of a cluster, which place sessions; else nothing need be marked."""
+
     async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         """The first of these chains of one conversation that has a place, by its number, and that place: the one that
         was given least often, of those which never were the newest."""
@@ -93,6 +96,8 @@ class _CachedPlace:
 
 class MemoryHistory:
     """Implements `HistoryIndex` for one process."""
+
+    shared: ClassVar[bool] = False
 
     def __init__(self, clock: Callable[[], float], *, places_max: int = HISTORY_PLACES_MAX) -> None:
         self._clock = clock
@@ -125,6 +130,10 @@ class MemoryHistory:
         if any(each.place == place and each.given for each in kept):
             return
         self._add(chain, _CachedPlace(place, self._clock() + HISTORY_TTL_S))
+
+    def _add_known(self, chain: bytes, place: HistoryPlace, left_s: float) -> None:
+        """One that was put before this process began."""
+        self._add(chain, _CachedPlace(place, self._clock() + left_s))
 
     async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
         there = next((each for each in self._places.get(chain, ()) if each.place == place), None)

@@ -262,16 +262,18 @@ class TurnStarter:
             with suppress(Unavailable):
                 await self._history.drop(match.chain, match.place)
             command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the pointer
-        opening = opening_of(
-            caller_of(draft.principal, draft.input.user, draft.input.model),
-            draft.input.instructions,
-            draft.root,
-            draft.chains,
-        )
-        turn, near = _turn(draft, command_id, None), None
+        turn = _turn(draft, command_id, None)
+        return await (self._send_near if self._history.shared else self._send)(draft, turn)
+
+    async def _send_near(self, draft: _Draft, turn: cm.TurnCreate) -> StartedTurn:
+        """Begins a session where the one is that has most in common with it, and marks what it begins with."""
+        principal, given = draft.principal, draft.input
+        caller = caller_of(principal, given.user, given.model)
+        opening = opening_of(caller, given.instructions, draft.root, draft.chains)
+        near: SessionKey | None = None
         with suppress(Unavailable):
             session = await self._history.nearest(*opening)
-            near = None if session is None else SessionKey(draft.principal.tenant, session)
+            near = None if session is None else SessionKey(principal.tenant, session)
         started = await self._send(draft, turn, near)
         with suppress(Unavailable):
             await self._history.mark(*opening, turn.session)

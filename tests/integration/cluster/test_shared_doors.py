@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from app import open_shared_state
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
@@ -24,6 +23,7 @@ from tests.support.doors.websocket_wire import shake_hands, wire
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets
 from transport.gateway import Gateway, GatewayServices
+from transport.gateway_store.opening import open_shared_state
 from transport.http.server import Server
 from transport.openai.history import HistoryIndex, HistoryPlace, MemoryHistory
 from transport.openai.model_catalog import card_of

@@ -14,6 +14,7 @@ from inference.simulated import SimulatedOptions
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, TenantId
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.rounds.mutated_histories import MUTATIONS, HistoryRounds, sentence
+from transport.auth.authenticator import key_digest
 
 BLOCK = 32
 ROUNDS = 4  # of each way
@@ -52,7 +53,8 @@ CALLERS = {
 @pytest.mark.parametrize("stored", [False, True])
 async def test_nobody_gains_by_what_another_has_computed(options: SimulatedOptions, stored: bool) -> None:
     history: Any = [{"role": "user", "content": sentence(random.Random(1), 60)}]
-    async with serving(options, keys=CALLERS) as made, httpx.AsyncClient(base_url=made.server.url) as http:
+    keys = {key_digest(key): caller for key, caller in CALLERS.items()}
+    async with serving(options, keys=keys) as made, httpx.AsyncClient(base_url=made.server.url) as http:
         if stored:  # a conversation of its own, which no resent history is taken from
             body = {"model": SIMULATED, "input": history[0]["content"], "user": "ann"}
             answer = await http.post("/v1/responses", json=body, headers={"authorization": "Bearer mine"})

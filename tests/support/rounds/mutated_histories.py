@@ -175,7 +175,7 @@ class HistoryRounds:
         question = {"role": "user", "content": sentence(rng, 5)}
         changed = MUTATIONS[mutation](rng, [*given.messages, question])
         prompt = await self._tokens(changed)
-        _, usage, session = await self._complete(changed)
+        _, usage, session = await self._complete(changed, answer_tokens=1)
         return Round(
             mutation,
             given.imported,
@@ -185,8 +185,9 @@ class HistoryRounds:
             session == given.session,
         )
 
-    async def _complete(self, messages: Messages) -> tuple[str, dict[str, Any], str]:
-        body = {"model": self._model, "messages": messages, "max_tokens": self._answer_tokens, "temperature": 0.8}
+    async def _complete(self, messages: Messages, answer_tokens: int | None = None) -> tuple[str, dict[str, Any], str]:
+        most = answer_tokens or self._answer_tokens
+        body = {"model": self._model, "messages": messages, "max_tokens": most, "temperature": 0.8}
         answer = await self._http.post("/v1/chat/completions", json=body)
         answer.raise_for_status()
         whole = answer.json()
