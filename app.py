@@ -97,11 +97,11 @@ from transport.cli.start.preflight import check_journal_exists, check_ports, che
 from transport.cli.start.security import certificate_watchers, peer_security, tls_of
 from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
+from transport.gateway_store.history_file import open_history
 from transport.gateway_store.opening import open_shared_state
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
 from transport.http.tls import ServerTls
-from transport.openai.history_file import open_history
 from transport.openai.model_catalog import ModelCatalog, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (

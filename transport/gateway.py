@@ -117,7 +117,7 @@ class Gateway:
         self.encryption = services.encryption
         self.prices = services.prices or PriceBook()
         self.ignores_unknown = services.ignores_unknown
-        self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
+        self.history: HistoryIndex = MemoryHistory(loop_time) if services.history is None else services.history
         self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
         self.feeds = Feeds(sessions)
         self.logs = LogReader(store.journal, now_ms=clock.now_ms, replay_records_max=self.limits.replay_records_max)

@@ -90,7 +90,7 @@ async def looked_up(index: HistoryIndex, conversations: int, rng: random.Random)
     return seconds
 
 
-class Held(NamedTuple):
+class IndexedKv(NamedTuple):
     """A snapshot, as the index of a tier sees one."""
 
     key: SessionKey
@@ -106,11 +106,11 @@ def tokens_of(number: int, rng: random.Random) -> array.array[int]:
 
 
 def snapshots_looked_up(conversations: int, rng: random.Random) -> list[float]:
-    index, scope = SnapshotIndex[Held](), cache_scope_of(CALLER, STATELESS)
+    index, scope = SnapshotIndex[IndexedKv](), cache_scope_of(CALLER, STATELESS)
     held = []
     for number in range(conversations):
         held.append(tokens_of(number, rng))
-        index.add(Held(SessionKey(CALLER.tenant, SessionId(f"ses_{number}")), held[-1], scope))
+        index.add(IndexedKv(SessionKey(CALLER.tenant, SessionId(f"ses_{number}")), held[-1], scope))
     seconds = []
     for _ in range(SOUGHT):
         prompt = rng.choice(held)[: rng.randrange(TOKENS, 2 * EXCHANGES * TOKENS)]
@@ -122,7 +122,7 @@ def snapshots_looked_up(conversations: int, rng: random.Random) -> list[float]:
     return seconds
 
 
-class Who(NamedTuple):
+class NamedCaller(NamedTuple):
     """A caller, and what it says of itself."""
 
     principal: Principal
@@ -130,13 +130,13 @@ class Who(NamedTuple):
     model: str
 
 
-def strangers(count: int, rng: random.Random) -> list[Who]:
+def strangers(count: int, rng: random.Random) -> list[NamedCaller]:
     """Callers whose names are made of the same few parts, put together in other ways; none is `CALLER`'s."""
     parts = ["t", "k", "u", "k/u", "u/k", "", "\0", "k\0u", "t\0k", "null", "None", "[]"]
     made = []
     while len(made) < count:
         tenant, key, user, end_user, model = (rng.choice(parts) + rng.choice(["", "/", "x"]) for _ in range(5))
-        who = Who(
+        who = NamedCaller(
             Principal(tenant=TenantId(tenant), key_id=key, user=rng.choice([user, None])),
             rng.choice([end_user, None]),
             rng.choice([model, "m"]),
@@ -148,9 +148,9 @@ def strangers(count: int, rng: random.Random) -> list[Who]:
 
 async def crossings(index: HistoryIndex, conversations: int, count: int, rng: random.Random) -> int:
     """How often another caller finds what `CALLER` has stored, by history, by opening or by tokens."""
-    shelf, scope = SnapshotIndex[Held](), cache_scope_of(CALLER, STATELESS)
+    shelf, scope = SnapshotIndex[IndexedKv](), cache_scope_of(CALLER, STATELESS)
     prompt = tokens_of(0, rng)
-    shelf.add(Held(SessionKey(CALLER.tenant, SessionId("ses_0")), prompt, scope))
+    shelf.add(IndexedKv(SessionKey(CALLER.tenant, SessionId("ses_0")), prompt, scope))
     found = 0
     for who in strangers(count, rng):
         units = units_of(rng.randrange(conversations))

@@ -25,7 +25,7 @@ import httpx
 
 from bench.support import Option, is_faultless, report, run_bench
 from tests.support.doors.server_process import ROOT, ServerProcess
-from tests.support.rounds.mutated_histories import MUTATIONS, HistoryRounds, Round
+from tests.support.rounds.mutated_histories import MUTATIONS, HistoryRound, HistoryRounds
 
 BLOCK: Final = 32
 VLLM_MODEL: Final = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
@@ -45,9 +45,9 @@ async def served(given: argparse.Namespace, data: str) -> AsyncIterator[HistoryR
             yield HistoryRounds(http, model, exchanges=given.exchanges, answer_tokens=given.answer_tokens)
 
 
-async def played(given: argparse.Namespace, data: str) -> list[tuple[int, Round]]:
+async def played(given: argparse.Namespace, data: str) -> list[tuple[int, HistoryRound]]:
     """Each history's number and what it cost. The ways take turns."""
-    rounds: list[tuple[int, Round]] = []
+    rounds: list[tuple[int, HistoryRound]] = []
     ways = list(MUTATIONS)
     numbers = range(given.first, given.first + given.histories)
     size = given.restart_every or 1
@@ -65,8 +65,8 @@ async def played(given: argparse.Namespace, data: str) -> list[tuple[int, Round]
     return rounds
 
 
-def figures_of(rounds: list[tuple[int, Round]]) -> dict[str, Any]:
-    of_way: dict[str, list[Round]] = defaultdict(list)
+def figures_of(rounds: list[tuple[int, HistoryRound]]) -> dict[str, Any]:
+    of_way: dict[str, list[HistoryRound]] = defaultdict(list)
     for _, each in rounds:
         of_way[each.mutation].append(each)
     over = {way: max(each.computed - each.behind for each in those) for way, those in of_way.items()}

@@ -35,7 +35,7 @@ AT_ONCE: Final = 2
 BARS: Final = {"p50 sooner by (bar 10)": 10, "p95 sooner by (bar 8)": 8, "tokens/s higher by (bar 2.3)": 2.3}
 
 
-class Turn(NamedTuple):
+class DoorTurn(NamedTuple):
     text: str
     ttft_s: float
     prompt_tokens: int
@@ -43,7 +43,7 @@ class Turn(NamedTuple):
     cached: int
 
 
-class Played(NamedTuple):
+class DoorPlayed(NamedTuple):
     """What one side did in one pair."""
 
     follow_ups_s: list[float]
@@ -52,7 +52,7 @@ class Played(NamedTuple):
     reused: int
 
 
-class Client:
+class DoorClient:
     """A conversation that its client keeps."""
 
     def __init__(self, rng: random.Random, opening: int, changed: float) -> None:
@@ -70,25 +70,25 @@ class Client:
         self.messages.append({"role": "user", "content": sentence(self._rng, round(40 / TOKENS_PER_WORD))})
 
 
-class Side:
+class DoorServer:
     """One of the servers."""
 
     def __init__(self, http: httpx.AsyncClient, tokenizer: httpx.AsyncClient, model: str) -> None:
         self._http = http
         self._tokenizer = tokenizer  # ours: both have the model's
         self._model = model
-        self.played: list[Played] = []
+        self.played: list[DoorPlayed] = []
 
-    async def play(self, clients: Sequence[Client], turns: int) -> None:
+    async def play(self, clients: Sequence[DoorClient], turns: int) -> None:
         """Every client's turn k before anybody's turn k + 1."""
-        follow_ups: list[Turn] = []
+        follow_ups: list[DoorTurn] = []
         busy_s, produced, reusable = 0.0, 0, 0
         for number in range(turns):
             prompts = [await self.tokens(client.messages) for client in clients]
             queue = list(clients)
-            done: dict[Client, Turn] = {}
+            done: dict[DoorClient, DoorTurn] = {}
 
-            async def worker(queue: list[Client], done: dict[Client, Turn]) -> None:
+            async def worker(queue: list[DoorClient], done: dict[DoorClient, DoorTurn]) -> None:
                 while queue:
                     client = queue.pop(0)
                     done[client] = await self.complete(client.messages)
@@ -106,14 +106,14 @@ class Side:
                 client.held = whole[: turn.prompt_tokens + turn.answer_tokens - 1]
                 client.answered(turn.text)
         firsts = [turn.ttft_s for turn in follow_ups]
-        self.played.append(Played(firsts, produced / busy_s, reusable, sum(turn.cached for turn in follow_ups)))
+        self.played.append(DoorPlayed(firsts, produced / busy_s, reusable, sum(turn.cached for turn in follow_ups)))
 
     async def tokens(self, messages: Messages) -> list[int]:
         answer = await self._tokenizer.post("/tokenize", json={"messages": messages})
         answer.raise_for_status()
         return list(answer.json()["tokens"])
 
-    async def complete(self, messages: Messages) -> Turn:
+    async def complete(self, messages: Messages) -> DoorTurn:
         body = {
             "model": self._model,
             "messages": messages,
@@ -136,7 +136,7 @@ class Side:
                         first_s = time.perf_counter() - begun
                 usage = event.get("usage") or usage
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return Turn(text, first_s, usage["prompt_tokens"], usage["completion_tokens"], cached)
+        return DoorTurn(text, first_s, usage["prompt_tokens"], usage["completion_tokens"], cached)
 
     def figures(self, name: str) -> dict[str, float]:
         firsts = [second for each in self.played for second in each.follow_ups_s]
@@ -164,12 +164,12 @@ async def main(given: argparse.Namespace) -> bool:
             peer(blocks, AT_ONCE, WINDOW) as other,
         ):
             model = (await http.get("/v1/models")).json()["data"][0]["id"]
-            ours, theirs = Side(http, http, model), Side(other, http, "m")
+            ours, theirs = DoorServer(http, http, model), DoorServer(other, http, "m")
             for pair in range(given.pairs):
                 for side in (ours, theirs) if pair % 2 else (theirs, ours):
                     rng = random.Random(given.seed + pair)
                     chances = [random.Random(rng.random()) for _ in range(given.sessions)]
-                    await side.play([Client(each, given.opening, given.changed) for each in chances], given.turns)
+                    await side.play([DoorClient(each, given.opening, given.changed) for each in chances], given.turns)
                 print(f"{pair}: {ours.played[-1].tokens_per_s:.1f} : {theirs.played[-1].tokens_per_s:.1f}", flush=True)
     rates = [a.tokens_per_s / b.tokens_per_s for a, b in zip(ours.played, theirs.played, strict=True)]
     figures: dict[str, Any] = {"pairs": given.pairs, "blocks": blocks, **ours.figures("ours"), **theirs.figures("vLLM")}

@@ -65,10 +65,10 @@ def cache_scope_of(principal: Principal, request: Mapping[str, Json] | None) -> 
     """The scope in which a response may reuse KV of other sessions: those of the same caller (tenant, key, user), and
     of the same end user where the caller names one. b"": none.
 
-    Only responses of clients that bring their whole history have one: what such a client resends may lie in any of its
-    sessions. Who calls is what the server has authenticated; what a request may choose, the end user, chooses among the
-    caller's own."""
-    if not request or request.get("store") is not False:
+    Only responses to OpenAI's clients have one, whose `request` is kept: what such a client resends may lie in any of
+    its sessions. Who calls is what the server has authenticated; what a request may choose, the end user, chooses among
+    the caller's own."""
+    if request is None:
         return b""
     end_user = request.get("user") or request.get("safety_identifier")
     caller: list[Any] = [principal.tenant, principal.key_id, principal.user, end_user]

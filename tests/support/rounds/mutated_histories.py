@@ -124,7 +124,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
 }
 
 
-class Round(NamedTuple):
+class HistoryRound(NamedTuple):
     """What a resent history cost. `behind`: tokens behind the first difference."""
 
     mutation: str
@@ -138,7 +138,7 @@ class Round(NamedTuple):
         return self.computed <= self.behind + block
 
 
-class Conversation(NamedTuple):
+class BegunHistory(NamedTuple):
     """What a client has of a conversation. `held`: the tokens that were computed for it."""
 
     messages: Messages
@@ -156,7 +156,7 @@ class HistoryRounds:
         self._exchanges = exchanges
         self._answer_tokens = answer_tokens
 
-    async def begin(self, rng: random.Random) -> Conversation:
+    async def begin(self, rng: random.Random) -> BegunHistory:
         """A conversation that has been answered."""
         imported = rng.random() < 0.5
         messages: Messages = [{"role": "system", "content": sentence(rng, rng.randrange(20, 60))}]
@@ -168,15 +168,15 @@ class HistoryRounds:
                 text, usage, session = await self._complete(messages)
                 messages.append({"role": "assistant", "content": text})
         held = (await self._tokens(messages))[: usage["prompt_tokens"] + usage["completion_tokens"] - 1]
-        return Conversation(messages, held, session, imported)
+        return BegunHistory(messages, held, session, imported)
 
-    async def resend(self, mutation: str, rng: random.Random, given: Conversation) -> Round:
+    async def resend(self, mutation: str, rng: random.Random, given: BegunHistory) -> HistoryRound:
         """Goes on with it, changed."""
         question = {"role": "user", "content": sentence(rng, 5)}
         changed = MUTATIONS[mutation](rng, [*given.messages, question])
         prompt = await self._tokens(changed)
         _, usage, session = await self._complete(changed, answer_tokens=1)
-        return Round(
+        return HistoryRound(
             mutation,
             given.imported,
             usage["prompt_tokens"],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from sessions.model.generation import cache_scope_of
 from sessions.model.types import Json, Principal, TenantId
 
@@ -16,14 +14,14 @@ def principal(tenant: str = "t", key: str = "k", user: str | None = None) -> Pri
     return Principal(tenant=TenantId(tenant), key_id=key, user=user)
 
 
-@pytest.mark.parametrize("request_", [None, {}, {"store": True}, {"store": None}, {"user": "u"}])
-def test_a_response_of_a_stored_conversation_has_no_scope(request_: dict[str, Json] | None) -> None:
-    assert cache_scope_of(principal(), request_) == b""
+def test_a_response_to_a_client_of_sessions_has_no_scope() -> None:
+    assert cache_scope_of(principal(), None) == b""
 
 
 def test_the_same_caller_has_the_same_scope_whatever_else_it_requests() -> None:
     scope = cache_scope_of(principal(), STATELESS)
     assert len(scope) == 16
+    assert scope == cache_scope_of(principal(), {}) == cache_scope_of(principal(), {"store": True})
     assert scope == cache_scope_of(principal(), {**STATELESS, "temperature": 0.5, "metadata": {"user": "x"}})
     assert cache_scope_of(principal(), {**STATELESS, "user": "a"}) == cache_scope_of(
         principal(), {**STATELESS, "safety_identifier": "a"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import ItemId, SessionId, UnixMs
+from transport.gateway_store.history_file import StoredHistory, open_history
 from transport.openai.history import HISTORY_TTL_S, HistoryPlace
-from transport.openai.history_file import StoredHistory, open_history
 
 SECRET = bytes(32)
 
