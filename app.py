@@ -323,7 +323,7 @@ async def serve(settings: Settings) -> int:
         LoadHistory(measures, engine, lambda: runtime.num_present, now_ms) as history,
         open_telemetry(settings, measures, role="serve") as exposition,
         open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
-        open_history(Path(settings.data), keys, now_ms) as places,
+        open_history(Path(settings.data), keys, clock=time.monotonic, now_ms=now_ms) as places,
     ):
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
@@ -497,7 +497,7 @@ async def gateway_role(settings: Settings) -> int:
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
-        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
+        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory, time.monotonic))
         access, api_keys = await stack.enter_async_context(
             open_credentials(settings, store, stores.server_keys, now_ms, tickets)
         )

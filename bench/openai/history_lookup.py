@@ -18,10 +18,11 @@ import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from bench.support import report, run_bench, spread
-from inference.kv.index import SnapshotIndex
+from inference.kv.index import Blob, SnapshotIndex
 from sessions.model import commands as cm
 from sessions.model.generation import cache_scope_of
 from sessions.model.types import ItemId, Principal, SessionId, SessionKey, TenantId
@@ -90,12 +91,13 @@ async def looked_up(index: HistoryIndex, conversations: int, rng: random.Random)
     return seconds
 
 
-class IndexedKv(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class IndexedKv:
     """A snapshot, as the index of a tier sees one."""
 
     key: SessionKey
     tokens: array.array[int]
-    scope: bytes
+    scope: Blob
     bytes: int = 1 << 20
 
 
@@ -133,7 +135,7 @@ class NamedCaller(NamedTuple):
 def strangers(count: int, rng: random.Random) -> list[NamedCaller]:
     """Callers whose names are made of the same few parts, put together in other ways; none is `CALLER`'s."""
     parts = ["t", "k", "u", "k/u", "u/k", "", "\0", "k\0u", "t\0k", "null", "None", "[]"]
-    made = []
+    made = list[NamedCaller]()
     while len(made) < count:
         tenant, key, user, end_user, model = (rng.choice(parts) + rng.choice(["", "/", "x"]) for _ in range(5))
         who = NamedCaller(

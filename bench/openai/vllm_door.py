@@ -118,6 +118,7 @@ class DoorServer:
             "model": self._model,
             "messages": messages,
             "max_tokens": ANSWER,
+            "ignore_eos": True,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -150,8 +151,9 @@ class DoorServer:
 
 def blocks_of(given: argparse.Namespace) -> int:
     """A quarter of what all tokens need."""
-    each = given.opening + given.turns * ANSWER + (given.turns - 1) * 40
-    return 1 + given.sessions * int(each) // BLOCK // 4
+    each: int = given.opening + given.turns * ANSWER + (given.turns - 1) * 40
+    sessions: int = given.sessions
+    return 1 + sessions * each // BLOCK // 4
 
 
 async def main(given: argparse.Namespace) -> bool:

@@ -61,10 +61,10 @@ class SnapshotCatalog:
         `scope` that shares more."""
         best, most = self.find(key, prompt)
         if scope:
-            for tier in (self.host, *self.cold):
-                near, shared = tier.nearest(key.tenant, scope, prompt)
-                if shared > most:
-                    best, most = near, shared
+            near: tuple[Snapshot | None, int]
+            for near in (tier.nearest(key.tenant, scope, prompt) for tier in (self.host, *self.cold)):
+                if near[1] > most:
+                    best, most = near
         return best, most
 
     def longest(self, key: SessionKey) -> Snapshot | None:

@@ -130,7 +130,7 @@ class ColdTier(Protocol):
         """Likewise, of all its sessions; to be read before the next `await`."""
         ...
 
-    def nearest(self, tenant: TenantId, scope: bytes, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
+    def nearest(self, tenant: TenantId, scope: Blob, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
         """The snapshot of a scope that shares most leading tokens with a prompt, as far as is known here."""
         ...
 

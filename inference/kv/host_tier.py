@@ -23,7 +23,7 @@ import structlog
 
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
-from inference.kv.index import SnapshotIndex, lowest_ranked
+from inference.kv.index import Blob, SnapshotIndex, lowest_ranked
 from inference.kv.snapshot_worth import SnapshotWorth
 from sessions.model.types import SessionKey, TenantId
 
@@ -44,7 +44,7 @@ class HostSnapshot:
     path: Path
     bytes: int
     manifest: SnapshotManifest | None = None  # None: until it is tagged
-    scope: bytes = b""  # the `cache_scope` of the run that it was made by
+    scope: Blob = b""  # the `cache_scope` of the run that it was made by
     used_s: float = 0.0
     parked: bool = False
     users: int = 0  # readers of the file: it is not evicted meanwhile

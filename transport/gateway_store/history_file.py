@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -141,12 +140,14 @@ class StoredHistory(MemoryHistory):
 
 
 @asynccontextmanager
-async def open_history(folder: Path, keys: Keys | None, now_ms: Callable[[], UnixMs]) -> AsyncIterator[MemoryHistory]:
+async def open_history(
+    folder: Path, keys: Keys | None, *, clock: Callable[[], float], now_ms: Callable[[], UnixMs]
+) -> AsyncIterator[MemoryHistory]:
     """The index of one process: in its data folder, under a key of its own; in memory where no key is kept. Raises
     Unavailable."""
     if keys is None:
-        yield MemoryHistory(time.monotonic)
+        yield MemoryHistory(clock)
         return
     key = await keys.current(_KEY)
-    async with StoredHistory(folder, key.secret, clock=time.monotonic, now_ms=now_ms) as history:
+    async with StoredHistory(folder, key.secret, clock=clock, now_ms=now_ms) as history:
         yield history

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
@@ -84,7 +85,9 @@ async def fronts(cluster: RealCluster, valkey: Valkey) -> AsyncIterator[tuple[Fr
     async with AsyncExitStack() as stack:
         near, far = [
             await stack.enter_async_context(
-                front(cluster, name, *await stack.enter_async_context(open_shared_state(valkey.unix_url)))
+                front(
+                    cluster, name, *await stack.enter_async_context(open_shared_state(valkey.unix_url, time.monotonic))
+                )
             )
             for name in ("g1", "g2")
         ]
@@ -112,7 +115,7 @@ async def test_a_ticket_of_one_is_good_once_at_the_other(fronts: tuple[Front, Fr
 
 async def test_a_ticket_speaks_for_the_user_that_it_was_asked_for(cluster: RealCluster, valkey: Valkey) -> None:
     service = Principal(tenant=ALICE.tenant, key_id="k", role="service")
-    async with open_shared_state(valkey.unix_url) as shared, front(cluster, "g1", *shared) as near:
+    async with open_shared_state(valkey.unix_url, time.monotonic) as shared, front(cluster, "g1", *shared) as near:
         near.gateway.access._keys[key_digest("sk-2")] = service
         headers = {"authorization": "Bearer sk-2", "x-sessile-user": "ann"}
         ticket = (await near.http.post("/v1/ws/tickets", headers=headers)).json()["ticket"]

@@ -71,7 +71,7 @@ def test_it_says_what_a_list_would_say(moves: list[Move], prompt: str) -> None:
                 shares = {thing: common_prefix(thing.tokens, sought) for thing in own if scope and thing.scope == scope}
                 nearest, most = shelf.nearest(tenant, scope, sought)
                 assert most == max(shares.values(), default=0), "nothing of another scope or tenant, nor of none"
-                assert nearest is None if not most else shares[nearest] == most
+                assert (nearest is None) == (not most) and (nearest is None or shares[nearest] == most)
             for session in "abc":
                 assert shelf.of(key(session, tenant)) == [t for t in own if t.key.session == session], "in order"
 

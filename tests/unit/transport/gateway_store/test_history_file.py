@@ -94,8 +94,8 @@ async def test_a_folder_that_cannot_be_written_costs_the_file_alone(tmp_path: Pa
 async def test_without_a_key_it_is_in_memory(tmp_path: Path) -> None:
     keys = MemoryKeyStore()
     for store, files in ((None, 0), (keys, 1)):
-        async with open_history(tmp_path, store, lambda: UnixMs(1)) as index:
+        async with open_history(tmp_path, store, clock=lambda: 0.0, now_ms=lambda: UnixMs(1)) as index:
             await index.put(chain(1), place(1))
         assert len(list(tmp_path.iterdir())) == files
-    async with open_history(tmp_path, keys, lambda: UnixMs(2)) as index:
+    async with open_history(tmp_path, keys, clock=lambda: 0.0, now_ms=lambda: UnixMs(2)) as index:
         assert await index.take([chain(1)]) == (0, place(1))
