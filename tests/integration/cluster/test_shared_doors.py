@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +22,7 @@ from tests.support.cluster.directories import Server as Valkey
 from tests.support.cluster.directories import running
 from tests.support.cluster.real import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
 from tests.support.doors.websocket_wire import shake_hands, wire
+from tests.support.rounds.mutated_histories import sentence
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets
 from transport.gateway import Gateway, GatewayServices
@@ -150,6 +152,21 @@ async def test_a_client_that_resends_its_history_is_known_at_both(fronts: tuple[
         assert again.headers["x-session-id"] in sessions
         assert again.json()["usage"]["prompt_tokens"] == before["prompt_tokens"]
         assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
+
+
+async def test_a_new_conversation_begins_on_the_replica_that_has_most_of_it_whichever_gateway_it_comes_by(
+    fronts: tuple[Front, Front],
+) -> None:
+    near, far = fronts
+    rng = random.Random(5)
+    for _ in range(6):
+        system = sentence(rng, 60)
+        first = await near.chat([{"role": "system", "content": system}, {"role": "user", "content": "Hello"}])
+        changed = [{"role": "system", "content": f"{system} Be brief."}, {"role": "user", "content": "Good morning"}]
+        second = await far.chat(changed)
+        assert first.headers["x-session-id"] != second.headers["x-session-id"]
+        usage = second.json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 60, "not so by chance, six times"
 
 
 async def test_without_valkey_tickets_are_to_be_tried_again_and_histories_are_new(
