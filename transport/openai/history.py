@@ -187,7 +187,7 @@ def chain_root(
     principal: Principal, user: str | None, model: str, tools: Sequence[Tool], instructions: str | None
 ) -> bytes:
     """The chain before the first message."""
-    who: list[Any] = [principal.tenant, principal.id, user, model, list(tools), instructions]
+    who: list[Any] = [principal.tenant, principal.key_id, principal.user, user, model, list(tools), instructions]
     return hashlib.sha256(_encode(who)).digest()
 
 
@@ -228,7 +228,7 @@ def opening_of(caller: bytes, instructions: str | None, root: bytes, behind: Seq
 
 def caller_of(principal: Principal, user: str | None, model: str) -> bytes:
     """Whose sessions are looked for: nobody else's have these names."""
-    who: list[Any] = [principal.tenant, principal.id, user, model]
+    who: list[Any] = [principal.tenant, principal.key_id, principal.user, user, model]
     return hashlib.sha256(_encode(who)).digest()[-MARK_BYTES:]
 
 

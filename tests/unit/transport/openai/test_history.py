@@ -178,3 +178,14 @@ def test_what_a_history_begins_with_is_marked_from_the_whole_down_to_the_beginni
     others = [caller_of(LOCAL_PRINCIPAL, "u", "m"), caller_of(LOCAL_PRINCIPAL, None, "n")]
     others.append(caller_of(Principal(tenant=TenantId("t"), key_id="local"), None, "m"))
     assert len({caller, *others}) == 4
+
+
+def test_callers_differ_however_their_names_are_put_together() -> None:
+    tenant = TenantId("t")
+    callers = [
+        Principal(tenant=tenant, key_id="jwt:https://idp/a", user="x"),
+        Principal(tenant=tenant, key_id="jwt:https://idp", user="a/x"),
+        Principal(tenant=tenant, key_id="jwt:https://idp/a/x"),
+    ]
+    assert len({each.id for each in callers}) == 1, "which is why their ids will not do"
+    assert len({start(each) for each in callers}) == len({caller_of(each, None, "m") for each in callers}) == 3
