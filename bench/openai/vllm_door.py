@@ -82,7 +82,7 @@ class DoorServer:
     async def play(self, clients: Sequence[DoorClient], turns: int) -> None:
         """Every client's turn k before anybody's turn k + 1."""
         follow_ups: list[DoorTurn] = []
-        busy_s, produced, reusable = 0.0, 0, 0
+        busy_s, produced, reusable, reused = 0.0, 0, 0, 0
         for number in range(turns):
             prompts = [await self.tokens(client.messages) for client in clients]
             queue = list(clients)
@@ -101,12 +101,14 @@ class DoorServer:
                 produced += turn.answer_tokens
                 if number:
                     follow_ups.append(turn)
-                    reusable += common_prefix(as_tokens(client.held), as_tokens(prompt)) // BLOCK * BLOCK
+                    whole_blocks = common_prefix(as_tokens(client.held), as_tokens(prompt)) // BLOCK * BLOCK
+                    reusable += whole_blocks
+                    reused += min(whole_blocks, turn.cached)
                 whole = await self.tokens([*client.messages, {"role": "assistant", "content": turn.text}])
                 client.held = whole[: turn.prompt_tokens + turn.answer_tokens - 1]
                 client.answered(turn.text)
         firsts = [turn.ttft_s for turn in follow_ups]
-        self.played.append(DoorPlayed(firsts, produced / busy_s, reusable, sum(turn.cached for turn in follow_ups)))
+        self.played.append(DoorPlayed(firsts, produced / busy_s, reusable, reused))
 
     async def tokens(self, messages: Messages) -> list[int]:
         answer = await self._tokenizer.post("/tokenize", json={"messages": messages})
