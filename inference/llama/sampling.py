@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from inference.llama.vocabulary import Vocabulary
-from inference.sampling import direct_parameters, output_schema, token_biases
+from inference.sampling import direct_parameters, output_schema, token_biases, unfit_continuation
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json, Sampling
@@ -68,6 +68,8 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
         parameters["logit_bias"] = biases
     schema = output_schema(request)
     if schema is not None:
+        if request.emitted:
+            raise unfit_continuation()
         if sampling.min_tokens:
             raise BadInput(
                 "unsupported_parameter",

@@ -15,7 +15,7 @@ import msgspec
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.sampling import direct_parameters, output_schema, token_biases
+from inference.sampling import direct_parameters, output_schema, token_biases, unfit_continuation
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
@@ -67,6 +67,8 @@ def sampling_params(
     if sampling.logprobs or sampling.top_logprobs:
         arguments["logprobs"] = max(1, sampling.top_logprobs or 0)
     schema = output_schema(request)
+    if schema is not None and request.emitted:
+        raise unfit_continuation()
     if schema is not None:
         ignored = _ignored(schema)
         if ignored is not None:
