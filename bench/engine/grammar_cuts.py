@@ -87,12 +87,7 @@ def schema_for(seed: int) -> Json:
         return schema
     made = constrained_output(Sampling(tool_choice="required"), (Tool(name="f", parameters=schema),)).format
     assert made is not None
-    return _with_definitions(made["schema"], schema)
-
-
-def _with_definitions(call: Json, parameters: Json) -> Json:
-    """A call whose parameters' definitions stand at its root, where references look for them."""
-    return {**call, "$defs": parameters["$defs"]} if "$defs" in parameters else call
+    return made["schema"]
 
 
 def sampling_for(schema: Json) -> Sampling:
