@@ -10,7 +10,10 @@ from typing import Final
 
 from sessions.model.types import Json
 
-NAMES: Final = ("name", "age", "größe", "日付", "a b", 'quo"te', "back\\slash", "emoji 😀", "x", "kind", "items", "/")
+NAMES: Final = (
+    *("name", "age", "größe", "日付", "a b", 'quo"te', "back\\slash"),
+    *("emoji 😀", "x", "kind", "items", "/", "città", "id"),
+)
 WORDS: Final = ("red", "grün", "синий", "日本", "😀 ok", 'say "hi"', "a\nb", "", "naïve", "\\n", 0, -3, 2.5, True, None)
 PATTERNS: Final = (
     r"^[A-Z]{2}-[0-9]{3}$",
@@ -39,15 +42,15 @@ def schema_of(seed: int) -> Json:
         node["properties"]["next"] = {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}
     root: Json = {
         "type": "object",
-        "properties": {"root": {"$ref": "#/$defs/node"}, chance.choice(NAMES): _leaf(chance)},
-        "required": ["root"],
+        "properties": {"root": {"$ref": "#/$defs/node"}, "rest": _object(chance, 0)},
+        "required": ["root", "rest"],
         "additionalProperties": False,
     }
     return {**root, "$defs": {"node": node}}
 
 
 def _object(chance: random.Random, depth: int) -> Json:
-    names = chance.sample(NAMES, chance.randint(1, 4))
+    names = chance.sample(NAMES, chance.randint(2, 4) if depth else chance.randint(5, 9))
     return {
         "type": "object",
         "properties": {name: _value(chance, depth + 1) for name in names},
@@ -75,12 +78,12 @@ def _value(chance: random.Random, depth: int) -> Json:
 def _leaf(chance: random.Random) -> Json:
     match chance.randrange(7):
         case 0:
-            return {"type": "string", "maxLength": chance.randint(1, 16)}
+            return {"type": "string", "maxLength": chance.randint(1, 32)}
         case 1:
             return {"type": "string", "pattern": chance.choice(PATTERNS)}
         case 2:
             low = chance.randint(-1_000, 1_000)
-            return {"type": "integer", "minimum": low, "maximum": low + chance.choice((0, 9, 5_000))}
+            return {"type": "integer", "minimum": low, "maximum": low + chance.choice((0, 9, 5_000_000))}
         case 3:
             return {"type": "number", "minimum": -10, "maximum": 10, "multipleOf": 0.5}
         case 4:
