@@ -183,7 +183,8 @@ async def main(arguments: argparse.Namespace) -> bool:
     await engine.start()
     whole, verdicts = Verdicts(), Verdicts()
     try:
-        cases, seconds, num_tokens = [], 0.0, 0
+        cases: list[Case] = []
+        seconds, num_tokens = 0.0, 0
         for seed in range(arguments.seed, arguments.seed + arguments.schemas):
             case, took = await written(engine, seed)
             whole.judge(case.schema, case.answer.text, case.answer.finish.reason, f"schema {seed} whole")
