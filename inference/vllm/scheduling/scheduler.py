@@ -12,7 +12,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from inference.vllm.grammar_replay import GrammarReplays
+from inference.vllm.scheduling.grammar_replay import GrammarReplays
 
 
 class _ReplaysGrammars:
