@@ -192,6 +192,10 @@ class Metrics:
         # -- sessions --------------------------------------------------------------------------------------------
         self.activations = counter("activations", "Sessions that came into memory, by cause.", "cause")
         self.titles = counter("titles", "Titles that sessions were given, by what made them.", "source")
+        self.compactions = counter("compactions", "Summaries of conversations, by outcome.", "outcome")
+        self.compaction_tokens = counter(
+            "compaction_tokens", "Tokens of summaries' own requests, which nobody is billed for.", "kind"
+        )
         self.activation_s = histograms("activation_duration_seconds", "How long coming in took.", SHORT_S, "cause")
         self.handoffs = counter("handoffs", "Hand-offs to other replicas, by outcome.", "outcome")
         self.handoff_s = histograms("handoff_duration_seconds", "How long they took, by phase.", TURN_S, "phase")
@@ -207,6 +211,10 @@ class Metrics:
             self.activations.add(cause, by=0)
         for source in ("model", "words"):
             self.titles.add(source, by=0)
+        for outcome in ("written", "failed"):
+            self.compactions.add(outcome, by=0)
+        for kind in ("computed", "cached", "output"):
+            self.compaction_tokens.add(kind, by=0)
         for outcome in ("moved", "stayed", "failed"):
             self.handoffs.add(outcome, by=0)
         for why in ("limit", "killed"):

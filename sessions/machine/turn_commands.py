@@ -114,8 +114,12 @@ def _continued(state: State, parent: ItemId | None, command: cm.TurnCreate, *, i
 
 
 def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnCreate) -> None:
-    """Brings the session's instructions and tools to what the turn says."""
+    """Brings the session's instructions, tools and context to what the turn says."""
     changed = info
+    if command.context_policy is not UNSET:
+        changed = msgspec.structs.replace(changed, context_policy=command.context_policy)
+    if command.compact_threshold is not UNSET:
+        changed = msgspec.structs.replace(changed, compact_threshold=command.compact_threshold)
     if command.instructions is not UNSET:
         changed = msgspec.structs.replace(changed, instructions=command.instructions)
     if command.tools is not UNSET:

@@ -36,8 +36,12 @@ _VALUE: Final = "google.protobuf.Value"
 _OBJECT_LEVELS: Final = 3  # a Struct, its entry, its Value
 _LIST_LEVELS: Final = 2
 _LEVELS: Final = 86
+_CLEARABLE: Final = (
+    *("title", "metadata", "instructions", "temperature", "max_output_tokens"),
+    *("context_policy", "compact_threshold"),
+)
 _CLEARED: Final[dict[str, Any]] = {
-    **dict.fromkeys(("title", "metadata", "instructions", "temperature", "max_output_tokens")),
+    **dict.fromkeys(_CLEARABLE),
     "tools": [],
 }
 
@@ -163,6 +167,8 @@ def _adapt(fields: dict[str, Any], field: str) -> None:
             raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")
         fields["parent_id"] = None
     fields.update(fields.pop("sampling", {}))
+    if field == "item_pin":
+        fields["pinned"] = not fields.pop("unpin", False)
     if field == "feedback_set":
         fields.setdefault("rating", None)
     if field == "tool_output":

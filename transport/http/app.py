@@ -32,6 +32,7 @@ from transport.http.path_methods import HeadRequests, PathMethods, allow
 from transport.http.routes import (
     audit,
     chat,
+    compaction,
     conversations,
     credentials,
     encryption,
@@ -141,6 +142,7 @@ def _add_routes(
         chat,
         texts,
         responses,
+        compaction,
         conversations,
         sessions,
         reviews,

@@ -288,6 +288,16 @@ class ResponseObject(ResponseModel):
     user: str | None
 
 
+class CompactedResponse(ResponseModel):
+    """A conversation's user messages, and the compaction item that stands for all of it."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
+
+
 class DeletedObject(ResponseModel):
     id: str
     deleted: Literal[True]

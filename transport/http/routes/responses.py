@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, NotFound
+from sessions.model.errors import BadInput, Gone, NotFound
 from sessions.model.types import (
     INTEGER_MAX,
     CommandId,
@@ -36,6 +36,7 @@ from transport.http.headers import EventId, event_id_format, last_event_id, read
 from transport.http.strict_json import StrictRoute
 from transport.http.unknown_parameters import check_optional
 from transport.openai import responses_render
+from transport.openai.compaction import behind_compaction, compaction_not_found, last_compaction, place_of
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.log_cursor import LogCursor
@@ -98,7 +99,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)
     _check(body)
-    if body.store is False:
+    resolved = await behind_compaction_item(request, principal, body)
+    if body.store is False and resolved is None:
         resolved = await _resolved(request, principal, body)
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
@@ -111,7 +113,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         answer = ResponseReader(resumed.cursor, resumed.responses[0], resumed.after)
     else:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
-        command = await stored_turn(request, principal, body, model, command_id)
+        command = await stored_turn(request, principal, body, model, command_id, resolved)
         await gateway.check_schemas(principal, *cm.schemas_of(command))
         if headers.idempotency_key is not None:
             await starter.bind(principal, command)
@@ -135,8 +137,14 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
 
 
 async def stored_turn(
-    request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard, command_id: CommandId
+    request: Request,
+    principal: Principal,
+    body: ResponsesRequest,
+    model: ModelCard,
+    command_id: CommandId,
+    resolved: ResolvedInput | None = None,
 ) -> cm.TurnCreate:
+    """`resolved`: the input, where that is known already."""
     tools = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
@@ -154,7 +162,8 @@ async def stored_turn(
         session = within = SessionId(conversation)
         instructions = UNSET if body.instructions is None else body.instructions
         turn_tools = UNSET if body.tools is None else tools
-    resolved = await _resolved(request, principal, body, within=within, after=after)
+    if resolved is None:
+        resolved = await _resolved(request, principal, body, within=within, after=after)
     if resolved.session is not None:
         session = resolved.session
     elif within is None:
@@ -177,8 +186,10 @@ async def stored_turn(
             previous_response_id=body.previous_response_id,
             conversation=None if conversation is None else {"id": conversation},
             background=bool(body.background),
+            store=False if body.store is False else None,
             **_echoed(body),
         ),
+        **_context(body),
         **asdict(sampling),
     )
 
@@ -315,7 +326,35 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
         request=responses_render.requested(
             sampling, tools, instructions=body.instructions, store=False, **_echoed(body)
         ),
+        context=_context(body),
     )
+
+
+async def behind_compaction_item(
+    request: Request, principal: Principal, body: ResponsesRequest
+) -> ResolvedInput | None:
+    """Where an input with a compaction item goes on; None for one that has none. Raises BadInput, NotFound."""
+    at = last_compaction(body.input)
+    if at is None:
+        return None
+    assert isinstance(body.input, list)
+    if body.previous_response_id is not None or body.conversation is not None:
+        what = "A compaction item stands for what came before it: leave out 'previous_response_id' and 'conversation'."
+        raise BadInput("invalid_request", what, param=f"input[{at}]")
+    session, compaction_id = place_of(body.input[at], at)
+    try:
+        _, state = await gateway_of(request).logs.state(principal, SessionKey(principal.tenant, session))
+    except (NotFound, Gone) as error:
+        raise compaction_not_found(at) from error
+    return behind_compaction(body.input, at, session, compaction_id, state)
+
+
+def _context(body: ResponsesRequest) -> dict[str, Any]:
+    """What a request says of its conversation's context."""
+    if not body.context_management:
+        return {}
+    threshold = body.context_management[0].compact_threshold
+    return {"context_policy": "compact"} | ({} if threshold is None else {"compact_threshold": threshold})
 
 
 def _echoed(body: ResponsesRequest) -> dict[str, Any]:
