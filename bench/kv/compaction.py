@@ -41,7 +41,7 @@ class Turn(NamedTuple):
     frames: list[dict[str, Any]]
 
 
-class Talk:
+class CompactedTalk:
     """One session, and the last item of its own line."""
 
     def __init__(self, wire: WireClient, session: str) -> None:
@@ -78,15 +78,15 @@ class Talk:
                 return dict(event)
 
 
-def filler(number: int, words: int) -> str:
+def small_talk(number: int, words: int) -> str:
     return f"Day {number}. " + TALK * words
 
 
-async def told(talk: Talk, facts: dict[str, str], until: int, words: int) -> list[Turn]:
+async def fill(talk: CompactedTalk, facts: dict[str, str], until: int, words: int) -> list[Turn]:
     """Tells the facts, then talks on, until the context has so many tokens."""
     turns = [await talk.say(f"Remember: {name} owns a {thing}. {TALK * words}") for name, thing in facts.items()]
     while turns[-1].context < until:
-        turns.append(await talk.say(filler(len(turns), words)))
+        turns.append(await talk.say(small_talk(len(turns), words)))
     return turns
 
 
@@ -102,11 +102,11 @@ async def main(arguments: argparse.Namespace) -> bool:
     with ServerProcess(*flags) as server:
         for _ in range(arguments.sessions):
             async with connected(server.url) as wire:
-                lines: dict[str, Talk] = {}
+                lines: dict[str, CompactedTalk] = {}
                 for policy in ("compact", "truncate"):
                     made = await wire.create(context_policy="truncate", max_output_tokens=64)
-                    talk = lines[policy] = Talk(wire, made)
-                    turns = await told(talk, facts, int(room * 0.86), arguments.words)
+                    talk = lines[policy] = CompactedTalk(wire, made)
+                    turns = await fill(talk, facts, int(room * 0.86), arguments.words)
                     resident += [turn.ttft_s for turn in turns[-4:]]
                     if policy == "compact":
                         known["before"] += await talk.recalls(facts)
@@ -119,10 +119,10 @@ async def main(arguments: argparse.Namespace) -> bool:
                         cached = usage["input_tokens_details"]["cached_tokens"]
                         computed.append(1 - cached / usage["input_tokens"])
                         await asyncio.sleep(event["tokens_after"] / arguments.prefill_rate + 2)
-                        behind.append((await talk.say(filler(len(turns), arguments.words))).ttft_s)
+                        behind.append((await talk.say(small_talk(len(turns), arguments.words))).ttft_s)
                         await wire.command("session.update", session=made, context_policy="truncate")
                     for number in range(arguments.more):
-                        await talk.say(filler(1_000 + number, arguments.words))
+                        await talk.say(small_talk(1_000 + number, arguments.words))
                     known["after" if policy == "compact" else "truncated"] += await talk.recalls(facts)
     shares = {name: sum(each) / len(each) for name, each in known.items()}
     kept = shares["after"] / shares["before"] if shares["before"] else 0.0

@@ -40,6 +40,7 @@ PRIORITY: Final = 10  # behind every tenant's
 SUMMARY_S: Final = 300.0
 
 _THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_SENTENCES: Final = re.compile(r"(?<=[.!?\n])")
 _CUT_SHORT: Final = re.compile(r"(?<=[.!?\n])[^.!?\n]*\Z")
 
 log = structlog.get_logger(__name__)
@@ -195,4 +196,8 @@ def cleaned(text: str, *, cut_short: bool) -> str:
         return ""
     if cut_short:
         text = _CUT_SHORT.sub("", text) or text
-    return text.strip()
+    pieces: list[str] = []
+    for piece in _SENTENCES.split(text):
+        if not pieces or piece.strip() != pieces[-1].strip():  # a small model says the same thing for ever
+            pieces.append(piece)
+    return "".join(pieces).strip()

@@ -43,6 +43,16 @@ class Segment(msgspec.Struct, frozen=True):
     output: CallId | None = None  # of the call that this answers
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What prompts have of a branch: its segments from `base` on, and of those before it the `pinned` ones."""
+
+    base: int = 0
+    pinned: Collection[int] = ()
+
+
+NONE_KEPT: Final = Kept()
+
+
 class Fit(msgspec.Struct, frozen=True):
     """`first` is the index of the first segment that is kept; `moved` says that the cut is a new one."""
 
@@ -59,16 +69,16 @@ def fit(
     window: int,
     answer: int | None,
     cut: ItemId | None,
-    base: int = 0,
-    pinned: Collection[int] = (),
+    kept: Kept = NONE_KEPT,
     truncate: bool = True,
 ) -> Fit:
     """Where the prompt begins, given where it began last time (`cut`).
 
-    `opening` and `closing` tokens frame whatever is kept; `answer` is the room that the request asks for. What stands
-    before `base` is summarised in the opening; `pinned` segments stay wherever they are. Raises BadInput
+    `opening` and `closing` tokens frame whatever is kept; `answer` is the room that the request asks for; `kept` says
+    what stays for segments that are summarised in the opening. Raises BadInput
     `context_length_exceeded` when the newest turn alone does not fit, or not all and nothing may be left out.
     """
+    base, pinned = kept.base, kept.pinned
     reserve = reserved(window, answer)
     room = window - opening - closing - reserve
     first = max(base, next((index for index, each in enumerate(segments) if each.item_id == cut), 0))
@@ -125,7 +135,7 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Span(msgspec.Struct, frozen=True):
+class SummarySpan(msgspec.Struct, frozen=True):
     """What is to be summarised: the segments before `end`, by a model that reads those before `read`."""
 
     end: int
@@ -140,17 +150,16 @@ def compact(
     closing: int,
     window: int,
     instruction: int,
-    base: int = 0,
-    pinned: Collection[int] = (),
+    kept: Kept = NONE_KEPT,
     keep_turns: int | None = None,
-) -> Span | None:
+) -> SummarySpan | None:
     """What of a conversation that is at rest to summarise; None: nothing, or nothing that would make it shorter.
 
-    `opening` is what prompts begin with now, a summary of the segments before `base` included; `instruction` requests
-    the new one behind what is read, and where not all can be read at once the rest waits for the next. `keep_turns`: a
-    compaction that was requested, whatever the length.
+    `opening` is what prompts begin with now, the summary of the segments before `kept.base` included; `instruction`
+    requests the new one behind what is read, and where not all can be read at once the rest waits for the next.
+    `keep_turns`: a compaction that was requested, whatever the length.
     """
-    count = len(segments)
+    base, pinned, count = kept.base, kept.pinned, len(segments)
     behind = [0] * (count + 1)  # tokens of the segments from each on
     for index in range(count - 1, -1, -1):
         behind[index] = behind[index + 1] + segments[index].length
@@ -167,7 +176,7 @@ def compact(
         turns = [index for index in range(count) if segments[index].begins_turn]
         last = count if keep_turns == 0 else turns[-keep_turns] if keep_turns <= len(turns) else 0
         fitting = [end for end in readable if end <= last]
-        return Span(fitting[-1], read) if fitting else None
+        return SummarySpan(fitting[-1], read) if fitting else None
 
     def after(end: int) -> int:
         return opening + marks.summary + _pinned_length(segments, pinned, end) + behind[end] + closing
@@ -176,7 +185,7 @@ def compact(
     if end is None:
         between = [each for each in readable if each < count and after(each) <= (marks.low + marks.high) // 2]
         end = between[-1] if between else read
-    return Span(end, read) if after(end) < now else None
+    return SummarySpan(end, read) if after(end) < now else None
 
 
 def _last_turn(segments: Sequence[Segment]) -> int:

@@ -42,7 +42,7 @@ from sessions.model.types import (
     unpack_tokens,
 )
 from sessions.ports import ChatMessage, Tokenizer
-from sessions.turn.context_fitting import PINNED_SHARE, Marks, Segment, compact, fit, too_long
+from sessions.turn.context_fitting import PINNED_SHARE, Kept, Marks, Segment, compact, fit, too_long
 
 NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
 
@@ -92,6 +92,10 @@ class Line(msgspec.Struct, frozen=True):
     @property
     def segments(self) -> list[Segment]:
         return [segment for segment, _ in self.pieces]
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.base, self.pinned)
 
     @property
     def summary_length(self) -> int:
@@ -177,8 +181,7 @@ class Ledger:
             window=window,
             answer=answer_max,
             cut=self._state.cuts.get(open_.id),
-            base=line.base,
-            pinned=line.pinned,
+            kept=line.kept,
             truncate=self.policy != "off",
         )
         prompt = array("I", opening)
@@ -246,8 +249,7 @@ class Ledger:
             closing=len(tokenizer.answer_opening),
             window=window,
             instruction=len(requested),
-            base=line.base,
-            pinned=line.pinned,
+            kept=line.kept,
             keep_turns=keep_turns,
         )
         if span is None:

@@ -32,7 +32,6 @@ from transport.http.path_methods import HeadRequests, PathMethods, allow
 from transport.http.routes import (
     audit,
     chat,
-    compaction,
     conversations,
     credentials,
     encryption,
@@ -142,7 +141,6 @@ def _add_routes(
         chat,
         texts,
         responses,
-        compaction,
         conversations,
         sessions,
         reviews,

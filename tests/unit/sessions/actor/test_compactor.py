@@ -232,6 +232,7 @@ async def test_a_branch_from_before_its_end_goes_on_without_it() -> None:
         ("<think>so</think> - Ana is 7.\n", False, "- Ana is 7."),
         ("- Ana is 7.\n- Bo li", True, "- Ana is 7."),
         ("one long line", True, "one long line"),
+        ("I help. I help. I help. Ana is 7.", False, "I help. Ana is 7."),
         ("<think>without an end", False, ""),
         ('<tool_call>{"name": "look"}</tool_call>', False, ""),
     ],
