@@ -93,7 +93,9 @@ async def fill(talk: CompactedTalk, facts: dict[str, str], until: int, words: in
 async def main(arguments: argparse.Namespace) -> bool:
     context, facts = arguments.context, dict(list(zip(PEOPLE, THINGS, strict=True))[: arguments.facts])
     room = context - 64
-    flags = ("--engine", "llama", "--threads", "1", "--slots", "2", "--context", str(context))
+    flags = ("--engine", "llama", "--threads", str(arguments.threads), "--slots", "2", "--context", str(context))
+    if arguments.model:
+        flags += ("--model", arguments.model)
     computed: list[float] = []
     resident: list[float] = []
     behind: list[float] = []
@@ -157,6 +159,8 @@ if __name__ == "__main__":
         __doc__,
         sessions=1,
         context=8192,
+        model=Option("", "a GGUF file; empty: the small one of other benches"),
+        threads=1,
         facts=Option(20, "at most 20"),
         words=Option(8, "small talk a turn, in sentences"),
         more=Option(12, "turns beyond the window"),

@@ -24,7 +24,7 @@ from sessions.actor.actor_context import ActorContext
 from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, CompactionWritten, Input, Prepared
 from sessions.machine.responses import derive
 from sessions.machine.state import State
-from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
+from sessions.model.errors import Conflict, Internal, SessileError
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import ItemId, Principal, ResponseId, Sampling, Usage, pack_tokens
 from sessions.ports import ChatMessage
@@ -62,7 +62,7 @@ class Compactor:
         """Makes a compaction that a command requested, now or behind the turn that comes before it is made."""
         before, self._requested = self._requested, effect
         if before is not None:
-            self._give_up(before, BadInput("compaction_replaced", "Another compaction was requested meanwhile."))
+            self._give_up(before, Internal("compaction_failed", "Another compaction was requested meanwhile."))
         self.consider(effect.principal)
 
     def consider(self, principal: Principal | None = None, *, prefill: bool = False) -> None:
@@ -99,7 +99,7 @@ class Compactor:
             self._post(written)
         elif requested is not None:
             self._requested = None
-            self._give_up(requested, BadInput("nothing_to_compact", "There is nothing to summarise here."))
+            self._give_up(requested, Conflict("nothing_to_compact", "There is nothing to summarise here."))
         elif prefill and self._gives_extras:
             try:
                 await self._world.engine.warm(key, await self._ledger.whole(self._state.newest))
@@ -113,7 +113,7 @@ class Compactor:
             return
         self._requested = None
         if isinstance(error, TimeoutError):
-            error = Unavailable("compaction_timed_out", "Writing the summary took too long.")
+            error = Internal("compaction_failed", "Writing the summary took too long.")
         if not isinstance(error, SessileError):
             error = Internal("compaction_failed", "The summary could not be written.")
         self._give_up(requested, error)
@@ -143,7 +143,8 @@ class Compactor:
         text, usage = await self._generate(plan, principal, name)
         judged = await screened(self._world.filters, principal, text)
         if not judged:
-            raise Internal("summary_withheld" if text else "summary_empty", "There is no summary to go on with.")
+            why = "Filters withheld the summary." if text else "The model wrote no summary."
+            raise Internal("compaction_failed", why)
         model, tokenizer = self._world.engine.info.model, self._world.engine.tokenizer
         tokens = await tokenizer.message(summary_message(judged, model))
         cause: Literal["limit", "command"] = "limit" if requested is None else "command"

@@ -52,7 +52,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
                 return replace(input, blocked=blocked, findings=tuple(found))
             if isinstance(command, cm.ItemPin) and command.pinned and await ledger.pinned_too_long(command.item_id):
                 raise BadInput(
-                    "pins_too_long", "The pinned messages would take more than a quarter of the context window."
+                    "too_many_pins", "The pinned messages would take more than a quarter of the context window."
                 )
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
                 return replace(input, command=await preparation.about(command), findings=tuple(found))

@@ -176,7 +176,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Metadata = {}
     title: Title | None = None
     listed: bool = True
-    context_policy: ContextPolicy | UnsetType = UNSET
+    context_policy: ContextPolicy | UnsetType = UNSET  # its turn says both
     compact_threshold: CompactThreshold | UnsetType = UNSET
 
 

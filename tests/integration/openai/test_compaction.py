@@ -34,7 +34,7 @@ async def test_a_conversation_is_compacted_and_goes_on_behind_the_item(
     *users, item = made.output
     assert [each.content[0].text for each in users] == ["Ana has a violin"]
     assert item.type == "compaction" and item.encrypted_content
-    given: list[Any] = [each.model_dump() for each in made.output]
+    given: list[Any] = [each.model_dump(warnings=False) for each in made.output]
     answer = await client.responses.create(
         model=SIMULATED, input=[*given, {"role": "user", "content": "What is hers?"}]
     )
@@ -61,10 +61,10 @@ async def test_a_history_is_compacted_where_it_lies(client: openai.AsyncOpenAI, 
 
 
 async def test_an_item_is_of_its_tenant_and_goes_with_what_it_was_made_of(options: SimulatedOptions) -> None:
-    keys = {key_digest(name): Principal(tenant=TenantId(name), key_id="k") for name in ("acme", "beta")}
+    keys = {key_digest(name): Principal(tenant=TenantId(name), key_id="k", role="service") for name in ("acme", "beta")}
     async with serving(options, keys=keys) as server, server.client("acme") as acme, server.client("beta") as beta:
         first = await acme.responses.create(model=SIMULATED, input="Ana has a violin")
-        item = (await compacted(acme, server, previous_response_id=first.id)).output[-1].model_dump()
+        item = (await compacted(acme, server, previous_response_id=first.id)).output[-1].model_dump(warnings=False)
         question: list[Any] = [item, {"role": "user", "content": "What is hers?"}]
         with pytest.raises(openai.NotFoundError, match="not there any more"):
             await beta.responses.create(model=SIMULATED, input=question)

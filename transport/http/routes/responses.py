@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Gone, Internal, NotFound, Unavailable
+from sessions.model.errors import BadInput, Conflict, Gone, Internal, NotFound, Unavailable
 from sessions.model.types import (
     INTEGER_MAX,
     CommandId,
@@ -237,7 +237,7 @@ async def compact(request: Request, body: CompactRequest) -> Response:
             async with asyncio.timeout(SUMMARY_WAIT_S):
                 at, event = await _compaction_outcome(cursor, ok.offset, ok.compaction_id)
         except TimeoutError as error:
-            raise Unavailable("compaction_timed_out", "Writing the summary takes too long.") from error
+            raise Internal("compaction_failed", "Writing the summary takes too long.") from error
         _, state = await gateway.logs.state(principal, cursor.key)
         shown: dict[str, Any]
         if isinstance(event, ev.ContextCompacted):
@@ -301,7 +301,9 @@ def _summary_in_force(state: dict[str, Any], leaf: ItemId, failed: ev.Compaction
     for each in reversed(state.get("compactions", ())):
         if failed.error["code"] == "nothing_to_compact" and each["read_item_id"] == leaf:
             return {**each, "usage": Usage(0, 0).public()}
-    raise Internal(failed.error["code"], failed.error["message"])
+    if failed.error["code"] == "nothing_to_compact":
+        raise Conflict("nothing_to_compact", failed.error["message"])
+    raise Internal("compaction_failed", failed.error["message"])
 
 
 @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseObject, also=STREAM))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sessions.machine import compaction, inputs_and_effects, item_tree
+from sessions.machine import compaction, event_writer, inputs_and_effects, item_tree
 from sessions.machine.state import State, apply, client_state, compaction_of, empty, pack_state, unpack_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -28,6 +28,7 @@ def ground() -> Ground:
 def answered(ground: Ground) -> ResponseId:
     response_id = ground.say().response_id
     assert response_id is not None
+    ground.write(response_id, event_writer.Text("an answer"))
     ground.finish(response_id)
     return response_id
 
@@ -148,9 +149,11 @@ def test_a_request_has_an_effect_and_its_failure_is_in_the_log(ground: Ground) -
     assert isinstance(step.answer, cm.Ok) and step.answer.compaction_id is not None
     name = step.answer.compaction_id
     assert step.effects == [inputs_and_effects.Compact(name, LOCAL_PRINCIPAL, 2, None)]
-    ground.input(inputs_and_effects.CompactionGivenUp(name, Internal("summary_empty", "Nothing came.")))
+    ground.input(inputs_and_effects.CompactionGivenUp(name, Internal("compaction_failed", "Nothing came.")))
     event = ground.records[-1].event
-    assert event == ev.CompactionFailed(compaction_id=name, error={"code": "summary_empty", "message": "Nothing came."})
+    assert event == ev.CompactionFailed(
+        compaction_id=name, error={"code": "compaction_failed", "message": "Nothing came."}
+    )
     nowhere = do(ground, cm.SessionCompact, item_id=ItemId("msg_none"))
     assert isinstance(nowhere, SessileError) and nowhere.code == "item_not_found"
 
