@@ -113,17 +113,14 @@ def give_up(build: StepBuilder, input: CompactionGivenUp) -> None:
 def void(build: StepBuilder, items: Sequence[ItemId]) -> None:
     """Takes back the text of each summary whose model has read one of these, before they are taken back themselves."""
     state = build.state
-    if not state.compactions:
-        return
-    read = {each.id: each for item_id in items for each in summaries_of(state, item_id)}
-    for name, each in read.items():
+    for name, each in summaries_of(state, items).items():
         build.put(
             ev.ContentRetracted(
                 response_id=ResponseId(""),
                 item_id=name,
                 content_index=0,
                 start=0,
-                end=len(each.summary.text),
+                end=each.length,
                 replacement="",
                 category=ev.COMPACTION_VOIDED,
             )

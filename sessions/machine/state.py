@@ -9,6 +9,7 @@ be written is decided in `sessions.machine.machine`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -151,6 +152,13 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary.id
 
 
+class Reading(msgspec.Struct, frozen=True):
+    """What stays known of a summary in the log, in force or not: the last item that it has read, and its length."""
+
+    read: ItemId
+    length: int
+
+
 class Awaiting(msgspec.Struct, kw_only=True):
     """A turn whose last response called tools. `last` is the newest item of the turn."""
 
@@ -183,7 +191,8 @@ class State(msgspec.Struct, kw_only=True):
     queue: list[Queued] = []
     awaiting: dict[ResponseId, Awaiting] = {}
     cuts: dict[str, ItemId] = {}  # first kept item, by response; behind an empty one, by its question
-    compactions: dict[ItemId, Compaction] = {}  # the oldest first
+    compactions: dict[ItemId, Compaction] = {}  # in force, the oldest first
+    summaries: dict[ItemId, Reading] = {}  # all whose text stands in the log
     pinned: list[ItemId] = []
     retracted_at: int = 0  # the offset of the last retraction
     reviews: dict[ReviewId, Review] = {}
@@ -241,7 +250,7 @@ def apply(state: State, record: ev.Record) -> None:
                 state.pinned.append(event.item_id)
         case ev.ContentRetracted():
             state.retracted_at = record.offset
-            if state.compactions:
+            if state.summaries:
                 _void_compactions(state, event.item_id)
             _retract(state, event)
             open_ = state.open.get(event.response_id)
@@ -269,20 +278,27 @@ def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | Non
         tokens=private.tokens,
         fingerprint=private.fingerprint,
     )
+    state.summaries[event.summary.id] = Reading(event.read_item_id, len(event.summary.text))
     if len(state.compactions) > COMPACTIONS_MAX:
         del state.compactions[next(iter(state.compactions))]
 
 
 def _void_compactions(state: State, retracted: ItemId) -> None:
     """No summary outlives what it has read, nor its own retraction."""
-    state.compactions.pop(retracted, None)
-    for each in summaries_of(state, retracted):
-        del state.compactions[each.id]
+    for name in (retracted, *summaries_of(state, [retracted])):
+        state.compactions.pop(name, None)
+        state.summaries.pop(name, None)
 
 
-def summaries_of(state: State, item_id: ItemId) -> list[Compaction]:
-    """The compactions whose model had this item before it when it wrote."""
-    return [each for each in state.compactions.values() if stands_below(state, each.read, item_id)]
+def summaries_of(state: State, items: Collection[ItemId]) -> dict[ItemId, Reading]:
+    """The summaries in the log whose model had one of these items before it when it wrote, in force or not."""
+    below = set(items)
+    if not state.summaries or below.isdisjoint(state.items):
+        return {}
+    for item in state.items.values():  # a parent stands before its children
+        if item.parent_id in below:
+            below.add(item.id)
+    return {name: each for name, each in state.summaries.items() if each.read in below}
 
 
 def compaction_of(state: State, leaf: ItemId | None) -> Compaction | None:

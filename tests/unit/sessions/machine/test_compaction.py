@@ -88,14 +88,16 @@ def test_one_that_comes_too_late_is_nothing(ground: Ground) -> None:
     assert written(ground, items=99) is None and written(ground, items=0) is None
 
 
-@pytest.mark.parametrize("how", ["item", "answer", "read behind what it stands for"])
+@pytest.mark.parametrize("how", ["item", "answer", "read behind what it stands for", "undone before"])
 def test_what_it_has_read_takes_it_back_words_and_all(ground: Ground, how: str) -> None:
     name = written(ground)
+    if how == "undone before":
+        do(ground, cm.CompactionUndo)
     path = item_tree.branch(ground.state, ground.state.newest)
     if how == "answer":
         do(ground, cm.ResponseErase, response_id=ground.state.made_by[path[1].id])
     else:
-        do(ground, cm.ItemDelete, item_id=path[0 if how == "item" else -1].id)
+        do(ground, cm.ItemDelete, item_id=path[-1 if how.startswith("read") else 0].id)
     assert not ground.state.compactions and name is not None
     taken = [r for r in ground.records if isinstance(r.event, ev.ContentRetracted)]
     assert name in [record.event.item_id for record in taken]  # type: ignore[union-attr]
