@@ -93,7 +93,16 @@ async def fill(talk: CompactedTalk, facts: dict[str, str], until: int, words: in
 async def main(arguments: argparse.Namespace) -> bool:
     context, facts = arguments.context, dict(list(zip(PEOPLE, THINGS, strict=True))[: arguments.facts])
     room = context - 64
-    flags = ("--engine", "llama", "--threads", str(arguments.threads), "--slots", "2", "--context", str(context))
+    flags: tuple[str, ...] = (
+        "--engine",
+        "llama",
+        "--threads",
+        str(arguments.threads),
+        "--slots",
+        "2",
+        "--context",
+        str(context),
+    )
     if arguments.model:
         flags += ("--model", arguments.model)
     computed: list[float] = []

@@ -152,7 +152,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary.id
 
 
-class Reading(msgspec.Struct, frozen=True):
+class StoredSummary(msgspec.Struct, frozen=True):
     """What stays known of a summary in the log, in force or not: the last item that it has read, and its length."""
 
     read: ItemId
@@ -192,7 +192,7 @@ class State(msgspec.Struct, kw_only=True):
     awaiting: dict[ResponseId, Awaiting] = {}
     cuts: dict[str, ItemId] = {}  # first kept item, by response; behind an empty one, by its question
     compactions: dict[ItemId, Compaction] = {}  # in force, the oldest first
-    summaries: dict[ItemId, Reading] = {}  # all whose text stands in the log
+    summaries: dict[ItemId, StoredSummary] = {}  # all whose text stands in the log
     pinned: list[ItemId] = []
     retracted_at: int = 0  # the offset of the last retraction
     reviews: dict[ReviewId, Review] = {}
@@ -278,7 +278,7 @@ def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | Non
         tokens=private.tokens,
         fingerprint=private.fingerprint,
     )
-    state.summaries[event.summary.id] = Reading(event.read_item_id, len(event.summary.text))
+    state.summaries[event.summary.id] = StoredSummary(event.read_item_id, len(event.summary.text))
     if len(state.compactions) > COMPACTIONS_MAX:
         del state.compactions[next(iter(state.compactions))]
 
@@ -290,7 +290,7 @@ def _void_compactions(state: State, retracted: ItemId) -> None:
         state.summaries.pop(name, None)
 
 
-def summaries_of(state: State, items: Collection[ItemId]) -> dict[ItemId, Reading]:
+def summaries_of(state: State, items: Collection[ItemId]) -> dict[ItemId, StoredSummary]:
     """The summaries in the log whose model had one of these items before it when it wrote, in force or not."""
     below = set(items)
     if not state.summaries or below.isdisjoint(state.items):

@@ -288,13 +288,13 @@ class Ledger:
         compaction = compaction_of(state, leaf) if state.compactions else None
         if compaction is None and not state.pinned:
             return Line(pieces)
-        base, summary = 0, ()
+        base, summary = 0, Packed()
         if compaction is not None:
             base = _index_behind(pieces, compaction.count)
-            summary = await self._summary(compaction) if base else ()
+            summary = await self._summary(compaction) if base else summary
         pinned = self._pinned(path, pieces) if state.pinned else ()
         if sum(map(len, summary)) // 4 > self._engine.context_window // 2:  # of a model with a larger window
-            base, summary = 0, ()
+            base, summary = 0, Packed()
         return Line(pieces, base, summary, pinned)
 
     def _pinned(self, path: list[Item], pieces: Pieces) -> tuple[int, ...]:

@@ -208,16 +208,16 @@ class CompactionUndo(_message.Message):
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., compaction_id: _Optional[str] = ...) -> None: ...
 
 class ItemPin(_message.Message):
-    __slots__ = ("id", "session", "item_id", "unpin")
+    __slots__ = ("id", "session", "item_id", "pinned")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
-    UNPIN_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     item_id: str
-    unpin: bool
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., unpin: _Optional[bool] = ...) -> None: ...
+    pinned: bool
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set", "session_compact", "compaction_undo", "item_pin")

@@ -167,8 +167,6 @@ def _adapt(fields: dict[str, Any], field: str) -> None:
             raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")
         fields["parent_id"] = None
     fields.update(fields.pop("sampling", {}))
-    if field == "item_pin":
-        fields["pinned"] = not fields.pop("unpin", False)
     if field == "feedback_set":
         fields.setdefault("rating", None)
     if field == "tool_output":
