@@ -108,6 +108,8 @@ async def main(arguments: argparse.Namespace) -> bool:
     computed: list[float] = []
     resident: list[float] = []
     behind: list[float] = []
+    interrupting: list[float] = []  # turns that break a summary off
+    kept_share: list[float] = []  # of their prompts, what was resident
     known: dict[str, list[bool]] = {"before": [], "after": [], "truncated": []}
     events: list[dict[str, Any]] = []
     with ServerProcess(*flags) as server:
@@ -132,6 +134,12 @@ async def main(arguments: argparse.Namespace) -> bool:
                         await asyncio.sleep(event["tokens_after"] / arguments.prefill_rate + 2)
                         behind.append((await talk.say(small_talk(len(turns), arguments.words))).ttft_s)
                         await wire.command("session.update", session=made, context_policy="truncate")
+                        await wire.command("session.compact", session=made, keep_turns=1)
+                        await asyncio.sleep(1.0)  # the model is at it
+                        turn = await talk.say(small_talk(len(turns) + 1, arguments.words))
+                        interrupting.append(turn.ttft_s)
+                        used = turn.frames[-1]["event"]["response"]["usage"]
+                        kept_share.append(used["input_tokens_details"]["cached_tokens"] / used["input_tokens"])
                     for number in range(arguments.more):
                         await talk.say(small_talk(1_000 + number, arguments.words))
                     known["after" if policy == "compact" else "truncated"] += await talk.recalls(facts)
@@ -151,6 +159,8 @@ async def main(arguments: argparse.Namespace) -> bool:
             "computed_bar": 0.03,
             **spread("resident_ttft_s_{}", resident, "p50 p95"),
             **spread("behind_ttft_s_{}", behind, "p50 p95"),
+            **spread("interrupting_ttft_s_{}", interrupting, "p50 p95"),
+            "interrupting_cached_share_min": min(kept_share),
             "ttft_ratio_p95": ratio,
             "ttft_bar": 1.2,
             **{f"recalled_{name}": share for name, share in shares.items()},

@@ -153,6 +153,7 @@ class Actor:
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
+            self._compactor.leave()
         self._stop_extras()
         self._stop_turns()
         await self._join_turns()

@@ -80,6 +80,13 @@ class Compactor:
             self._task.cancel()
             self._task = None
 
+    def leave(self) -> None:
+        """The session leaves this replica: what was requested is not made."""
+        self.stop()
+        requested, self._requested = self._requested, None
+        if requested is not None:
+            self._give_up(requested, Internal("compaction_failed", "The session moved meanwhile: request it again."))
+
     async def _run(self, principal: Principal, prefill: bool) -> None:
         requested, key = self._requested, self._state.key
         try:

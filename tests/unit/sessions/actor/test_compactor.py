@@ -14,7 +14,7 @@ from sessions.model import events as ev
 from sessions.model.generation import EngineInfo, GenerationRequest
 from sessions.model.types import ContextPolicy, ResponseId, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.cluster.replicas import SESSION, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
 from tests.support.virtual_time import advance, settled, virtual
 
@@ -56,8 +56,9 @@ async def at_work(
         return policy
 
     limits = RuntimeLimits(actor=ActorLimits(context_policy=context_policy))
-    replica = await place.replica(engine=engine, limits=limits, **more)
-    await replica.create()
+    replica = await place.replica(f"r{len(place.replicas)}", engine=engine, limits=limits, **more)
+    if len(place.replicas) == 1:
+        await replica.create()
     return replica, place.read(replica)
 
 
@@ -198,6 +199,36 @@ async def test_a_command_requests_one_that_keeps_as_many_turns_as_it_says() -> N
         await replica.do(cm.CompactionUndo(id=place.name(), session=SESSION))
         await turn(replica, reader, "third")
         assert "Ana" not in engine.prompts[-1] and "first" in engine.prompts[-1]
+
+
+@virtual
+async def test_a_kill_costs_at_most_the_summary() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "A summary that dies", "Four.", "Ana is 7.", "Five.")
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(0.05)  # the model is at it
+        replica.crash()
+        await advance(7.0)
+        other, again = await at_work(place, engine)
+        await turn(other, again, "fourth")
+        await again.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
+        assert len(engine.summaries) == 2
+
+
+@virtual
+async def test_a_request_is_given_up_when_the_session_leaves() -> None:
+    async with Place() as place:
+        engine = Small("One.", "A summary that nobody waits for")
+        replica, reader = await at_work(place, engine, "truncate")
+        await turn(replica, reader, "first")
+        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
+        await advance(0.05)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await actor.passivate()
+        (failed,) = events(place, ev.CompactionFailed)
+        assert failed.compaction_id == ok.compaction_id and failed.error["code"] == "compaction_failed"
 
 
 @virtual
