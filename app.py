@@ -64,11 +64,11 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
-from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
-from sessions.model.types import Principal, ReplicaId, TenantId, UnixMs
+from sessions.model.types import ReplicaId, TenantId, UnixMs
 from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
@@ -238,8 +238,9 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
             content_bytes=settings.content_bytes,
             tool_deadline_s=settings.tool_deadline_s,
             turn=GenerationLimits(rollup_s=settings.rollup_ms / 1000),
-            titles=(lambda tenant: limited is None or limited.now().of(tenant).titles) if writes_titles else None,
-            share=share_function(limited),
+            titles=(lambda tenant: limits_now(limited).of(tenant).titles) if writes_titles else None,
+            context_policy=lambda tenant: limits_now(limited).of(tenant).context_policy or settings.context_policy,
+            share=lambda principal: limits_now(limited).share(principal),
             admission=admission_of(limited, engine, measures),
         ),
     )
@@ -627,9 +628,9 @@ async def open_limits(
             yield LimitServices(limits.now, quotas, settler)
 
 
-def share_function(limited: LimitServices | None) -> Callable[[Principal], Share]:
-    """How tenants stand in an engine's queue: as the file says now, or all alike."""
-    return lambda principal: Share() if limited is None else limited.now().share(principal)
+def limits_now(limited: LimitServices | None) -> Limits:
+    """What the limits file says now; where there is none, all tenants are alike."""
+    return UNLIMITED if limited is None else limited.now()
 
 
 def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:

@@ -50,6 +50,10 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
             if isinstance(command, cm.ReviewAppeal):
                 blocked = command.content is not None and await preparation.blocks(command.content)
                 return replace(input, blocked=blocked, findings=tuple(found))
+            if isinstance(command, cm.ItemPin) and command.pinned and await ledger.pinned_too_long(command.item_id):
+                raise BadInput(
+                    "too_many_pins", "The pinned messages would take more than a quarter of the context window."
+                )
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
                 return replace(input, command=await preparation.about(command), findings=tuple(found))
             return input
