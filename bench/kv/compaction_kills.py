@@ -26,12 +26,13 @@ from inference.simulated import SimulatedEngine
 from inference.simulated.vocabulary import decode
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.compactor import INSTRUCTION
+from sessions.machine.state import State, apply, empty
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import SessileError
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.types import ContextPolicy, FunctionCall, Message, ResponseId, TenantId, Tool
-from tests.support.cluster.replicas import SESSION, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.virtual_time import advance, passed, run
 from transport.protocol.retraction import Scrubber
 
@@ -114,6 +115,7 @@ class Life:
         self.judge = Judge()
         self.words = 0
         self.replicas = 0
+        self.folded = empty(KEY, user=None)
         self.replica: Replica
         self.reader: Reader
 
@@ -170,13 +172,20 @@ class Life:
             if rng.random() < 0.5:
                 await self.kill()
 
+    def state(self) -> State:
+        """What the log says by now."""
+        page = self.place.store.read(KEY, self.folded.top, 1_000_000, 1 << 40)
+        for record in page.records if page is not None else ():
+            apply(self.folded, record)
+        return self.folded
+
     def items(self) -> list[Any]:
-        return list(self.place.state().items.values())
+        return list(self.state().items.values())
 
     async def ended(self) -> None:
         """Waits until all is at rest; answers tools."""
         for _ in range(60):
-            state = self.place.state()
+            state = self.state()
             for waiting in list(state.awaiting.values()):
                 for call_id in list(waiting.missing):
                     call = next(
@@ -193,7 +202,7 @@ class Life:
             await advance(1.0)
 
     async def meddle(self) -> None:
-        rng, state = self.rng, self.place.state()
+        rng, state = self.rng, self.state()
         choice = rng.random()
         items = [item for item in state.items.values() if isinstance(item, Message)]
         if not items or state.busy:
@@ -222,7 +231,7 @@ class Life:
     def look(self) -> None:
         """At what stands in the log: summaries in force, and what readers of it are shown."""
         records, judge = self.place.records(), self.judge
-        for each in self.place.state().compactions.values():
+        for each in self.state().compactions.values():
             left = judge.taken.intersection(WORD.findall(each.summary.text))
             if left:
                 judge.faults.append(f"a summary has {sorted(left)[:3]}")

@@ -268,6 +268,7 @@ def apply(state: State, record: ev.Record) -> None:
 
 def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | None) -> None:
     private = private or ev.Private()
+    state.cuts = {}  # prompts are fitted anew: a cut that was made without the summary leaves out what has room again
     state.compactions[event.summary.id] = Compaction(
         summary=event.summary,
         model=event.model,

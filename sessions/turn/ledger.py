@@ -268,7 +268,9 @@ class Ledger:
         answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
         threshold = info.compact_threshold if info.compact_threshold is not UNSET else None
         marks = Marks.of(window, answer, threshold)
-        segments = line.segments
+        segments, cut = line.segments, cut_of(self._state, leaf)
+        if cut is not None and any(each.item_id == cut for each in segments[line.base + 1 :]):
+            marks = msgspec.structs.replace(marks, high=min(marks.high, marks.low))  # something was left out already
         span = compact(
             segments,
             marks,

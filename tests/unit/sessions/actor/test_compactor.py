@@ -202,6 +202,22 @@ async def test_a_command_requests_one_that_keeps_as_many_turns_as_it_says() -> N
 
 
 @virtual
+async def test_what_was_left_out_meanwhile_is_summarised_and_what_has_room_is_back() -> None:
+    async with Place() as place:
+        scripts = ("Too late.", "Four.", "Ana is 7.", "Five.")
+        engine, replica, reader = await filled(place, *scripts)
+        await turn(replica, reader, "third" + LONG[:30])
+        await turn(replica, reader, "fourth" + LONG)  # breaks the summary off, and does not fit
+        assert events(place, ev.ContextFitted)
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        (compacted,) = events(place, ev.ContextCompacted)
+        assert "first" in engine.prompts[-1]  # the model has read what was left out
+        await turn(replica, reader, "fifth")
+        assert len(engine.requests[-1].prompt) == compacted.tokens_after + len("fifth") + 2
+        assert "Ana is 7." in engine.prompts[-1] and len(events(place, ev.ContextFitted)) == 1
+
+
+@virtual
 async def test_a_kill_costs_at_most_the_summary() -> None:
     async with Place() as place:
         engine, replica, reader = await filled(place, "A summary that dies", "Four.", "Ana is 7.", "Five.")
