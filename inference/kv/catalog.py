@@ -60,11 +60,11 @@ class SnapshotCatalog:
         """The session's snapshot that shares most leading tokens with `prompt`, or one of another session of the same
         `scope` that shares more."""
         best, most = self.find(key, prompt)
-        if scope:
-            near: tuple[Snapshot | None, int]
-            for near in (tier.nearest(key.tenant, scope, prompt) for tier in (self.host, *self.cold)):
-                if near[1] > most:
-                    best, most = near
+        tiers: list[HostTier | ColdTier] = [self.host, *self.cold] if scope else []
+        for tier in tiers:
+            near, shared = tier.nearest(key.tenant, scope, prompt)
+            if shared > most:
+                best, most = near, shared
         return best, most
 
     def longest(self, key: SessionKey) -> Snapshot | None:
