@@ -33,7 +33,7 @@ FOLLOW_UP = "And what comes after the mountains?"
 ANSWER = 16
 
 
-class Turn(NamedTuple):
+class TimedTurn(NamedTuple):
     """One turn as a client sees it."""
 
     first_s: float
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
     text: str
 
 
-async def turn(wire: WireClient, session: str, content: str, tokens: int) -> Turn:
+async def turn(wire: WireClient, session: str, content: str, tokens: int) -> TimedTurn:
     started = time.monotonic()
     answer = await wire.command(
         "message.create", session=session, content=content, max_output_tokens=tokens, temperature=0.0
@@ -56,7 +56,7 @@ async def turn(wire: WireClient, session: str, content: str, tokens: int) -> Tur
     if not deltas:
         raise RuntimeError(f"no answer: {ended['status']} {ended['error']}")
     usage = ended["usage"]
-    return Turn(
+    return TimedTurn(
         deltas[0]["arrived"] - started,
         deltas[-1]["arrived"] - started,
         usage["input_tokens"],
