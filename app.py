@@ -73,7 +73,6 @@ from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.tickets import Tickets
 from transport.cli import (
     audit,
     chat,
@@ -98,10 +97,11 @@ from transport.cli.start.preflight import check_journal_exists, check_ports, che
 from transport.cli.start.security import certificate_watchers, peer_security, tls_of
 from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
+from transport.gateway_store.history_file import open_history
+from transport.gateway_store.opening import open_shared_state
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
 from transport.http.tls import ServerTls
-from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
@@ -324,6 +324,7 @@ async def serve(settings: Settings) -> int:
         LoadHistory(measures, engine, lambda: runtime.num_present, now_ms) as history,
         open_telemetry(settings, measures, role="serve") as exposition,
         open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
+        open_history(Path(settings.data), keys, clock=time.monotonic, now_ms=now_ms) as places,
     ):
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
@@ -335,6 +336,7 @@ async def serve(settings: Settings) -> int:
         services = GatewayServices(
             models=lambda: (card_of(engine.info, created=started_at, notice=model_notice(settings)),),
             keys=api_keys,
+            history=places,
             operator_api=local_operator_api(lambda: member, runtime, engine, history),
             schemas=schemas,
             erase=sweeper.eraser.sweep,
@@ -496,7 +498,7 @@ async def gateway_role(settings: Settings) -> int:
         exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
-        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
+        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory, time.monotonic))
         access, api_keys = await stack.enter_async_context(
             open_credentials(settings, store, stores.server_keys, now_ms, tickets)
         )
@@ -650,19 +652,6 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
     admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     register_limit_metrics(measures, limited.settler, admission)
     return admission
-
-
-@contextlib.asynccontextmanager
-async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
-    """What the gateways of a cluster share in the directory's Valkey, so that it does not matter which one a client
-    reaches. Raises BadInput for a wrong address; a server that is away may come."""
-    from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
-
-    store = ValkeyGatewayStore(directory, clock=time.monotonic)
-    try:
-        yield ValkeyTickets(store), ValkeyHistory(store)
-    finally:
-        await store.close()
 
 
 @contextlib.asynccontextmanager

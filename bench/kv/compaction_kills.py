@@ -86,7 +86,7 @@ class TellingEngine(SimulatedEngine):
             return " ".join(dict.fromkeys(WORD.findall(text)))
         last = WORD.findall(text)[-1:] or ["w0x"]
         if "look up" in text[-60:]:
-            return CALL % last[0]
+            return CALL % str(last[0])
         return "so it is, and more of it. " * self.rng.randint(1, 12)
 
     async def generate(self, request: GenerationRequest) -> Any:

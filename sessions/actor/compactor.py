@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import weakref
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final, Literal
@@ -53,7 +54,7 @@ class Compactor:
         self._state = state
         self._ledger = ledger
         self._world = world
-        self._post = post
+        self._actor_post = weakref.WeakMethod(post)  # an actor that is let go is free at once
         self._task: asyncio.Task[None] | None = None
         self._requested: Compact | None = None
         self._principal: Principal | None = None
@@ -124,6 +125,10 @@ class Compactor:
         if not isinstance(error, SessileError):
             error = Internal("compaction_failed", "The summary could not be written.")
         self._give_up(requested, error)
+
+    def _post(self, input: Input) -> None:
+        if (post := self._actor_post()) is not None:
+            post(input)
 
     def _give_up(self, requested: Compact, error: SessileError) -> None:
         self._post(CompactionGivenUp(requested.compaction_id, error))

@@ -111,7 +111,9 @@ class InputPreparation:
                     text = await self.filter.text(given, by_model=item.role == "assistant")
                     if text != given:
                         item = msgspec.structs.replace(item, content=(InputText(text=text),))
-                    if item.role != "assistant" or not isinstance(follower, cm.NewCall):
+                    if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):
+                        tokens = await self._ledger.prepare_answer(text, leaf)
+                    elif item.role != "assistant" or not isinstance(follower, cm.NewCall):
                         tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=text))
                 case cm.NewOutput():
                     name = names.get(item.call_id) or self._ledger.name_of(item.call_id, leaf)

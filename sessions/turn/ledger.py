@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, islice
 from operator import is_
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from sessions.machine import item_tree
 from sessions.machine.inputs_and_effects import Prepared
-from sessions.machine.state import Compaction, Open, State, compaction_of, cut_of, stands_below
+from sessions.machine.state import Answer, Compaction, Open, State, compaction_of, cut_of, stands_below
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.events import SessionInfo
@@ -44,6 +44,7 @@ from sessions.model.types import (
 from sessions.ports import ChatMessage, Tokenizer
 from sessions.turn.context_fitting import PINNED_SHARE, Kept, Marks, Segment, compact, fit, too_long
 
+ANSWERS_LOOKED_AT: Final = 256  # for the one that a client has changed
 NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
 
 
@@ -159,6 +160,32 @@ class Ledger:
         if len(tokens) > room:
             raise too_long(len(tokens), room)
         return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
+
+    async def prepare_answer(self, text: str, question: ItemId | None) -> Prepared:
+        """The ids of an answer that a client brings in the place of one of ours: cut, edited, with parts taken out. As
+        far as the two read alike they are those of ours, whose KV is there; text that a model wrote may have others
+        than it is tokenised to."""
+        prepared = await self.prepare(ChatMessage(role="assistant", text=text))
+        for answer, ours in self._answers_to(question):
+            written = [*self._tokenizer.answer_opening, *unpack_tokens(answer.tokens), *self._tokenizer.answer_closing]
+            read = [
+                *self._tokenizer.answer_opening,
+                *await self._tokenizer.text(ours),
+                *self._tokenizer.answer_closing,
+            ]
+            tokens = as_written(unpack_tokens(prepared.tokens), read, written)
+            if tokens is not None:
+                return Prepared(pack_tokens(tokens), prepared.fingerprint)
+        return prepared
+
+    def _answers_to(self, question: ItemId | None) -> Iterator[tuple[Answer, str]]:
+        """Our newest answers to it whose ids are known, with their texts."""
+        for answer in islice(reversed(self._state.answers.values()), ANSWERS_LOOKED_AT):
+            if answer.tail or len(answer.items) != 1 or answer.fingerprint != self._tokenizer.fingerprint:
+                continue
+            item = self._state.items.get(answer.items[0])
+            if isinstance(item, Message) and item.parent_id == question:
+                yield answer, item.text
 
     async def plan(self, open_: Open) -> PromptPlan:
         """The prompt of a response: opening + kept items + answer opening + what it has written already.
@@ -460,6 +487,23 @@ class Ledger:
             if isinstance(item, FunctionCall) and item.call_id == call_id:
                 return item.name
         return None
+
+
+def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]) -> list[int] | None:
+    """`given` with the ids of `written` as far as it agrees with `read`, two tokenisations of one text; None where that
+    changes nothing.
+
+    What stands behind the last difference of those two is the same text, and so is what stands before it."""
+    shared = _common(given, read)
+    alike = _common(read[::-1], written[::-1])
+    if shared < len(read) - alike or read == written:
+        return None
+    return [*written[: len(written) - (len(read) - shared)], *given[shared:]]
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def _group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
