@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from actors.peer.links import LinkDown
 from actors.routing.route_table import RouteUnavailable
 from sessions.model.errors import NotFound, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey
-from sessions.ports import Owner
+from sessions.ports import Owner, View
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import outcome, virtual
 
@@ -148,3 +149,19 @@ async def test_what_is_remembered_is_bounded() -> None:
         for number in range(30):
             where.remember(key(number), owner)
         assert where.remembered(key(19)) is None and where.remembered(key(20)) == owner
+
+
+@virtual
+async def test_a_gateway_has_a_replica_while_one_takes_sessions_and_answers() -> None:
+    async with cluster(replicas=1) as made:
+        router = made.gateways["g1"].router
+        assert router.routes.has_replica and router.unready() is None
+        await suspected(made, "r1")
+        assert not router.routes.has_replica and router.unready() == "no replica is reachable"
+    async with cluster(replicas=1) as made:
+        router = made.gateways["g1"].router
+        (member,) = router.routes.view.members
+        router.routes.view = View(router.routes.view.version, (msgspec.structs.replace(member, draining=True),))
+        assert not router.routes.has_replica
+        router.routes.view = View(0, ())
+        assert not router.routes.has_replica
