@@ -206,3 +206,16 @@ class ResponsesRequest(SamplingRequest):
     truncation: Literal["auto", "disabled"] | None = None
     reasoning: dict[str, Any] | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
+
+
+class SteerMessage(LenientModel):
+    type: Literal["message"] | None = None
+    role: Literal["user"]
+    content: str | Annotated[list[ContentPart], Field(min_length=1, max_length=256)]
+
+
+class SteerRequest(RequestModel):
+    input: (
+        Annotated[str, StringConstraints(min_length=1)]
+        | Annotated[list[SteerMessage], Field(min_length=1, max_length=64)]
+    )
