@@ -4,9 +4,10 @@
 
 Same model, one engine thread, greedy, answers held to the same schema, outputs of the same words. Three ways, one after
 the other: our socket (`previous_response_id` and the output), our `POST /v1/responses` with `store: false` and all that
-went before, and llama-server with all that went before, which is what an agent without us has on this engine. Each agent
-has instructions of its own, so what one computes serves no other. With more agents than slots the engine's own server
-forgets between two calls of one agent. Bar: the socket takes at most 0.6 of llama-server's time. Exits with 1 where not.
+went before, and llama-server with all that went before, which is what an agent without us has on this engine. Each
+agent has instructions of its own, so what one computes serves no other. With more agents than slots the engine's own
+server forgets between two calls of one agent. Bar: the socket takes at most 0.6 of llama-server's time. Exits with 1
+where not.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ async def main(given: argparse.Namespace) -> bool:
                 taken, computed = await timed(loop, given.agents, (round_ * len(ways) + at) * given.agents)
                 seconds[name].append(taken)
                 tokens[name] += computed
-    for name, taken in seconds.items():
-        figures[f"{name}: seconds"] = [round(each, 2) for each in taken]
+    for name, rounds in seconds.items():
+        figures[f"{name}: seconds"] = [round(each, 2) for each in rounds]
         figures[f"{name}: prompt tokens computed"] = tokens[name]
     socket = sum(seconds["socket"])
     figures["socket, of our own HTTP's time"] = socket / sum(seconds["http"])

@@ -19,7 +19,7 @@ from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
-from sessions.model.types import CallId, InputText, Principal
+from sessions.model.types import CallId, InputText, Principal, Role
 from sessions.ports import ChatMessage, FilterSet
 from sessions.turn.ledger import Ledger, PromptText
 
@@ -83,6 +83,7 @@ class InputPreparation:
             if output != command.output:
                 command = msgspec.structs.replace(command, output=output)
             return command, await self._output(command.call_id, output, name)
+        role: Role
         match command:
             case cm.MessageCreate():
                 role = command.role

@@ -132,6 +132,18 @@ class UpgradedConnection(asyncio.Protocol):
     @abstractmethod
     def _flowing(self) -> None: ...
 
+    @abstractmethod
+    def due(self) -> float: ...
+
+    @abstractmethod
+    def elapsed(self, now: float) -> None: ...
+
+    @abstractmethod
+    def flush(self, now: float) -> None: ...
+
+    @abstractmethod
+    def goaway(self, reason: str, after_ms: int) -> None: ...
+
     # -- asyncio ----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

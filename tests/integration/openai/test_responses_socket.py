@@ -58,7 +58,7 @@ class Socket:
         """The response that a turn ends with."""
         await self.create(input_, **fields)
         last = (await self.until(*ENDED))[-1]
-        return last["response"] if "response" in last else last
+        return last.get("response", last)
 
     async def closed(self) -> int | None:
         """The code that the connection is closed with, whatever comes before it."""
@@ -132,7 +132,7 @@ async def test_turns_are_written_one_after_the_other(server: Serving) -> None:
     async with socket(server) as one:
         for number in range(3):
             await one.create(f"say {number}")
-        order = []
+        order: list[str] = []
         for _ in range(3):
             events = await one.until("response.completed")
             names = {event["response"]["id"] for event in events if "response" in event}
@@ -402,13 +402,14 @@ async def test_http_steers_what_any_door_began(server: Serving, client: openai.A
     following = await client.responses.retrieve(steered["response_id"], stream=True)
     final: Any = [event async for event in following][-1]
     assert final.response.output_text == "d'accord"
-    for body in (
+    bodies: list[Any] = [
         {},
         {"input": ""},
         {"input": []},
         {"input": [{"role": "system", "content": "x"}]},
         {"input": "x", "a": 1},
-    ):
+    ]
+    for body in bodies:
         with pytest.raises(openai.BadRequestError):
             await client.post(path, body=body, cast_to=object)
     with pytest.raises(openai.ConflictError):

@@ -52,12 +52,10 @@ def test_cancel_is_of_what_is_written_unless_it_names_another() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "é", "x" * 129, 7, None])
 def test_a_name_never_leads_elsewhere(name: Any) -> None:
-    for made in (
-        lambda: responses_frames.steer_request(frame(type="response.steer", previous_response_id=name, input="x")),
-        lambda: responses_frames.turn_request(frame(type="response.retrieve", response_id=name)),
-    ):
-        with pytest.raises(SessileError):
-            made()
+    with pytest.raises(SessileError):
+        responses_frames.steer_request(frame(type="response.steer", previous_response_id=name, input="x"))
+    with pytest.raises(SessileError):
+        responses_frames.turn_request(frame(type="response.retrieve", response_id=name))
 
 
 def test_commands_take_no_more_than_they_know() -> None:
