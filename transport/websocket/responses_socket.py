@@ -227,7 +227,7 @@ class ResponsesConnection(UpgradedConnection):
             payload = responses_frames.payload_of(piece)
             if payload is None:
                 return
-            if self._current is None:
+            if self._current is None and piece.startswith(b"event: response."):
                 self._current = msgspec.json.decode(payload)["response"]["id"]  # a stream begins with it
             self._sequence += 1
             if piece.startswith(_ENDED):

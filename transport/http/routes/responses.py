@@ -93,7 +93,8 @@ async def session_behind(request: Request, principal: Principal, response_id: st
 
 @routes.post("/v1/responses", response_model=None, responses=answers(ResponseObject, also=STREAM))
 async def create(request: Request, body: ResponsesRequest) -> Response:
-    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
+    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader. With an
+    upgrade to WebSocket (GET), the same as frames: docs/responses-websocket.md."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     headers, given = read_retry_headers(request), await request.body()
