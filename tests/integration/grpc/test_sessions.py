@@ -177,6 +177,21 @@ async def test_words_are_taken_up_while_an_answer_is_written(slow_door: Door) ->
     await slow_door.stub.Cancel(pb.ResponseCancel(session=session, response_id=ok.response_id))
 
 
+async def test_an_answer_that_is_read_on_is_stopped_like_any_other(slow_door: Door) -> None:
+    session = (await slow_door.stub.Create(pb.SessionCreate())).session
+    talk = slow_door.converse(session)
+    await talk.say(message_create=pb.MessageCreate(id="m", content="On"))
+    response = (await talk.until(has("ok"))).ok.response_id
+    last = (await talk.until(has("response_output_text_delta"))).event
+    talk.call.cancel()
+    again = slow_door.converse(session, position=pb.Position(epoch=last.epoch, offset=last.offset))
+    assert (await again.until(has("response_output_text_delta"))).event.offset > last.offset
+    await again.say(response_cancel=pb.ResponseCancel(id="x", response_id=response))
+    ended = (await again.until(has("response_incomplete"))).event.response_incomplete
+    assert (ended.response_id, ended.response.incomplete_details.reason) == (response, "cancelled")
+    again.call.cancel()
+
+
 async def test_a_command_outlives_its_deadline(door: Door) -> None:
     """The caller stops waiting; the command, once begun, is applied once, and its id asks for the answer again."""
     session = (await door.stub.Create(pb.SessionCreate())).session
