@@ -179,6 +179,7 @@ def steer_events(answer: bytes, sequence_number: int) -> list[dict[str, Json]]:
             "sequence_number": sequence_number,
             "steer": steer,
             "response_id": given["response_id"],
+            "status": given["status"],
         }
     ]
     if given["required_input"]:
@@ -196,9 +197,10 @@ def pending_event(steer: Json, required: Sequence[Json], sequence_number: int) -
     }
 
 
-def required_input(completed: bytes) -> list[Json]:
-    """The outputs that go on from a response, by its `response.completed`."""
-    output = msgspec.json.decode(completed)["response"]["output"]
+def required_input(ended: bytes) -> list[Json]:
+    """The outputs that a response waits for, by its last event."""
+    response = msgspec.json.decode(ended)["response"]
+    output = response["output"] if response["status"] == "completed" else ()
     calls = [item for item in output if item["type"] == "function_call"]
     return [{"type": "function_call_output", "call_id": call["call_id"], "name": call["name"]} for call in calls]
 

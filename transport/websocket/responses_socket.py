@@ -59,7 +59,7 @@ class ResponsesConnection(UpgradedConnection):
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
     _sequence: int = 0  # the next number of its events
-    _steers: list[Json] = field(default_factory=list)  # that wait for the outputs of its tools
+    _steers: list[dict[str, Json]] = field(default_factory=list)  # as they were accepted: that wait for its end
     _commands: int = 0
     _commands_done: asyncio.Event = field(default_factory=asyncio.Event)
     _writable: asyncio.Event = field(default_factory=asyncio.Event)
@@ -193,6 +193,7 @@ class ResponsesConnection(UpgradedConnection):
             while self._waiting and not self._ending:
                 frame = self._waiting.popleft()
                 self._waiting_bytes -= frame.size
+                self._steers.clear()
                 try:
                     request: InnerRequest | None = responses_frames.turn_request(frame)
                     while request is not None and not self._ending:
@@ -232,30 +233,32 @@ class ResponsesConnection(UpgradedConnection):
             self._sequence += 1
             if piece.startswith(_ENDED):
                 await self._commands_done.wait()  # a steer that ended it is answered first
-                successor = _successor(payload) if piece.startswith(_ENDED[1]) else None
-                self._current = None
+                self._current, successor = None, _successor(payload)
             elif piece.startswith(b"event: error"):
                 payload = responses_frames.stream_error(payload)
             await self._writable.wait()
             self._write(payload)
-            if self._steers and piece.startswith(_ENDED):
-                self._write_pending(payload)
+            if self._steers and successor is None and piece.startswith(_ENDED):
+                successor = self._follow_steering(payload)
 
         self._sequence = 0
-        self._steers.clear()
         self._current = request.path.removeprefix(RESPONSES + "/") if request.method == "GET" else None
         await requests.stream(request, begun, chunk)
         if status != 200:
             self._send(responses_frames.failed_event(status, refused))
         return successor
 
-    def _write_pending(self, completed: bytes) -> None:
-        """Behind a response that calls tools: what it was steered with waits for their outputs."""
-        required = responses_frames.required_input(completed)
-        for steer in self._steers if required else ():
+    def _follow_steering(self, ended: bytes) -> str | None:
+        """Behind the end of a response that was let end: what it was steered with waits for the outputs of its tools,
+        which an event says; where it calls none, the response that answers it begins, and is returned."""
+        required = responses_frames.required_input(ended)
+        if not required:
+            return str(self._steers.pop(0)["response_id"])
+        for accepted in self._steers:
             self._sequence += 1
-            self._send(responses_frames.pending_event(steer, required, self._sequence))
+            self._send(responses_frames.pending_event(accepted["steer"], required, self._sequence))
         self._steers.clear()
+        return None
 
     async def _command(self, frame: ResponsesFrame) -> None:
         requests = self._requests
@@ -278,8 +281,9 @@ class ResponsesConnection(UpgradedConnection):
                 events = responses_frames.steer_events(answer, self._sequence)
                 for event in events:
                     self._send(event)
-                if len(events) == 1 and events[0]["steer"]["previous_response_id"] == self._current:
-                    self._steers.append(events[0]["steer"])
+                accepted, *pending = events
+                if accepted["status"] == "pending" and not pending:  # what it is for is still being written
+                    self._steers.append(accepted)
         except SessileError as error:
             self._send(refusal_event(error))
         except Exception:

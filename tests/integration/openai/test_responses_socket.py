@@ -385,6 +385,37 @@ async def test_words_for_an_answer_that_calls_tools_wait_for_their_outputs(serve
     assert [item.type for item in items] == ["function_call_output", "message"]
 
 
+async def test_an_answer_that_is_calling_is_let_end_before_the_words_are_taken_up(server: Serving) -> None:
+    slow = CALL.replace("Rome", "Rome " * 200)
+    server.engine.script += [CALL + slow, "sunny"]
+    async with socket(server) as one:
+        await one.create("how is it", tools=[WEATHER])
+        begun = await one.until("response.output_item.done")
+        name = begun[0]["response"]["id"]
+        await one.send("response.steer", previous_response_id=name, input="in French")
+        events = await one.until("response.steer.pending")
+        kinds = [event["type"] for event in events]
+        assert kinds.index("response.steer.accepted") < kinds.index("response.completed") == len(kinds) - 2
+        required = events[-1]["required_input"]
+        assert [each["type"] for each in required] == ["function_call_output"] * 2
+        outputs = [{**each, "output": "20 degrees"} for each in required]
+        answer = await one.turn(outputs, previous_response_id=name, tools=[WEATHER])
+        assert answer["output"][0]["content"][0]["text"] == "sunny"
+
+
+async def test_where_an_answer_calls_nothing_after_all_the_words_are_answered_behind_it(server: Serving) -> None:
+    server.engine.script += [CALL + CALL.replace("Rome", "Rome " * 200), "sunny"]
+    async with socket(server) as one:
+        await one.create("how is it", tools=[WEATHER], max_output_tokens=len(CALL) + 300)
+        begun = await one.until("response.output_item.done")
+        await one.send("response.steer", previous_response_id=begun[0]["response"]["id"], input="in French")
+        events = await one.until("response.incomplete")
+        accepted = next(event for event in events if event["type"] == "response.steer.accepted")
+        following = await one.until("response.completed")
+        assert following[-1]["response"]["id"] == accepted["response_id"]
+        assert following[-1]["response"]["output"][0]["content"][0]["text"] == "sunny"
+
+
 async def test_http_steers_what_any_door_began(server: Serving, client: openai.AsyncOpenAI) -> None:
     server.engine.script += [LONG * 5, "d'accord"]
     stream = await client.responses.create(model=SIMULATED, input="x", stream=True)

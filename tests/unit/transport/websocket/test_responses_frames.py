@@ -115,7 +115,9 @@ def test_steering_that_fails_brings_its_words_back() -> None:
 
 def test_what_waits_for_outputs_names_them() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
-    completed = json.dumps({"response": {"output": [{"type": "message"}, call]}}).encode()
-    assert responses_frames.required_input(completed) == [
+    response = {"status": "completed", "output": [{"type": "message"}, call]}
+    assert responses_frames.required_input(json.dumps({"response": response}).encode()) == [
         {"type": "function_call_output", "call_id": "c", "name": "look"}
     ]
+    cut = {**response, "status": "incomplete"}
+    assert responses_frames.required_input(json.dumps({"response": cut}).encode()) == []
