@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.request import urlopen
 
 from websockets.asyncio.client import connect
 
@@ -25,7 +26,6 @@ from bench.peer import LlamaServerProcess, posted
 from bench.support import report, run_bench
 from tests.support.doors.server_process import ServerProcess
 
-MODEL = "smollm2-135m"
 SCHEMA: Any = {"type": "object", "properties": {"at": {"type": "integer"}}, "required": ["at"]}
 TOOL: Any = {"type": "function", "name": "look", "description": "Looks at a place.", "parameters": SCHEMA}
 FORCED: Any = {"type": "function", "name": "look"}
@@ -47,10 +47,12 @@ class Loops:
 
     def __init__(self, given: argparse.Namespace, port: int, peer: LlamaServerProcess) -> None:
         self.given, self.port, self.peer = given, port, peer
+        with urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
+            self.model = json.load(answer)["data"][0]["id"]
 
     def _body(self, agent: int) -> dict[str, Any]:
         return {
-            "model": MODEL,
+            "model": self.model,
             "instructions": instructions(agent, self.given.instruction_words),
             "tools": [TOOL],
             "tool_choice": FORCED,
