@@ -312,6 +312,7 @@ class VllmEngine:
             end_tokens=self._ends,
             transfer={},
             special_tags=self._tokenizer.has_special_tags,
+            replays_grammars=self._core.replays_grammars,
         )
         async with self._isolation.of(request.key) as passed:
             await self._gate.acquire(request.priority)
@@ -427,7 +428,7 @@ class VllmEngine:
             )
             self._supervisor.check()
             transfer = self._transfer(run.plan, tag)
-            params.extra_args = {"kv_transfer_params": transfer}
+            params.extra_args = {**(params.extra_args or {}), "kv_transfer_params": transfer}
         run.started = self._block_usage.stays(run.key, tag)
         async with contextlib.aclosing(self._core.run(run.name, run.prompt.tolist(), tag, params, priority)) as outputs:
             try:

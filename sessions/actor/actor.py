@@ -25,6 +25,7 @@ import structlog
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.admission import admitted
+from sessions.actor.compactor import Compactor
 from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
@@ -48,6 +49,7 @@ from sessions.turn.run_timing import count_ended
 log = structlog.get_logger(__name__)
 
 ENGINE_PATIENCE_S = 5.0
+_CONTROL = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 
 
 class Phase(enum.Enum):
@@ -72,7 +74,10 @@ class Actor:
         self._machine = machine
         self._world = world
         self._on_end = on_end
-        self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
+        self._ledger = Ledger(
+            machine.state, world.engine.tokenizer, world.engine.info, tenant_policy=world.limits.context_policy
+        )
+        self._compactor = Compactor(machine.state, self._ledger, world, self.post)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
         self._engine_lane: deque[OutputAccumulator | inputs_and_effects.Input] = deque()
@@ -130,7 +135,7 @@ class Actor:
             raise ActorStopped
         if self._appending.away:
             raise journal_unavailable_error()
-        lane = self._control if isinstance(request.command, cm.ResponseCancel | cm.SessionWarm) else self._data
+        lane = self._control if isinstance(request.command, _CONTROL) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
             raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
         envelope = Envelope(request, self._loop.create_future())
@@ -149,7 +154,8 @@ class Actor:
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
-        self._stop_title()
+            self._compactor.leave()
+        self._stop_extras()
         self._stop_turns()
         await self._join_turns()
         self._wake_to_leave()
@@ -296,6 +302,8 @@ class Actor:
             raise
         if isinstance(envelope.request.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
             self._begin_warming()
+        elif isinstance(envelope.request.command, cm.ItemDelete | cm.ResponseErase) and self.phase is Phase.WARM:
+            self._compactor.consider(envelope.request.principal)
         if step.answer is not None:
             envelope.reply(step.answer)
 
@@ -307,7 +315,7 @@ class Actor:
             if found is not None:
                 machine.remember(found)
         if isinstance(command, (cm.TurnCommand, cm.ItemDelete, cm.ResponseErase)):
-            self._stop_title()  # it has read what is taken back
+            self._stop_extras()  # they have read what is taken back
         input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
@@ -350,7 +358,9 @@ class Actor:
         if written is not None and self.phase is Phase.WARM:
             self.post(written)
 
-    def _stop_title(self) -> None:
+    def _stop_extras(self) -> None:
+        """Stops what the server has its model write for itself."""
+        self._compactor.stop()
         if self._title_task is not None:
             self._title_task.cancel()
 
@@ -379,8 +389,11 @@ class Actor:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
-            if step.usage and self._world.limits.titles is not None:
-                self._begin_title(step)
+            if step.usage:
+                if self._world.limits.titles is not None:
+                    self._begin_title(step)
+                if self.phase is Phase.WARM:
+                    self._compactor.consider(step.usage[-1].principal)
         self._perform_all(effects)
 
     def _fail_waiting(self, envelope: Envelope | None) -> None:
@@ -407,6 +420,11 @@ class Actor:
                 self._deadlines[effect.response_id] = self._loop.call_later(
                     max(due_s, 0.0), self.post, inputs_and_effects.ToolDeadline(effect.response_id)
                 )
+            case inputs_and_effects.Compact():
+                self._compactor.request(effect)
+            case inputs_and_effects.ShortenedContext():
+                if self.phase is Phase.WARM:
+                    self._compactor.consider(prefill=True)
             case inputs_and_effects.Erase():
                 self._end(Phase.GONE)
                 self._world.spawn(self._erase())
@@ -433,7 +451,9 @@ class Actor:
             metrics=self._world.metrics,
         )
         self._turns[open_.id] = turn
-        task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
+        behind = None if start.behind is None else self._turn_tasks.get(start.behind)
+        writing = turn.run() if behind is None else _behind(behind, turn)
+        task = self._turn_tasks[open_.id] = self._world.spawn(writing)
         task.add_done_callback(lambda _: self._turn_ended(turn))
 
     def _turn_ended(self, turn: GenerationTask) -> None:
@@ -465,7 +485,7 @@ class Actor:
         self.phase = phase
         if phase is Phase.FENCED:
             self._world.metrics.fenced.add()
-        self._stop_title()
+        self._stop_extras()
         self._stop_turns()
         self._wake_to_leave()
         for deadline in self._deadlines.values():
@@ -477,3 +497,9 @@ class Actor:
         self._engine_lane.clear()
         self._on_end(self)
         self._settle()
+
+
+async def _behind(ending: asyncio.Task[None], turn: GenerationTask) -> None:
+    """Runs a turn once the engine has let go of the one that it goes on from, whose KV it finds then."""
+    await asyncio.wait((ending,), timeout=ENGINE_PATIENCE_S)
+    await turn.run()

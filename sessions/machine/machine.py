@@ -20,10 +20,21 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from sessions.billing.prices import PriceBook
-from sessions.machine import appeals, feedback, message_commands, responses, session_commands, turn_commands
+from sessions.machine import (
+    appeals,
+    compaction,
+    feedback,
+    message_commands,
+    responses,
+    session_commands,
+    steering,
+    turn_commands,
+)
 from sessions.machine.inputs_and_effects import (
     Activated,
     Command,
+    CompactionGivenUp,
+    CompactionWritten,
     Fitted,
     GenerationFailed,
     GenerationFinished,
@@ -57,9 +68,11 @@ _ALWAYS = (
     | cm.ReviewAppeal
     | cm.ReviewNotify
     | cm.FeedbackSet
+    | cm.SessionCompact
+    | cm.CompactionUndo
 )
 # What is put into a log under names that follow from its id.
-_NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ToolOutput | cm.TurnCreate
+_NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ResponseSteer | cm.ToolOutput | cm.TurnCreate
 
 
 class Machine:
@@ -124,6 +137,10 @@ class Machine:
                 responses.start_all(build)
             case TitleWritten():
                 session_commands.set_title(build, input.title)
+            case CompactionWritten():
+                compaction.write_summary(build, input)
+            case CompactionGivenUp():
+                compaction.give_up(build, input)
             case _:
                 assert_never(input)
         self._patch_head(build.out)
@@ -232,6 +249,8 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
             return turn_commands.create_turn(build, input, command)
         case cm.ResponseCancel():
             return message_commands.cancel_response(build, command)
+        case cm.ResponseSteer():
+            return steering.steer_response(build, input, command)
         case cm.ToolOutput():
             return message_commands.add_tool_output(build, input, command)
         case cm.ResponseErase():
@@ -246,6 +265,12 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
             return feedback.set_feedback(build, principal, command)
         case cm.SessionUpdate():
             return session_commands.update_session(build, command)
+        case cm.SessionCompact():
+            return compaction.request(build, principal, command)
+        case cm.CompactionUndo():
+            return compaction.undo(build, command)
+        case cm.ItemPin():
+            return compaction.pin(build, command)
         case cm.SessionDelete():
             return session_commands.delete_session(build, command)
         case cm.SessionWarm():

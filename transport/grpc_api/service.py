@@ -79,6 +79,9 @@ class SessionsService(made.SessionsServicer):
     async def Cancel(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("response_cancel", pb.ResponseCancel, context)
 
+    async def Steer(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("response_steer", pb.ResponseSteer, context)
+
     async def AnswerTool(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("tool_output", pb.ToolOutput, context)
 
@@ -96,6 +99,15 @@ class SessionsService(made.SessionsServicer):
 
     async def Rate(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("feedback_set", pb.FeedbackSet, context)
+
+    async def Compact(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("session_compact", pb.SessionCompact, context)
+
+    async def UndoCompaction(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("compaction_undo", pb.CompactionUndo, context)
+
+    async def Pin(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("item_pin", pb.ItemPin, context)
 
     async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:

@@ -36,8 +36,12 @@ _VALUE: Final = "google.protobuf.Value"
 _OBJECT_LEVELS: Final = 3  # a Struct, its entry, its Value
 _LIST_LEVELS: Final = 2
 _LEVELS: Final = 86
+_CLEARABLE: Final = (
+    *("title", "metadata", "instructions", "temperature", "max_output_tokens"),
+    *("context_policy", "compact_threshold"),
+)
 _CLEARED: Final[dict[str, Any]] = {
-    **dict.fromkeys(("title", "metadata", "instructions", "temperature", "max_output_tokens")),
+    **dict.fromkeys(_CLEARABLE),
     "tools": [],
 }
 
@@ -154,10 +158,11 @@ def command_of(message: Message, field: str, *, id: str, session: str | None) ->
 
 def _adapt(fields: dict[str, Any], field: str) -> None:
     """What proto3 cannot say as JSON does: null, absence, unions."""
-    if field in ("message_create", "message_edit"):
+    if field in ("message_create", "message_edit", "response_steer"):
         parts = fields.pop("parts", None)
         fields["content"] = parts or fields.get("content", "")
-        fields["respond"] = not fields.pop("no_response", False)
+        if field != "response_steer":
+            fields["respond"] = not fields.pop("no_response", False)
     if fields.pop("at_root", False):
         if "parent_id" in fields:
             raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")

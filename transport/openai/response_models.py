@@ -244,6 +244,7 @@ class ResponseError(ResponseModel):
 
 class IncompleteDetails(ResponseModel):
     reason: str
+    response_id: Annotated[str, Field(description="Of a response that was steered: the one that goes on.")] = ""
 
 
 class ConversationOf(ResponseModel):
@@ -288,6 +289,16 @@ class ResponseObject(ResponseModel):
     user: str | None
 
 
+class CompactedResponse(ResponseModel):
+    """A conversation's user messages, and the compaction item that stands for all of it."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
+
+
 class DeletedObject(ResponseModel):
     id: str
     deleted: Literal[True]
@@ -295,6 +306,25 @@ class DeletedObject(ResponseModel):
 
 class ResponseDeleted(DeletedObject):
     object: Literal["response"]
+
+
+class RequiredInput(ResponseModel):
+    type: Literal["function_call_output"]
+    call_id: str
+    name: str
+
+
+class ResponseSteered(ResponseModel):
+    """Words that were taken up, or wait for the outputs of tools."""
+
+    id: str
+    object: Literal["response.steer"]
+    previous_response_id: str
+    response_id: Annotated[str, Field(description="The response that goes on behind them.")]
+    status: Literal["accepted", "pending"]
+    required_input: Annotated[
+        list[RequiredInput], Field(description="The outputs that they wait for, once the response has ended.")
+    ]
 
 
 # -- conversations and sessions -------------------------------------------------------------------------------------
@@ -364,6 +394,9 @@ class SessionFields(ResponseModel):
     max_output_tokens: int | None
     created_at: int | None
     reviews: list[dict[str, Any]] = []
+    context_policy: str | None = None
+    compact_threshold: int | None = None
+    compactions: list[dict[str, Any]] = []
 
 
 class SessionObject(SessionFields):
@@ -390,6 +423,7 @@ class SessionState(SessionFields):
     incomplete: dict[str, str]
     answers: dict[str, dict[str, Any]]
     feedback: list[dict[str, Any]] = []
+    pinned: list[str] = []
 
 
 class SessionExport(ResponseModel):

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model import events as ev
+from sessions.model.generation import GENERATE
 from sessions.model.types import (
     InputText,
     Item,
@@ -77,7 +78,7 @@ def response(
     cancelled = (body.incomplete_details or {}).get("reason") == "cancelled"
     return {
         **_DEFAULTS,
-        **request,
+        **{name: value for name, value in request.items() if name != GENERATE},
         "id": body.id,
         "object": "response",
         "created_at": body.created_at // 1000,
@@ -87,12 +88,12 @@ def response(
         "incomplete_details": None if cancelled else body.incomplete_details,
         "model": body.model,
         "output": [item(each, NONE if logprobs is None else logprobs.of(each.id)) for each in body.output],
-        "usage": None if body.usage is None else _usage(body.usage),
+        "usage": None if body.usage is None else usage(body.usage),
         "metadata": body.metadata,
     }
 
 
-def _usage(given: Mapping[str, Any]) -> dict[str, Json]:
+def usage(given: Mapping[str, Any]) -> dict[str, Json]:
     """With the field that OpenAI's clients expect besides: writing to the cache costs nothing extra here."""
     return {**given, "input_tokens_details": {"cache_write_tokens": 0, **given["input_tokens_details"]}}
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -76,6 +76,7 @@ class TurnInput(NamedTuple):
     choices: int = 1
     metadata: Mapping[str, Json] = MappingProxyType({})
     request: Mapping[str, Json] = MappingProxyType({"store": False})
+    context: Mapping[str, Any] = MappingProxyType({})  # what it says of its conversation's context
 
 
 class TurnRequest(NamedTuple):
@@ -343,6 +344,11 @@ class TurnStarter:
             with cursor.closed_on_error():
                 await check(cursor, after, seen)
 
+    async def find_history(self, principal: Principal, given: TurnInput) -> HistoryMatch | None:
+        """Where a history, or its beginning, lies already."""
+        root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
+        return await self._find(_Draft(principal, CommandId(""), given, root, extend_chain_all(root, given.units)))
+
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
         """Raises NotFound, Unavailable."""
         place = await self.gateway.find_response(principal, ResponseId(response_id))
@@ -372,5 +378,6 @@ def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> c
         parent_id=parent,
         metadata=dict(given.metadata),
         request=dict(given.request),
+        **given.context,
         **msgspec.structs.asdict(given.sampling),
     )

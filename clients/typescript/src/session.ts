@@ -183,6 +183,14 @@ export class Session extends Emitter<SessionEvents> {
     return (await this.link.command("response.cancel", { response_id: responseId }))["noop"] !== true;
   }
 
+  /**
+   * Say something while an answer is written: it ends with what it says so far, and the one that is returned goes on behind these
+   * words. One that calls tools is let end: then the words are answered together with the tools' outputs.
+   */
+  async steer(responseId: string, content: string | ContentPart[]): Promise<Sent> {
+    return this.sent(await this.link.command("response.steer", { response_id: responseId, content }));
+  }
+
   async toolOutput(callId: string, output: string, isError = false): Promise<Sent> {
     return this.sent(await this.link.command("tool.output", { call_id: callId, output, ...(isError ? { is_error: true } : {}) }));
   }
@@ -199,6 +207,24 @@ export class Session extends Emitter<SessionEvents> {
   /** What its user thinks of an answer that has ended, and why; null takes back what they thought before. */
   async feedback(responseId: string, rating: Rating | null, reason = ""): Promise<void> {
     await this.link.command("feedback.set", { response_id: responseId, rating, ...(reason === "" ? {} : { reason }) });
+  }
+
+  /**
+   * Have the model summarise all but the newest turns now; the id of the summary, which comes as `context.compacted`, or
+   * `context.compaction_failed` says why not.
+   */
+  async compact(options: { keep_turns?: number; item_id?: string } = {}): Promise<string> {
+    return String((await this.link.command("session.compact", options))["compaction_id"]);
+  }
+
+  /** The model reads the messages again that a summary stands for; without an id: the one in force on the newest branch. */
+  async undoCompaction(compactionId?: string): Promise<void> {
+    await this.link.command("compaction.undo", compactionId === undefined ? {} : { compaction_id: compactionId });
+  }
+
+  /** Keep an item in what the model reads, word by word, or no longer. */
+  async pin(itemId: string, pinned = true): Promise<void> {
+    await this.link.command("item.pin", { item_id: itemId, pinned });
   }
 
   async update(fields: { title?: string | null; metadata?: Metadata | null; [key: string]: Json | undefined }): Promise<void> {

@@ -147,7 +147,7 @@ class Player:
     def _send(self, command: cm.ActorCommand) -> list[str]:
         self._sent.setdefault(command.id, command)
         prepared = None
-        if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
+        if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput):
             prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
         input = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared)
         step = self.ground.input(input)
@@ -237,6 +237,10 @@ class Player:
                 return f"=> arm the tool deadline of {self.names.short(effect.response_id)}"
             case inputs_and_effects.Erase():
                 return "=> erase"
+            case inputs_and_effects.Compact():
+                return f"=> compact all but {effect.keep_turns} turns"
+            case inputs_and_effects.ShortenedContext():
+                return "=> prefill"
             case _:
                 assert_never(effect)
 

@@ -1,4 +1,4 @@
-"""`/v1/responses`: answers that are kept, continued, read again from any place, cancelled and erased.
+"""`/v1/responses`: answers that are kept, continued, steered, read again from any place, cancelled and erased.
 
 A response lives in a session: a new one, that of `previous_response_id`, or the `conversation` itself. With
 `background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. `store: false`
@@ -7,6 +7,7 @@ is stateless: its session is found by the history that the client resends, and i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final
@@ -14,13 +15,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, NotFound
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Conflict, Gone, Internal, NotFound, Unavailable
 from sessions.model.types import (
     INTEGER_MAX,
     CommandId,
+    FunctionCall,
     ItemId,
     Json,
     Principal,
@@ -28,26 +31,46 @@ from sessions.model.types import (
     SessionId,
     SessionKey,
     Tool,
+    UnixMs,
+    Usage,
     derived_session_id,
 )
 from transport.http import sse
-from transport.http.context import gateway_of, principal_of, turn_starter_of
+from transport.http.context import command_id_of, gateway_of, principal_of, socket_turn_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
 from transport.http.unknown_parameters import check_optional
 from transport.openai import responses_render
+from transport.openai.compaction import (
+    behind_compaction,
+    compacted,
+    compaction_not_found,
+    last_compaction,
+    place_of,
+)
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.log_cursor import LogCursor
 from transport.openai.model_catalog import ModelCard, card
-from transport.openai.parse_request import input_units, response_sampling, response_tools
-from transport.openai.request_models import ConversationRef, InputItem, ResponsesRequest
-from transport.openai.response_models import STREAM, ItemList, ResponseDeleted, ResponseObject, answers
+from transport.openai.parse_request import input_units, response_sampling, response_tools, steer_text
+from transport.openai.request_models import CompactRequest, ConversationRef, InputItem, ResponsesRequest, SteerRequest
+from transport.openai.response_models import (
+    STREAM,
+    CompactedResponse,
+    ItemList,
+    ResponseDeleted,
+    ResponseObject,
+    ResponseSteered,
+    answers,
+)
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
 from transport.openai.turn_starter import TurnInput, TurnRequest
+from transport.websocket.inner_requests import SocketTurn
 
 ROUTE: Final = "responses"
+COMPACT_ROUTE: Final = "responses.compact"
+SUMMARY_WAIT_S: Final = 300.0
 
 
 routes = APIRouter(tags=["responses"], route_class=StrictRoute)
@@ -64,7 +87,7 @@ async def answer_to(
         LogCursor(gateway_of(request), principal, place.key, follows=[name]), name, place.offset - 1
     )
     try:
-        await answer.check()
+        await answer.check(unstored=socket_turn_of(request) is not None)
         if seen is not None:
             await answer.check_seen(seen)
     except BaseException as error:
@@ -91,14 +114,18 @@ async def session_behind(request: Request, principal: Principal, response_id: st
 
 @routes.post("/v1/responses", response_model=None, responses=answers(ResponseObject, also=STREAM))
 async def create(request: Request, body: ResponsesRequest) -> Response:
-    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
+    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader. With an
+    upgrade to WebSocket (GET), the same as frames: docs/responses-websocket.md."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     headers, given = read_retry_headers(request), await request.body()
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)
-    _check(body)
-    if body.store is False:
+    socket = socket_turn_of(request)
+    _check(body, socket)
+    resolved = await _behind_compaction_item(request, principal, body)
+    stateless = body.store is False and body.previous_response_id is None and (socket is None or socket.generate)
+    if stateless and resolved is None:
         resolved = await _resolved(request, principal, body)
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
@@ -111,14 +138,14 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         answer = ResponseReader(resumed.cursor, resumed.responses[0], resumed.after)
     else:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
-        command = await stored_turn(request, principal, body, model, command_id)
+        command = await stored_turn(request, principal, body, model, command_id, resolved)
         await gateway.check_schemas(principal, *cm.schemas_of(command))
         if headers.idempotency_key is not None:
             await starter.bind(principal, command)
         sent = await starter.send(principal, command, seen)
         answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
     cursor = answer.cursor
-    plain = not body.background and headers.idempotency_key is None and not headers.event_ids
+    plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
 
     def left() -> None:
         if plain and cursor.sole_reader:
@@ -135,9 +162,15 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
 
 
 async def stored_turn(
-    request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard, command_id: CommandId
+    request: Request,
+    principal: Principal,
+    body: ResponsesRequest,
+    model: ModelCard,
+    command_id: CommandId,
+    resolved: ResolvedInput | None = None,
 ) -> cm.TurnCreate:
-    tools = response_tools(body.tools)
+    """`resolved`: the input, where that is known already."""
+    tools, socket = response_tools(body.tools), socket_turn_of(request)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
     check_optional(request, model, sampling)
@@ -154,12 +187,15 @@ async def stored_turn(
         session = within = SessionId(conversation)
         instructions = UNSET if body.instructions is None else body.instructions
         turn_tools = UNSET if body.tools is None else tools
-    resolved = await _resolved(request, principal, body, within=within, after=after)
+    if resolved is None:
+        resolved = await _resolved(request, principal, body, within=within, after=after)
     if resolved.session is not None:
         session = resolved.session
     elif within is None:
         session = derived_session_id(principal, command_id)
-        create = cm.SessionSettings(model=model.id, instructions=body.instructions, tools=tools)
+        create = cm.SessionSettings(
+            model=model.id, instructions=body.instructions, tools=tools, listed=body.store is not False
+        )
     return cm.TurnCreate(
         id=command_id,
         session=session,
@@ -177,10 +213,106 @@ async def stored_turn(
             previous_response_id=body.previous_response_id,
             conversation=None if conversation is None else {"id": conversation},
             background=bool(body.background),
+            store=body.store is not False,
+            generate=None if socket is None or socket.generate else False,
             **_echoed(body),
         ),
+        **_context(body),
         **asdict(sampling),
     )
+
+
+@routes.post("/v1/responses/compact", response_model=None, responses=answers(CompactedResponse))
+async def compact(request: Request, body: CompactRequest) -> Response:
+    """Summarises a conversation; its `output` stands for all of it in the `input` of what follows."""
+    gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
+    gateway.check_draining()
+    if not body.input and body.previous_response_id is None:
+        raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
+    command_id = starter.command_id(principal, COMPACT_ROUTE, read_retry_headers(request).idempotency_key)
+    turn = await _compact_turn(request, principal, body, command_id)
+    sent = await starter.send(principal, turn)
+    with sent.cursor as cursor:
+        leaf = sent.last if turn.items else turn.parent_id
+        if not isinstance(leaf, str):
+            assert turn.after_response is not None
+            leaf = await _last_item(request, principal, cursor.key, turn.after_response)
+        ok = await gateway.execute(
+            principal,
+            cm.SessionCompact(id=CommandId(f"{command_id}.c"), session=turn.session, keep_turns=0, item_id=leaf),
+        )
+        assert ok.compaction_id is not None and ok.offset is not None
+        try:
+            async with asyncio.timeout(SUMMARY_WAIT_S):
+                at, event = await _compaction_outcome(cursor, ok.offset, ok.compaction_id)
+        except TimeoutError as error:
+            raise Internal("compaction_failed", "Writing the summary takes too long.") from error
+        _, state = await gateway.logs.state(principal, cursor.key)
+        shown: dict[str, Any]
+        if isinstance(event, ev.ContextCompacted):
+            shown = {"summary": event.summary, "read_item_id": event.read_item_id, "usage": event.usage}
+        else:
+            shown = _summary_in_force(state, leaf, event)
+        name = ok.compaction_id.replace("cmp_", "resp_", 1)
+        return JSONResponse(compacted(name, turn.session, shown, state, at=at))
+
+
+async def _compact_turn(
+    request: Request, principal: Principal, body: CompactRequest, command_id: CommandId
+) -> cm.TurnCreate:
+    """The command that brings what is to be compacted into its session, as far as it is not there."""
+    starter, model = turn_starter_of(request), card(gateway_of(request).models, body.model)
+    given = ResponsesRequest(
+        model=body.model,
+        input=body.input,
+        instructions=body.instructions,
+        previous_response_id=body.previous_response_id,
+    )
+    resolved = await _behind_compaction_item(request, principal, given)
+    if resolved is None and body.previous_response_id is None and not has_references(given.input):
+        history = stateless_turn(given, model, given.input)
+        match = await starter.find_history(principal, history)
+        if match is not None:
+            rest = tuple(item for unit in history.units[match.units :] for item in unit.items)
+            session, leaf = match.place
+            return cm.TurnCreate(id=command_id, session=session, parent_id=leaf, items=rest, respond=False)
+    turn = await stored_turn(request, principal, given, model, command_id, resolved)
+    return replace(
+        turn,
+        create=None if turn.create is None else replace(turn.create, listed=False),
+        instructions=UNSET,
+        tools=UNSET,
+        request=UNSET,
+        respond=False,
+    )
+
+
+async def _last_item(request: Request, principal: Principal, key: SessionKey, response_id: ResponseId) -> ItemId:
+    _, state = await gateway_of(request).logs.state(principal, key)
+    made_by = state["made_by"]
+    return next(ItemId(item) for item in reversed(made_by) if made_by[item] == response_id)
+
+
+async def _compaction_outcome(
+    cursor: LogCursor, after: int, compaction_id: ItemId
+) -> tuple[UnixMs, ev.ContextCompacted | ev.CompactionFailed]:
+    async for record in cursor.records(after):
+        event = record.event
+        if isinstance(event, ev.ContextCompacted) and event.summary.id == compaction_id:
+            return record.at, event
+        if isinstance(event, ev.CompactionFailed) and event.compaction_id == compaction_id:
+            return record.at, event
+    raise Unavailable("journal_unavailable", "The log of this conversation ended before its summary was written.")
+
+
+def _summary_in_force(state: dict[str, Any], leaf: ItemId, failed: ev.CompactionFailed) -> dict[str, Any]:
+    """The summary that ends where another was requested, so that there was nothing to add to it. Raises what failed."""
+    for each in reversed(state.get("compactions", ())):
+        if failed.error["code"] == "nothing_to_compact" and each["read_item_id"] == leaf:
+            return {**each, "usage": Usage(0, 0).public()}
+    if failed.error["code"] == "nothing_to_compact":
+        raise Conflict("nothing_to_compact", failed.error["message"])
+    raise Internal("compaction_failed", failed.error["message"])
 
 
 @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseObject, also=STREAM))
@@ -206,14 +338,15 @@ async def retrieve(
 
 @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
 async def cancel(request: Request, response_id: str) -> Response:
-    """Ends a background response with what was written so far."""
+    """Ends a response that is being written, with what was written so far; a background one that has ended is shown."""
     principal = principal_of(request, "chat")
     answer = await answer_to(request, principal, response_id)
     with answer.cursor:
         body = await answer.body()
-        if body.request is UNSET or not body.request.get("background"):
+        under_way = body.status in ("queued", "in_progress")
+        if not under_way and (body.request is UNSET or not body.request.get("background")):
             raise BadInput("invalid_request", "Cannot cancel a synchronous response.", param="response_id")
-        if body.status in ("queued", "in_progress"):
+        if under_way:
             command = cm.ResponseCancel(
                 id=turn_starter_of(request).command_id(principal, ROUTE, None),
                 session=answer.cursor.key.session,
@@ -222,6 +355,39 @@ async def cancel(request: Request, response_id: str) -> Response:
             await gateway_of(request).execute(principal, command)
             return JSONResponse(await answer.shown(ended=True))
         return JSONResponse(await answer.shown())
+
+
+@routes.post("/v1/responses/{response_id}/steer", response_model=None, responses=answers(ResponseSteered))
+async def steer(request: Request, response_id: str, body: SteerRequest) -> Response:
+    """Words for a response that is being written: it ends as `incomplete` (`steered`) with what was written so far, and
+    the response that the answer names goes on behind them. One that calls tools is let end: then they are taken up
+    together with the tools' outputs."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    gateway.check_draining()
+    command_id, content = command_id_of(request, principal, f"{ROUTE}.steer"), steer_text(body.input)
+    answer = await answer_to(request, principal, response_id, param="previous_response_id")
+    with answer.cursor:
+        key = answer.cursor.key
+        command = cm.ResponseSteer(id=command_id, session=key.session, response_id=answer.response_id, content=content)
+        ok = await gateway.execute(principal, command)
+        _, state = await gateway.logs.state(principal, key)
+    waits = any(waiting["response_id"] == ok.response_id for waiting in state["queued"])
+    turns = (turn for turn in state["awaiting"] if turn["response_id"] == answer.response_id)
+    missing = {call_id for turn in turns for call_id in turn["missing"]}
+    calls = [item for item in state["items"] if isinstance(item, FunctionCall) and item.call_id in missing]
+    return JSONResponse(
+        {
+            "id": f"steer_{str(ok.response_id).removeprefix('resp_')}",
+            "object": "response.steer",
+            "previous_response_id": response_id,
+            "response_id": ok.response_id,
+            "status": "pending" if waits else "accepted",
+            "required_input": [
+                {"type": "function_call_output", "call_id": call.call_id, "name": call.name} for call in calls if waits
+            ],
+        },
+        headers={"x-session-id": key.session},
+    )
 
 
 @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
@@ -252,7 +418,7 @@ async def input_items(request: Request, response_id: str, page: ItemPageParams) 
     return JSONResponse(item_page(items, page))
 
 
-def _check(body: ResponsesRequest) -> None:
+def _check(body: ResponsesRequest, socket: SocketTurn | None) -> None:
     if body.previous_response_id is not None and body.conversation is not None:
         raise BadInput(
             "invalid_request",
@@ -263,9 +429,10 @@ def _check(body: ResponsesRequest) -> None:
         raise BadInput("invalid_request", "Background responses must be stored.", param="background")
     if body.store is False and body.conversation is not None:
         raise BadInput("invalid_request", "Items of a conversation are stored.", param="store")
-    if body.store is False and body.previous_response_id is not None:
+    if body.store is False and body.previous_response_id is not None and socket is None:
         raise BadInput("invalid_request", "What continues a stored response is stored.", param="store")
-    if not body.input and body.previous_response_id is None and body.conversation is None:
+    prepares = socket is not None and not socket.generate
+    if not body.input and body.previous_response_id is None and body.conversation is None and not prepares:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
 
 
@@ -315,7 +482,35 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
         request=responses_render.requested(
             sampling, tools, instructions=body.instructions, store=False, **_echoed(body)
         ),
+        context=_context(body),
     )
+
+
+async def _behind_compaction_item(
+    request: Request, principal: Principal, body: ResponsesRequest
+) -> ResolvedInput | None:
+    """Where an input with a compaction item goes on; None for one that has none. Raises BadInput, NotFound."""
+    at = last_compaction(body.input)
+    if at is None:
+        return None
+    assert isinstance(body.input, list)
+    if body.previous_response_id is not None or body.conversation is not None:
+        what = "A compaction item stands for what came before it: leave out 'previous_response_id' and 'conversation'."
+        raise BadInput("invalid_request", what, param=f"input[{at}]")
+    session, compaction_id = place_of(body.input[at], at)
+    try:
+        _, state = await gateway_of(request).logs.state(principal, SessionKey(principal.tenant, session))
+    except (NotFound, Gone) as error:
+        raise compaction_not_found(at) from error
+    return behind_compaction(body.input, at, session, compaction_id, state)
+
+
+def _context(body: ResponsesRequest) -> dict[str, Any]:
+    """What a request says of its conversation's context."""
+    if not body.context_management:
+        return {}
+    threshold = body.context_management[0].compact_threshold
+    return {"context_policy": "compact"} | ({} if threshold is None else {"compact_threshold": threshold})
 
 
 def _echoed(body: ResponsesRequest) -> dict[str, Any]:

@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 from inference.simulated import SimulatedTokenizer, decode
 from inference.simulated.vocabulary import TOKEN_BYTES
 from sessions.machine import inputs_and_effects
+from sessions.machine.item_tree import branch
 from sessions.machine.state import apply, client_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput
 from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CallId,
     FunctionCall,
     FunctionCallOutput,
     ItemId,
@@ -32,7 +35,7 @@ from sessions.model.types import (
     unpack_tokens,
 )
 from sessions.ports import ChatMessage
-from sessions.turn.ledger import Ledger, as_written
+from sessions.turn.ledger import Ledger, as_written, pinned_pieces
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
@@ -352,6 +355,38 @@ async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_re
                 await compare(response)
                 await desk.says(response, f"word {number}", tail=chance.choice(("", " hal")))
                 desk.finish(response)
+
+
+async def test_a_call_and_its_output_stay_together_when_pinned_and_when_cut() -> None:
+    desk = Desk(tools=(Tool(name="look"),))
+    asked = await desk.ask("look it up")
+    (call,) = await desk.calls(asked, "{}")
+    await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=CallId(call), output="seen"))
+    desk.finish(next(iter(desk.state.open)))
+    output = next(item for item in desk.state.items.values() if isinstance(item, FunctionCallOutput))
+    asked = await desk.ask("and now")
+    path = branch(desk.state, desk.state.open[asked].body.parent_id)
+    pieces = await desk.ledger._pieces(path)
+    made = [pieces[index][0] for index in pinned_pieces(path, pieces, [output.id])]
+    assert [bool(each.calls) for each in made] == [True, False] and made[1].output == call
+    by_call = pinned_pieces(path, pieces, [next(i.id for i in path if isinstance(i, FunctionCall))])
+    assert by_call == pinned_pieces(path, pieces, [output.id])
+
+
+async def test_no_prompt_begins_between_a_call_and_an_output_that_comes_late() -> None:
+    desk = Desk()
+    items = (
+        cm.NewMessage(content="first"),
+        cm.NewCall(call_id=CallId("c"), name="look", arguments="{}"),
+        cm.NewMessage(content="between"),
+        cm.NewOutput(call_id=CallId("c"), output="seen"),
+        cm.NewMessage(content="behind"),
+    )
+    command = cm.TurnCreate(id=desk.name(), session=SESSION, items=items, respond=False)
+    desk.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command)))
+    pieces = await desk.ledger._pieces(branch(desk.state, desk.state.newest))
+    begins = [segment.begins_turn for segment, _ in pieces]
+    assert begins == [True, False, False, False, True]
 
 
 PIECES = ("a", "b", "ab", "ba", "aab")
