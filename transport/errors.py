@@ -68,7 +68,8 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full",
     ErrorRow(503, "UNAVAILABLE"): (
-        "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable"
+        "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
+        "starting"
     ),
     ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable",

@@ -6,13 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.doors.server_process import ServerProcess
-
-pytestmark = pytest.mark.chaos
 
 FLAGS = ("--engine", "sim", "--sim-tokens-per-s", "200", "--sim-answer-tokens", "30", "--journal-encryption", "off")
 ENDED = ("response.completed", "response.incomplete", "response.failed", "error")
