@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -154,6 +155,7 @@ async def main(given: argparse.Namespace) -> bool:
         for round_ in range(given.rounds):
             for at, (name, loop) in enumerate(ways.items()):
                 taken, computed = await timed(loop, given.agents, (round_ * len(ways) + at) * given.agents)
+                print(f"{name}: {taken:.1f} s, {computed} prompt tokens computed", file=sys.stderr, flush=True)
                 seconds[name].append(taken)
                 tokens[name] += computed
     for name, rounds in seconds.items():
