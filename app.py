@@ -52,9 +52,10 @@ from actors.maintenance.sweeps import Sweeps
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
+from actors.results.factory import make_results
 from actors.routing.router import Router
 from deploy.model_commands import model_notice, prepared, run_models_command
-from inference import audit_policies, make_engine, open_filters
+from inference import audit_policies, make_engine, open_filters, personal_texts
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, connect_store, make_stores, offline_stores
 from persistence.master_key import add_master_key, drop_older_master_keys
@@ -74,20 +75,8 @@ from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.tickets import Tickets
-from transport.cli import (
-    audit,
-    chat,
-    cluster,
-    commands,
-    encryption,
-    keys,
-    load,
-    load_command,
-    logs,
-    models,
-    tokens,
-    users,
-)
+from transport.cli import audit, chat, cluster, commands, encryption, keys, load, load_command, logs, models, tokens
+from transport.cli import users as users_cli
 from transport.cli.commands import VERSION, parse
 from transport.cli.plain_text import plain_lines
 from transport.cli.reconciliation_text import reconciled_text
@@ -184,7 +173,7 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
         case commands.ReconcileUsage():
             return await reconcile_usage(settings, options)
-        case users.ExportUser() | users.EraseUser():
+        case users_cli.ExportUser() | users_cli.EraseUser():
             return await run_users_command(settings, options)
         case encryption.ChangeMasterKey(change):
             path = Path(settings.master_key) if settings.master_key else Path(settings.data) / "master.key"
@@ -315,7 +304,14 @@ async def serve(settings: Settings) -> int:
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
             directory=directory,
-            inference=Inference(engine, filters, schemas),
+            inference=Inference(
+                engine,
+                filters,
+                schemas,
+                make_results(
+                    "", settings.result_cache_mb, stores.tenant_keys, limited, personal_texts(filters), measures
+                ),
+            ),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -425,6 +421,10 @@ async def replica_role(settings: Settings) -> int:
             stack.push_async_callback(server.stop, 0)
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
+        cached, texts = settings.result_cache_mb, personal_texts(filters)
+        results = make_results(settings.directory, cached, stores.tenant_keys, limited, texts, measures)
+        if results is not None:
+            stack.push_async_callback(results.close)
         replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
@@ -439,7 +439,7 @@ async def replica_role(settings: Settings) -> int:
                     fingerprint=fingerprint,
                 ),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters, schemas),
+                inference=Inference(engine, filters, schemas, results),
                 network=PeerNetwork(
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),
@@ -539,12 +539,12 @@ async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) 
     return 1 if result.num_differences else 0
 
 
-async def run_users_command(settings: Settings, command: users.UserCommand) -> int:
+async def run_users_command(settings: Settings, command: users_cli.UserCommand) -> int:
     if command.url:
-        return await asyncio.to_thread(users.run_on_server, command, settings.api_key)
+        return await asyncio.to_thread(users_cli.run_on_server, command, settings.api_key)
     check_journal_exists(settings)
     async with connect_store(settings, now_ms) as store:
-        return await users.run_on_journal(store, command, now_ms, shared="://" in settings.journal)
+        return await users_cli.run_on_journal(store, command, now_ms, shared="://" in settings.journal)
 
 
 async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> int:

@@ -11,6 +11,7 @@ from sessions.metrics import Metrics
 from sessions.ports import Engine, FilterSet, Keys, Published, SchemaChecker
 from sessions.schemas import InlineSchemaChecker
 from sessions.store import Store
+from sessions.turn.result_cache import ResultCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """An engine that has started, the filters that its input and output pass, and who judges the schemas of both."""
+    """An engine that has started, the filters that its input and output pass, who judges the schemas of both; and
+    answers that need no engine (None: there are none)."""
 
     engine: Engine
     filters: FilterSet
     schemas: SchemaChecker = field(default_factory=InlineSchemaChecker)
+    results: ResultCache | None = None
 
 
 def _ignore(published: Published) -> None:

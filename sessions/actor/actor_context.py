@@ -14,6 +14,7 @@ from sessions.metrics import Metrics
 from sessions.model.types import Principal, SessionKey, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker
 from sessions.turn.output_accumulator import GenerationLimits
+from sessions.turn.result_cache import ResultCache
 
 
 class ActorLimits(msgspec.Struct, frozen=True):
@@ -44,3 +45,4 @@ class ActorContext(msgspec.Struct, frozen=True):
     erase: Callable[[SessionKey], Awaitable[None]]  # all KV of a session that is deleted
     limits: ActorLimits
     metrics: Metrics
+    results: ResultCache | None = None  # None: every answer is an engine's

@@ -60,6 +60,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""  # the name of the smaller one where that is to write; "": the engine's own
 
 
+def drawn_seed(response_id: ResponseId) -> int:
+    """The seed of a response whose request names none."""
+    return int.from_bytes(hashlib.blake2b(response_id.encode(), digest_size=4).digest(), "big")
+
+
 def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
     """The seed of a run that continues after `emitted` tokens: the same whoever computes it (DESIGN.md §4)."""
     if emitted == 0:

@@ -265,13 +265,17 @@ class Usage(msgspec.Struct, frozen=True):
     output_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cached_output_tokens: int = 0  # of an answer that was given again: no engine wrote them
 
     def public(self) -> dict[str, Json]:
         """The shape of OpenAI's Responses."""
+        details: dict[str, Json] = {"reasoning_tokens": self.reasoning_tokens}
+        if self.cached_output_tokens:
+            details["cached_tokens"] = self.cached_output_tokens
         return {
             "input_tokens": self.input_tokens,
             "input_tokens_details": {"cached_tokens": self.cached_tokens},
             "output_tokens": self.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "output_tokens_details": details,
             "total_tokens": self.input_tokens + self.output_tokens,
         }

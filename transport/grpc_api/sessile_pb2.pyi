@@ -676,10 +676,12 @@ class InputTokensDetails(_message.Message):
     def __init__(self, cached_tokens: _Optional[int] = ...) -> None: ...
 
 class OutputTokensDetails(_message.Message):
-    __slots__ = ("reasoning_tokens",)
+    __slots__ = ("reasoning_tokens", "cached_tokens")
     REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     reasoning_tokens: int
-    def __init__(self, reasoning_tokens: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, reasoning_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class IncompleteDetails(_message.Message):
     __slots__ = ("reason",)
