@@ -79,7 +79,8 @@ _INNER: Final = {
     "too_large": "append_too_large",
     "internal_error": "body_unreadable internal journal_hole tokenizer_failed",
     "directory_unavailable": (
-        "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed"
+        "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed "
+        "results_unavailable"
     ),
     "not_found": "erasure_not_found",
     "engine_unavailable": "engine_failed engine_lost engine_refused model_not_loaded no_desk no_replica",
@@ -89,7 +90,7 @@ _INNER: Final = {
         "journal_refused journal_slow journal_taken audit_not_kept keys_unavailable reviews_not_kept "
         "usage_not_kept usage_stream_away"
     ),
-    "outcome_unknown": "journal_outcome_unknown",
+    "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
     "overloaded": "journal_overloaded mailbox_full schemas_unavailable",
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",
