@@ -65,6 +65,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
+from sessions.governance.memory_reader import memory_reader
 from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
@@ -422,6 +423,7 @@ async def replica_role(settings: Settings) -> int:
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
         cached, texts = settings.result_cache_mb, personal_texts(filters)
+        memories = memory_reader(store.end_users, limited and limited.now)
         results = make_results(settings.directory, cached, stores.tenant_keys, limited, texts, measures)
         if results is not None:
             stack.push_async_callback(results.close)
@@ -439,7 +441,7 @@ async def replica_role(settings: Settings) -> int:
                     fingerprint=fingerprint,
                 ),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters, schemas, results),
+                inference=Inference(engine, filters, schemas, results, memories),
                 network=PeerNetwork(
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),

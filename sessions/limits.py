@@ -64,6 +64,7 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     key_requests_per_minute: Count | None = None  # of one key, all users together that it speaks for; at each gateway
     sharing: bool = True  # False: no links are made, and those that are there show nothing
     titles: bool = True  # False: conversations get no titles by themselves (nor where `--titles` is off)
+    memories: bool = False  # True: users' memories stand in the sessions that they create
     result_cache_s: Annotated[int, Meta(ge=1, le=604_800)] | None = None  # how long an answer is given again
     result_cache_bytes: Count = 16_777_216  # of answers that are kept for it
 

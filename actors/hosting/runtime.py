@@ -118,6 +118,7 @@ class Runtime:
             limits=limits.actor,
             metrics=accounting.metrics,
             results=inference.results,
+            memories=inference.memories,
         )
 
     async def __aenter__(self) -> Runtime:

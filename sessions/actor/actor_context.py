@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from sessions.actor.admission import Admission
+from sessions.governance.memory_reader import MemoryReader
 from sessions.limits import Share
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, SessionKey, TenantId, UnixMs
@@ -46,3 +47,4 @@ class ActorContext(msgspec.Struct, frozen=True):
     limits: ActorLimits
     metrics: Metrics
     results: ResultCache | None = None  # None: every answer is an engine's
+    memories: MemoryReader | None = None  # what a user's sessions begin with; None: nothing

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.prompt_filter import Named, PromptFilter
+from sessions.governance.memory_reader import MemoryReader
 from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
@@ -51,7 +52,9 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
                 blocked = command.content is not None and await preparation.blocks(command.content)
                 return replace(input, blocked=blocked, findings=tuple(found))
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
-                return replace(input, command=await preparation.about(command), findings=tuple(found))
+                command = await preparation.about(command)
+                memories = await preparation.memories(world.memories) if isinstance(command, cm.SessionCreate) else ()
+                return replace(input, command=command, memories=memories, findings=tuple(found))
             return input
     except SessileError as error:
         return replace(input, refused=error, findings=tuple(found))
@@ -70,6 +73,7 @@ class InputPreparation:
     def __init__(
         self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int, filters_s: Histogram
     ) -> None:
+        self._principal = principal
         self._ledger = ledger
         self.filter = PromptFilter(principal, filters, bytes_max, filters_s)
 
@@ -124,6 +128,19 @@ class InputPreparation:
 
     async def about(self, settings: Named) -> Named:
         return await self.filter.about(settings, self._ledger.tools)
+
+    async def memories(self, read: MemoryReader | None) -> tuple[str, ...]:
+        """The sender's, as they may be read; those that filters refuse are left out. Raises Unavailable."""
+        if read is None or self._principal.user is None:
+            return ()
+        kept = []
+        for text in await read(self._principal.tenant, self._principal.user):
+            try:
+                kept.append(await self.filter.alone(text))
+            except BadInput as error:
+                if error.code != "content_filter":
+                    raise
+        return tuple(kept)
 
     async def blocks(self, text: str) -> bool:
         """Whether filters refuse a text, by itself or behind the newest message; what they find is in `filter`."""

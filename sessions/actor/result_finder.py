@@ -110,6 +110,7 @@ class ResultFinder:
         texts = [_text(item) for item in item_tree.branch(state, open_.body.parent_id)]
         if state.info is not None:
             texts += [state.info.instructions or "", msgspec.json.encode(state.info.tools).decode()]
+            texts += state.info.memories or ()
         return texts
 
 

@@ -78,6 +78,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     title_made: bool | UnsetType = UNSET  # true: by the server, of what is in the session
     temperature: float | UnsetType = UNSET  # of answers whose command names none; likewise the next
     max_output_tokens: int | UnsetType = UNSET
+    memories: tuple[str, ...] | UnsetType = UNSET  # what its user had written down when it was created
     created_at: UnixMs
 
 

@@ -31,6 +31,7 @@ NEVER: Final = UnixMs(0)  # before everything
 INTEGER_MAX: Final = 2**53 - 1
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$(?!\n)"
 SHARED: Final = "~"  # no session's id begins so: a name, in a session's place, of what is its tenant's
+MEMORIES: Final = SessionId(f"{SHARED}memories")  # what users have written down for their sessions
 OPENINGS: Final = SessionId(f"{SHARED}openings")  # what several sessions of a tenant begin with alike
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]

@@ -180,6 +180,10 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/sessions/{session}/shares", "chat", "session"),
     Http("DELETE", "/v1/sessions/{session}/shares/{share_id}", "chat", "session"),
     Http("GET", "/v1/shares/{token}", None),
+    Http("GET", "/v1/memories", "read"),
+    Http("POST", "/v1/memories", "chat", body=fixed(text="a stranger's")),
+    Http("PATCH", "/v1/memories/{memory_id}", "chat", body=fixed(text="a stranger's")),
+    Http("DELETE", "/v1/memories/{memory_id}", "chat"),
     Http("PATCH", "/v1/sessions/{session}", "chat", "session", body=fixed(title="mine")),
     Http("DELETE", "/v1/sessions/{session}", "chat", "session"),
 )

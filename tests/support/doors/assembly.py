@@ -27,6 +27,7 @@ from persistence.memory.store import MemoryStore
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
+from sessions.governance.memory_reader import memory_reader
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
@@ -81,9 +82,12 @@ def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Met
     )
 
 
-def _inference(engine: Engine, filters: FilterSet, limited: LimitServices | None, measures: Metrics) -> Inference:
+def _inference(
+    engine: Engine, filters: FilterSet, limited: LimitServices | None, measures: Metrics, store: MemoryStore
+) -> Inference:
+    memories = memory_reader(store.end_users, limited and limited.now)
     results = make_results("", 64, None, limited, personal_texts(filters), measures)
-    return Inference(engine, filters, results=results)
+    return Inference(engine, filters, results=results, memories=memories)
 
 
 def _engine(given: SimulatedOptions | Engine | None) -> Engine:
@@ -130,7 +134,7 @@ async def assembled(
                 Identity(replica, incarnation),
                 journal=journal,
                 directory=directory,
-                inference=_inference(simulated, filters or KeywordFilterSet(), limited, measures),
+                inference=_inference(simulated, filters or KeywordFilterSet(), limited, measures, stored),
                 clock=Clock(now_ms, new_id),
                 limits=runtime_limits or _runtime_limits(limited, simulated, measures),
                 accounting=Accounting(measures, prices, settlement_listener(limited)),
