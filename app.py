@@ -293,8 +293,7 @@ async def serve(settings: Settings) -> int:
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
     engine, tls = make_engine(settings, keys, os.environ), tls_of(settings)
-    directory = MemoryDirectory()
-    prices = PriceFile(settings.prices)
+    directory, prices = MemoryDirectory(), PriceFile(settings.prices)
     async with (
         open_metrics(settings, role="serve", name="local") as measures,
         open_filters(settings, measures) as filters,
@@ -312,6 +311,7 @@ async def serve(settings: Settings) -> int:
                 make_results(
                     "", settings.result_cache_mb, stores.tenant_keys, limited, personal_texts(filters), measures
                 ),
+                memory_reader(store.end_users, limited),
             ),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
@@ -423,7 +423,6 @@ async def replica_role(settings: Settings) -> int:
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
         cached, texts = settings.result_cache_mb, personal_texts(filters)
-        memories = memory_reader(store.end_users, limited and limited.now)
         results = make_results(settings.directory, cached, stores.tenant_keys, limited, texts, measures)
         if results is not None:
             stack.push_async_callback(results.close)
@@ -441,7 +440,7 @@ async def replica_role(settings: Settings) -> int:
                     fingerprint=fingerprint,
                 ),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters, schemas, results, memories),
+                inference=Inference(engine, filters, schemas, results, memory_reader(store.end_users, limited)),
                 network=PeerNetwork(
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),

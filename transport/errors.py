@@ -37,17 +37,17 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
-        "empty_prompt context_length_exceeded"
+        "empty_prompt context_length_exceeded user_required"
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
     ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized",
     ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
     ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
-    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled",
+    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled",
     ErrorRow(404, "NOT_FOUND"): (
         "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
-        "key_not_found review_not_found share_not_found not_found"
+        "key_not_found review_not_found share_not_found memory_not_found not_found"
     ),
     ErrorRow(405, "UNIMPLEMENTED"): "method_not_allowed",
     ErrorRow(408, "DEADLINE_EXCEEDED"): "request_timeout",

@@ -92,7 +92,7 @@ class MemoryDatabase:
         self.relayed: dict[int, UnixMs] = {}
         self.reviews: dict[ReviewId, Case] = {}
         self.shares: dict[bytes, ShareLink] = {}  # by the hash of their tokens
-        self.memories: dict[MemoryId, UserMemory] = {}  # in the order in which they were made
+        self.memories: dict[MemoryId, UserMemory] = {}
         self.api_keys: dict[str, ApiKey] = {}
         self.revocations: dict[tuple[str, RevocationKind, str], Revocation] = {}
         self.audit_rows: dict[TenantId, list[AuditRow]] = {}

@@ -47,7 +47,8 @@ class MemoryEndUsers:
         return stored
 
     async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
-        return [each for each in self._database.memories.values() if (each.tenant, each.user) == (tenant, user)]
+        theirs = [each for each in self._database.memories.values() if (each.tenant, each.user) == (tenant, user)]
+        return sorted(theirs, key=lambda each: (each.created_at, each.id))
 
     async def add_memory(self, memory: UserMemory) -> None:
         if len(await self.memories(memory.tenant, memory.user)) >= MEMORIES_MAX:

@@ -43,8 +43,9 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
             if isinstance(command, cm.TurnCommand):
                 await preparation.filter.format(command.text)
             if isinstance(command, cm.TurnCreate):
+                memories = await preparation.memories(world.memories, command)
                 changed, items = await preparation.turn(command)
-                return replace(input, command=changed, prepared_items=items, findings=tuple(found))
+                return replace(input, command=changed, prepared_items=items, memories=memories, findings=tuple(found))
             if isinstance(command, Preparable):
                 one, prepared = await preparation.one(command)
                 return replace(input, command=one, prepared=prepared, findings=tuple(found))
@@ -53,7 +54,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
                 return replace(input, blocked=blocked, findings=tuple(found))
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
                 command = await preparation.about(command)
-                memories = await preparation.memories(world.memories) if isinstance(command, cm.SessionCreate) else ()
+                memories = await preparation.memories(world.memories, command)
                 return replace(input, command=command, memories=memories, findings=tuple(found))
             return input
     except SessileError as error:
@@ -129,9 +130,13 @@ class InputPreparation:
     async def about(self, settings: Named) -> Named:
         return await self.filter.about(settings, self._ledger.tools)
 
-    async def memories(self, read: MemoryReader | None) -> tuple[str, ...]:
-        """The sender's, as they may be read; those that filters refuse are left out. Raises Unavailable."""
-        if read is None or self._principal.user is None:
+    async def memories(self, read: MemoryReader | None, command: cm.ActorCommand) -> tuple[str, ...]:
+        """The sender's, as they may be read, for a conversation of theirs that a command begins; those that filters
+        refuse are left out. Raises Unavailable."""
+        made = cm.session_settings_of(command)
+        if read is None or self._principal.user is None or made is None or self._ledger.begun:
+            return ()
+        if isinstance(made, cm.SessionSettings) and not made.listed:  # its client keeps the conversation itself
             return ()
         kept = []
         for text in await read(self._principal.tenant, self._principal.user):

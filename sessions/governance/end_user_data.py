@@ -1,6 +1,6 @@
 """Exports and erases everything of one end user, and records erasures.
 
-    export    memories, sessions (deleted ones too, as long as they are stored), their items, usage, rows of the audit log
+    export    memories, sessions (deleted ones too, as long as they are stored), items, usage, rows of the audit log
     erasure   requested ─► sessions deleted ─► KV erased at every replica ─► keys destroyed ─► logs purged ─► done
 
 An erasure is of what was there when it was requested: later sessions are not part of it. It is a row that stands
@@ -85,8 +85,8 @@ class EndUserStore(Protocol):
         ...
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """Usage loses the user's name; then, at once, their memories go, API keys lose it (those that still open are revoked), so does the
-        erasure, and the audit log says that it is done. Does nothing to one that is done."""
+        """Usage loses the user's name; then, at once, their memories go, API keys lose it (those that still open are
+        revoked), so does the erasure, and the audit log says that it is done. Does nothing to one that is done."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from sessions.governance.end_user_data import EndUserStore
 from sessions.limits import LimitsNow
@@ -11,10 +12,16 @@ from sessions.model.types import TenantId
 MemoryReader = Callable[[TenantId, str], Awaitable[Sequence[str]]]
 
 
-def memory_reader(store: EndUserStore, limits: LimitsNow | None) -> MemoryReader | None:
-    """None: nobody has chosen anything. What it returns raises Unavailable."""
-    if limits is None:
+class LimitsInForce(Protocol):
+    @property
+    def now(self) -> LimitsNow: ...
+
+
+def memory_reader(store: EndUserStore, limited: LimitsInForce | None) -> MemoryReader | None:
+    """`limited` None: nobody has chosen anything. What it returns raises Unavailable."""
+    if limited is None:
         return None
+    limits = limited.now
 
     async def read(tenant: TenantId, user: str) -> Sequence[str]:
         if not limits().of(tenant).memories:

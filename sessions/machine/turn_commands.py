@@ -57,7 +57,7 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
         check_tools(build, command.create.tools if command.create is not None and state.info is None else ())
     if state.info is None:
         assert command.create is not None
-        make_session(build, principal, command.id, command.create)
+        make_session(build, principal, command.id, command.create, input.memories)
     else:
         _update_settings(build, state.info, command)
     names = item_ids_of(state.key, principal, command)

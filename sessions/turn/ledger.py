@@ -92,6 +92,11 @@ class Ledger:
         info = self._state.info
         return info.tools if info is not None else ()
 
+    @property
+    def begun(self) -> bool:
+        """The session is there."""
+        return self._state.info is not None
+
     async def prepare(self, message: ChatMessage) -> Prepared:
         """The ids of a new message. Raises BadInput when it could never fit the window."""
         tokens = await self._tokenizer.message(message)

@@ -66,6 +66,7 @@ class Http(NamedTuple):
         )
         path = path.replace("{response_id}", names.response).replace("{item_id}", names.item)
         path = path.replace("{review_id}", names.review).replace("{share_id}", "shr_none").replace("{token}", "t" * 43)
+        path = path.replace("{memory_id}", "mem_none")
         return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
 
 

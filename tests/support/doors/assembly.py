@@ -85,7 +85,7 @@ def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Met
 def _inference(
     engine: Engine, filters: FilterSet, limited: LimitServices | None, measures: Metrics, store: MemoryStore
 ) -> Inference:
-    memories = memory_reader(store.end_users, limited and limited.now)
+    memories = memory_reader(store.end_users, limited)
     results = make_results("", 64, None, limited, personal_texts(filters), measures)
     return Inference(engine, filters, results=results, memories=memories)
 

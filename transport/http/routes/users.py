@@ -1,5 +1,5 @@
-"""`/v1/users/{user}`: exports or erases everything of one end user, for those who administer the tenant. `/v1/memories`:
-what a user has written down for their later conversations.
+"""`/v1/users/{user}`: exports or erases everything of one end user, for those who administer the tenant.
+`/v1/memories`: what a user has written down for their later conversations.
 
 An erasure is durable when it is answered with 202, and 200 says that it is done; `GET` shows how far it is.
 """
