@@ -20,8 +20,8 @@ from sessions.model.types import Principal, TenantId, UnixMs
 
 MemoryId = NewType("MemoryId", str)
 
-TEXT_MAX: Final = 500  # code points of one
-MEMORIES_MAX: Final = 64  # of one user
+TEXT_MAX: Final = 280  # code points of one; all of a user together must leave room in a window
+MEMORIES_MAX: Final = 32  # of one user
 HEADING: Final = "What the user wants you to remember:"
 
 

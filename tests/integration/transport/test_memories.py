@@ -113,7 +113,7 @@ async def test_filters_read_them_like_a_users_words(world: World) -> None:
     refused = await world.http.post("/v1/memories", json={"text": "Call me Nightjar."}, headers=ANA)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "content_filter")
     assert await world.texts() == []
-    for text in ("", "x" * 501):
+    for text in ("", "x" * 281):
         assert (await world.http.post("/v1/memories", json={"text": text}, headers=ANA)).status_code == 400
 
 
