@@ -386,7 +386,7 @@ class Actor:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
-            if self._results is not None:
+            if self._results is not None and (step.usage or step.audit):  # a delta has neither
                 self._results.after(step)
             if step.usage and self._world.limits.titles is not None:
                 self._begin_title(step)

@@ -89,7 +89,8 @@ class ResultFinder:
         return looked_up[0] if looked_up is not None else None
 
     def after(self, step: Step) -> None:
-        """A step is durable: has the answers kept that ended with it, and what was taken back forgotten."""
+        """A step is durable: has the answers kept that ended with it, and what was taken back forgotten (that stands in
+        its rows of the audit log too)."""
         for row in step.usage:
             looked_up = self._lookups.pop(row.response_id, None)
             if looked_up is None or row.status != "completed":

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from actors.results.cache import ResultStore, StoredResult
+from actors.results.cache import ProcessKeys, ResultStore, StoredResult, TenantResultCache
 from actors.results.memory import MemoryResultStore
 from actors.results.valkey import ValkeyResultStore
-from sessions.model.types import TenantId
+from sessions.limits import Limits, TenantLimits
+from sessions.metrics import Metrics
+from sessions.model.generation import Chunk
+from sessions.model.types import Principal, SessionId, SessionKey, TenantId
+from sessions.turn.ledger import PromptPlan
 from tests.support.cluster.directories import Server
 
 ACME, LIKE = TenantId("acme {}"), TenantId("acme {} ")
@@ -122,3 +127,30 @@ async def test_what_came_from_a_session_goes_with_it(world: World) -> None:
     await world.put("x", size=size)
     await world.put("y", size=size)
     assert await world.has("x") and await world.has("y"), "nothing of what was dropped is counted any more"
+
+
+@pytest.mark.cluster
+async def test_replicas_find_what_another_one_kept_until_it_is_forgotten_anywhere(server: Server) -> None:
+    class Impersonal:
+        async def is_personal(self, principal: Principal, text: str) -> bool:
+            return False
+
+    limits, keys = Limits(default=TenantLimits(result_cache_s=60)), ProcessKeys()
+    one, other = (
+        TenantResultCache(ValkeyResultStore(server.unix_url), keys, lambda: limits, Impersonal(), Metrics())
+        for _ in range(2)
+    )
+    plan = PromptPlan(array("I", [1]), array("I"), 0, 10, 0, None)
+    here, there = (SessionKey(ACME, SessionId(name)) for name in ("s1", "s2"))
+    for forget in (lambda: other.forget_session(here), lambda: other.forget_tenant(ACME)):
+        lookup = await one.find(here, b"question", plan)
+        assert lookup.recorder is not None
+        lookup.recorder.add(Chunk((1,), "answer"))
+        lookup.recorder.close()
+        await one.store(lookup, Principal(tenant=ACME, key_id="k"), ["question"])
+        found = await other.find(there, b"question", plan)
+        assert found.answer is not None and found.answer.text == "answer"
+        await forget()
+        assert (await one.find(here, b"question", plan)).answer is None
+    await one.close()
+    await other.close()
