@@ -23,7 +23,7 @@ from tests.support.authorisation.world import KINDS, World, a_world, without
 AS_IF = {"tool.output", "AnswerTool", "review.appeal", "Appeal"} | {
     entry.name
     for entry in HTTP
-    if "/v1/operator/" in entry.path or entry.path.endswith(("/decide", "/appeal", "/{share_id}"))
+    if "/v1/operator/" in entry.path or entry.path.endswith(("/decide", "/appeal", "/{share_id}", "/{memory_id}"))
 }
 
 
