@@ -42,7 +42,7 @@ async def first_bytes(hits: int) -> dict[str, Any]:
         with ServerProcess(*LLAMA, "--limits", str(limits)) as server:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=120) as http:
                 model = (await http.get("/v1/models")).json()["data"][0]["id"]
-                hit, miss, wrong = [], [], 0
+                hit, whole, miss, wrong = [], [], [], 0
                 body = {"model": model, "temperature": 0, "max_tokens": 256, "stop": ["."], "stream": True}
                 question = [
                     {"role": "system", "content": "Answer in one short sentence."},
@@ -55,31 +55,35 @@ async def first_bytes(hits: int) -> dict[str, Any]:
                 else:
                     raise RuntimeError("the answer is not kept: did it end by itself?")
                 for number in range(hits):
-                    given, outcome, first_s = await streamed(http, {**body, "messages": question})
-                    hit.append(first_s)
+                    given, outcome, times = await streamed(http, {**body, "messages": question})
+                    hit.append(times[0])
+                    whole.append(times[1])
                     wrong += given != text or outcome != "hit"
                     if number < 10:
                         short = {**body, "max_tokens": 4, "seed": number, "messages": question}
-                        miss.append((await streamed(http, short))[2])
+                        miss.append((await streamed(http, short))[2][0])
     return {
         "hits": hits,
         "not the same answer, or no hit (bar 0)": wrong,
         **spread(f"hit, first byte {{}}, ms (bar {FIRST_BYTE_MS})", hit, "p50 p95 max", times=1000),
+        **spread("hit, its text, {}, ms", whole, "p50 p95", times=1000),
         **spread("computed, first byte {}, ms", miss, "p50", times=1000),
     }
 
 
-async def streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[str, str, float]:
-    """The bytes of a stream but for ids and times, its `x-cache`, and when the first of them came."""
+async def streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[str, str, tuple[float, float]]:
+    """The text of a stream, its `x-cache`, and when the first byte and the first of the text came."""
     begun_at = time.perf_counter()
-    first_s, text = 0.0, ""
+    first_s, text_s, text = 0.0, 0.0, ""
     async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for line in answer.aiter_lines():
             first_s = first_s or time.perf_counter() - begun_at
             if line.startswith("data: {"):
                 choice = msgspec.json.decode(line[6:])["choices"][0]
                 text += choice["delta"].get("content") or ""
-    return text, answer.headers["x-cache"], first_s
+                if text and not text_s:
+                    text_s = time.perf_counter() - begun_at
+    return text, answer.headers["x-cache"], (first_s, text_s)
 
 
 async def main(given: argparse.Namespace) -> bool:
