@@ -128,7 +128,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     if body.stream:
         ids = event_id_format(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
         chunks = answer.stream(ids=ids, skip=seen)
-        first = await sse.cancel_on_disconnect(request, anext(chunks), left)
+        first = await sse.cancel_on_disconnect(request, anext(chunks, b""), left)  # nothing: all of it was seen
         return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers={**named, **answer.cache})
     with cursor:
         work = answer.shown_begun() if body.background else answer.shown(ended=True)
