@@ -53,9 +53,10 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
                 blocked = command.content is not None and await preparation.blocks(command.content)
                 return replace(input, blocked=blocked, findings=tuple(found))
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
-                command = await preparation.about(command)
                 memories = await preparation.memories(world.memories, command)
-                return replace(input, command=command, memories=memories, findings=tuple(found))
+                return replace(
+                    input, command=await preparation.about(command), memories=memories, findings=tuple(found)
+                )
             return input
     except SessileError as error:
         return replace(input, refused=error, findings=tuple(found))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,8 @@ class World:
             return
         client = self._server.client()
         for key in client.scan_iter("*:ends"):
-            for member, score in client.zrange(key, 0, -1, withscores=True):  # type: ignore[union-attr]
+            scores: Any = client.zrange(key, 0, -1, withscores=True)
+            for member, score in scores:
                 client.zadd(key, {member: score - seconds * 1000})
         client.close()
 
@@ -142,7 +144,11 @@ async def test_replicas_find_what_another_one_kept_until_it_is_forgotten_anywher
     )
     plan = PromptPlan(array("I", [1]), array("I"), 0, 10, 0, None)
     here, there = (SessionKey(ACME, SessionId(name)) for name in ("s1", "s2"))
-    for forget in (lambda: other.forget_session(here), lambda: other.forget_tenant(ACME)):
+    forgetting: tuple[Callable[[], Awaitable[None]], ...] = (
+        lambda: other.forget_session(here),
+        lambda: other.forget_tenant(ACME),
+    )
+    for forget in forgetting:
         lookup = await one.find(here, b"question", plan)
         assert lookup.recorder is not None
         lookup.recorder.add(Chunk((1,), "answer"))

@@ -12,7 +12,7 @@ import pytest
 from inference.simulated import SimulatedOptions, decode
 from sessions.model.events import SessionCreated
 from sessions.model.memories import HEADING
-from sessions.model.types import ALL_SCOPES, Principal, SessionKey, TenantId
+from sessions.model.types import ALL_SCOPES, Principal, SessionId, SessionKey, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.openai_server import ScriptedEngine
@@ -52,12 +52,8 @@ class World:
         return decode(self.engine.prompts[-1])
 
     async def written(self, conversation: str) -> Any:
-        page = await self.server.journal.read(
-            SessionKey(TenantId("acme"), conversation),
-            after=0,
-            limit=1,
-            bytes_max=1 << 20,  # type: ignore[arg-type]
-        )
+        key = SessionKey(TenantId("acme"), SessionId(conversation))
+        page = await self.server.journal.read(key, after=0, limit=1, bytes_max=1 << 20)
         assert page is not None and isinstance(page.records[0].event, SessionCreated)
         return page.records[0].event.info.memories
 

@@ -44,8 +44,8 @@ class World(AuditChain):
     async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
         if user != ANA:
             return []
-        about = {"id": MemoryId("mem_1"), "tenant": tenant, "user": user, "created_at": NOW, "updated_at": NOW}
-        return [UserMemory(text="My cat is called Io.", **about)]
+        name, text = MemoryId("mem_1"), "My cat is called Io."
+        return [UserMemory(id=name, tenant=tenant, user=user, text=text, created_at=NOW, updated_at=NOW)]
 
     async def rows(
         self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None
