@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from typing import Protocol
 
 import structlog
@@ -37,7 +37,7 @@ def make_results(
         return None
     limits = limited.now
     if not directory:
-        held = MemoryResultStore(megabytes * MEGABYTE, time.monotonic)
+        held = MemoryResultStore(megabytes * MEGABYTE, asyncio.get_running_loop().time)
         metrics.gauge("result_cache_bytes", "Bytes of cached answers.", (), lambda: {(): float(held.bytes)})
         metrics.gauge("result_cache_entries", "Cached answers.", (), lambda: {(): float(len(held))})
         return TenantResultCache(held, keys or ProcessKeys(), limits, personal, metrics)
