@@ -16,7 +16,7 @@ from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Accounting, Inference, Stores
 from actors.maintenance.erasure import Eraser
 from actors.results.factory import make_results
-from app import LimitServices, admission_of, open_limits, settlement_listener, share_function
+from app import LimitServices, admission_of, limits_now, open_limits, settlement_listener
 from inference import personal_texts
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
@@ -78,7 +78,10 @@ def new_id() -> str:
 def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
     """As `app.py` makes them of a file of limits."""
     return RuntimeLimits(
-        actor=ActorLimits(share=share_function(limited), admission=admission_of(limited, engine, measures))
+        actor=ActorLimits(
+            share=lambda principal: limits_now(limited).share(principal),
+            admission=admission_of(limited, engine, measures),
+        )
     )
 
 
