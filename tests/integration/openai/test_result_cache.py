@@ -149,9 +149,10 @@ async def test_an_answer_that_was_cut_is_not_given_again(start: Start) -> None:
 async def test_the_turn_after_a_hit_goes_on_from_the_answer_that_was_given(start: Start) -> None:
     """The ledger holds the answer's own tokens; no KV of them is there, and the next turn says so."""
     async with start() as served:
-        first = await served.chat()
+        first = await served.chat(user="ann")
         await served.kept()
-        again = await served.chat()
+        again = await served.chat(user="ben")
+        assert again.headers["x-cache"] == "hit"
         sessions = [each.headers["x-session-id"] for each in (first, again)]
         assert sessions[0] != sessions[1]
         key = SessionKey(TenantId("local"), again.headers["x-session-id"])
@@ -162,8 +163,8 @@ async def test_the_turn_after_a_hit_goes_on_from_the_answer_that_was_given(start
             {"role": "user", "content": "And of Italy?"},
         ]
         prompts, usages = [], []
-        for _ in range(2):  # one goes on from the session of the run, one from the session of the hit
-            answer = await served.chat(messages=history, temperature=1.0)
+        for user in ("ann", "ben"):  # one goes on from the session of the run, one from the session of the hit
+            answer = await served.chat(messages=history, temperature=1.0, user=user)
             prompts.append((answer.headers["x-session-id"], list(served.engine.prompts[-1])))
             usages.append(answer.json()["usage"])
         assert {session for session, _ in prompts} == set(sessions)
@@ -271,7 +272,8 @@ async def test_a_real_model_is_not_run_for_a_hit(model_path: Path, tmp_path: Pat
         assembled(limits_file=limits, engine=engine) as server,
         httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
-        body = {**CHAT, "model": engine.info.model, "max_tokens": 200}
+        asked = [{"role": "system", "content": "Answer in one short sentence."}, *QUESTION]
+        body = {**CHAT, "model": engine.info.model, "max_tokens": 200, "stop": ["."], "messages": asked}
         first = await http.post("/v1/chat/completions", json=body)
         assert first.json()["choices"][0]["finish_reason"] == "stop", first.text
         await counted(server, "stored")
@@ -281,7 +283,7 @@ async def test_a_real_model_is_not_run_for_a_hit(model_path: Path, tmp_path: Pat
         assert text_of(again) == text_of(first) != ""
         assert engine.stats().counters["decoded_tokens"] == decoded
         answer = {"role": "assistant", "content": text_of(first)}
-        history = [*QUESTION, answer, {"role": "user", "content": "And of Italy?"}]
+        history = [*asked, answer, {"role": "user", "content": "And of Italy?"}]
         follow = [
             await http.post("/v1/chat/completions", json={**body, "messages": history, "seed": 3, "top_p": each})
             for each in (0.9, 0.8)
