@@ -70,7 +70,7 @@ from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, UnixMs
-from sessions.ports import Engine, Member, Published
+from sessions.ports import Engine, FilterSet, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.cli import (
@@ -299,15 +299,7 @@ async def serve(settings: Settings) -> int:
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
             directory=directory,
-            inference=Inference(
-                engine,
-                filters,
-                schemas,
-                make_results(
-                    "", settings.result_cache_mb, stores.tenant_keys, limited, personal_texts(filters), measures
-                ),
-                memory_reader(store.end_users, limited),
-            ),
+            inference=inference_of(settings, stores, limited, engine, filters, schemas, measures),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -580,6 +572,21 @@ async def open_limits(
 def limits_now(limited: LimitServices | None) -> Limits:
     """What the limits file says now; where there is none, all tenants are alike."""
     return UNLIMITED if limited is None else limited.now()
+
+
+def inference_of(
+    settings: Settings,
+    stores: OpenableStores,
+    limited: LimitServices | None,
+    engine: Engine,
+    filters: FilterSet,
+    schemas: SchemaWorkers,
+    measures: Metrics,
+) -> Inference:
+    """What answers are made with in a process that is alone: its own result cache, and users' memories."""
+    texts = personal_texts(filters)
+    results = make_results("", settings.result_cache_mb, stores.tenant_keys, limited, texts, measures)
+    return Inference(engine, filters, schemas, results, memory_reader(stores.store.end_users, limited))
 
 
 def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:

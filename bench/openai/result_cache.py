@@ -23,7 +23,7 @@ import msgspec
 
 from bench.support import report, run_bench, spread
 from tests.support.doors.server_process import ServerProcess
-from tests.support.near_requests import foreign_hits
+from tests.support.rounds.near_requests import foreign_hits
 
 LLAMA: Final = ("--engine", "llama", "--threads", "1", "--slots", "2", "--titles", "off")
 FIRST_BYTE_MS: Final = 3.0

@@ -34,7 +34,7 @@ from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world
 from tests.support.doors.assembly import assembled, wall_ms
 from tests.support.engines.engines import until
-from tests.support.near_requests import foreign_hits
+from tests.support.rounds.near_requests import foreign_hits
 from tests.support.stores.journals import NOW, a_log, key, patch
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator, key_digest
