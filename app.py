@@ -52,10 +52,11 @@ from actors.maintenance.sweeps import Sweeps
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
+from actors.results.factory import make_results
 from actors.routing.router import Router
 from deploy.journal_commands import run_journal_command
 from deploy.model_commands import model_notice, prepared, run_models_command
-from inference import audit_policies, make_engine, open_filters
+from inference import audit_policies, make_engine, open_filters, personal_texts
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, reach_once
 from persistence.usage_stream.open_sink import open_usage_sink
@@ -63,12 +64,13 @@ from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.clock import Clock
+from sessions.governance.memory_reader import memory_reader
 from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, UnixMs
-from sessions.ports import Engine, Member, Published
+from sessions.ports import Engine, FilterSet, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.cli import (
@@ -297,7 +299,7 @@ async def serve(settings: Settings) -> int:
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
             directory=directory,
-            inference=Inference(engine, filters, schemas),
+            inference=inference_of(settings, stores, limited, engine, filters, schemas, measures),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -416,6 +418,10 @@ async def replica_role(settings: Settings) -> int:
             stack.push_async_callback(server.stop, 0)
             return settings.peer_address or f"{settings.peer_host}:{port}"
 
+        cached, texts = settings.result_cache_mb, personal_texts(filters)
+        results = make_results(settings.directory, cached, stores.tenant_keys, limited, texts, measures)
+        if results is not None:
+            stack.push_async_callback(results.close)
         replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
@@ -431,7 +437,7 @@ async def replica_role(settings: Settings) -> int:
                     fingerprint=fingerprint,
                 ),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters, schemas),
+                inference=Inference(engine, filters, schemas, results, memory_reader(store.end_users, limited)),
                 network=PeerNetwork(
                     listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
                 ),
@@ -566,6 +572,21 @@ async def open_limits(
 def limits_now(limited: LimitServices | None) -> Limits:
     """What the limits file says now; where there is none, all tenants are alike."""
     return UNLIMITED if limited is None else limited.now()
+
+
+def inference_of(
+    settings: Settings,
+    stores: OpenableStores,
+    limited: LimitServices | None,
+    engine: Engine,
+    filters: FilterSet,
+    schemas: SchemaWorkers,
+    measures: Metrics,
+) -> Inference:
+    """What answers are made with in a process that is alone: its own result cache, and users' memories."""
+    texts = personal_texts(filters)
+    results = make_results("", settings.result_cache_mb, stores.tenant_keys, limited, texts, measures)
+    return Inference(engine, filters, schemas, results, memory_reader(stores.store.end_users, limited))
 
 
 def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:

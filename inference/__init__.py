@@ -6,6 +6,6 @@ lost. Start with `factory` (which engine, from which settings), then an engine's
 they computed, `moderation` filters text.
 """
 
-from inference.factory import audit_policies, make_engine, open_filters
+from inference.factory import audit_policies, make_engine, open_filters, personal_texts
 
-__all__ = ["audit_policies", "make_engine", "open_filters"]
+__all__ = ["audit_policies", "make_engine", "open_filters", "personal_texts"]

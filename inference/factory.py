@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import structlog
 
@@ -22,6 +22,9 @@ from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import Json, UnixMs
 from sessions.ports import Engine, FilterSet, Keys
 from sessions.turn.keyword_filter import KeywordFilterSet
+
+if TYPE_CHECKING:
+    from inference.moderation.personal import PersonalTexts
 
 log = structlog.get_logger(__name__)
 
@@ -275,6 +278,13 @@ async def open_filters(settings: FilterSettings, measures: Metrics) -> AsyncIter
             yield filters
     finally:
         await filters.close()
+
+
+def personal_texts(filters: FilterSet) -> PersonalTexts:
+    """What is personal in texts, by the policies that `filters` follow."""
+    from inference.moderation.personal import PersonalTexts
+
+    return PersonalTexts(filters)
 
 
 @runtime_checkable

@@ -192,6 +192,10 @@ def review_row(review_id: str, column: str) -> str:
     return f"review {review_id} {column}"
 
 
+def memory_row(user: str, memory_id: str) -> str:
+    return f"memory {memory_id} {user}"
+
+
 def command_row(principal_id: str, command_id: CommandId | str) -> str:
     return f"command {principal_id} {command_id}"
 

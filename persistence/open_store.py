@@ -138,6 +138,11 @@ class OpenableStores:
         works = [] if self.codec is None else [self.codec.keys.run()]
         return works + ([sweep.run()] if sweep is not None and self.codec is not None and self.codec.writes else [])
 
+    @property
+    def tenant_keys(self) -> TenantKeys | None:
+        """What bodies are encrypted with now; None where they are plain."""
+        return self.codec.keys if self.codec is not None and self.codec.writes else None
+
     async def _rewrap_kv_keys(self) -> int:
         return 0 if self.keys is None else await self.keys.rewrap()
 

@@ -39,8 +39,8 @@ REVIEW_COLUMNS: Final = (
 )
 USAGE_COLUMNS: Final = (
     "tenant, session, response, principal_key, principal_user, principal_role, model, status, input_tokens,"
-    " output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, price_version, currency,"
-    " cost"
+    " output_tokens, cached_tokens, reasoning_tokens, cached_output_tokens, recomputed_tokens, withheld_tokens, at,"
+    " price_version, currency, cost"
 )
 _CASE_ATTRIBUTES: Final = {
     "tenant": "key.tenant",
@@ -65,6 +65,7 @@ _review_values = attrgetter(*_REVIEW_ATTRIBUTES)
 _usage_values = attrgetter(
     *("response_id", "principal.key_id", "principal.user", "principal.role", "model", "status"),
     *("usage.input_tokens", "usage.output_tokens", "usage.cached_tokens", "usage.reasoning_tokens"),
+    "usage.cached_output_tokens",
     *("recomputed_tokens", "withheld_tokens", "at", "price_version", "currency", "cost"),
 )
 REVIEW_AGAIN: Final = (

@@ -65,6 +65,9 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sharing: bool = True  # False: no links are made, and those that are there show nothing
     context_policy: ContextPolicy | None = None  # of full context windows; None: as `--context-policy` has it
     titles: bool = True  # False: conversations get no titles by themselves (nor where `--titles` is off)
+    memories: bool = False  # True: users' memories stand in the sessions that they create
+    result_cache_s: Annotated[int, Meta(ge=1, le=604_800)] | None = None  # how long an answer is given again
+    result_cache_bytes: Count = 16_777_216  # of answers that are kept for it
 
 
 class Share(msgspec.Struct, frozen=True):

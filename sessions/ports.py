@@ -314,6 +314,10 @@ class FilterSet(Protocol):
         """An answer is shown when all of it has passed, or not at all."""
         ...
 
+    def version(self, principal: Principal) -> str:
+        """Of all that decides what becomes of the principal's texts now."""
+        ...
+
 
 # == schemas ======================================================================================================
 

@@ -37,17 +37,17 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
-        "empty_prompt context_length_exceeded too_many_pins"
+        "empty_prompt context_length_exceeded too_many_pins user_required"
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
     ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized",
     ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
     ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
-    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled",
+    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled",
     ErrorRow(404, "NOT_FOUND"): (
         "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
-        "key_not_found review_not_found share_not_found compaction_not_found not_found"
+        "key_not_found review_not_found share_not_found memory_not_found compaction_not_found not_found"
     ),
     ErrorRow(405, "UNIMPLEMENTED"): "method_not_allowed",
     ErrorRow(408, "DEADLINE_EXCEEDED"): "request_timeout",
@@ -81,7 +81,8 @@ _INNER: Final = {
     "too_large": "append_too_large",
     "internal_error": "body_unreadable internal journal_hole tokenizer_failed",
     "directory_unavailable": (
-        "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed"
+        "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed "
+        "results_unavailable"
     ),
     "not_found": "erasure_not_found",
     "engine_unavailable": "engine_failed engine_lost engine_refused model_not_loaded no_desk no_replica",
@@ -91,7 +92,7 @@ _INNER: Final = {
         "journal_refused journal_slow journal_taken audit_not_kept keys_unavailable reviews_not_kept "
         "usage_not_kept usage_stream_away"
     ),
-    "outcome_unknown": "journal_outcome_unknown",
+    "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
     "overloaded": "journal_overloaded mailbox_full schemas_unavailable",
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",

@@ -50,7 +50,7 @@ from sessions.model.authorization import deleted, demand, may_see, not_found
 from sessions.model.errors import BadInput, Gone, NotFound, Overloaded, SessileError
 from sessions.model.journal_types import Head
 from sessions.model.request import Request, recorded_answer
-from sessions.model.types import Principal, SessionKey
+from sessions.model.types import Principal, SessionKey, TenantId
 from sessions.ports import Directory, Journal, Owner, Published
 from sessions.turn.inspector import Inspector
 
@@ -117,6 +117,8 @@ class Runtime:
             erase=self.erase,
             limits=limits.actor,
             metrics=accounting.metrics,
+            results=inference.results,
+            memories=inference.memories,
         )
 
     async def __aenter__(self) -> Runtime:
@@ -453,11 +455,19 @@ class Runtime:
                 await self._engine.park(key)
 
     async def erase(self, key: SessionKey) -> None:
-        """The KV of a session that is deleted is released here and on the other replicas."""
+        """The KV of a session that is deleted is released here and on the other replicas; answers of it are given to
+        nobody any more."""
+        if self._context.results is not None:
+            await self._context.results.forget_session(key)
         try:
             await self._engine.release(key)
         finally:
             await self._announce_deletion(key)
+
+    async def forget_results(self, tenant: TenantId) -> None:
+        """No answer that the tenant has by now is given again. Raises Unavailable, OutcomeUnknown."""
+        if self._context.results is not None:
+            await self._context.results.forget_tenant(tenant)
 
     def _deactivated(self, actor: Actor) -> None:
         if self._actors.get(actor.key) is actor:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from actors.directory.common import Leases
 from sessions.billing.prices import PriceBook
+from sessions.governance.memory_reader import MemoryReader
 from sessions.metrics import Metrics
 from sessions.ports import Engine, FilterSet, Keys, Published, SchemaChecker
 from sessions.schemas import InlineSchemaChecker
 from sessions.store import Store
+from sessions.turn.result_cache import ResultCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,14 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """An engine that has started, the filters that its input and output pass, and who judges the schemas of both."""
+    """An engine that has started, the filters that its input and output pass, who judges the schemas of both;
+    answers that need no engine (None: there are none), and what users' sessions begin with (None: nothing)."""
 
     engine: Engine
     filters: FilterSet
     schemas: SchemaChecker = field(default_factory=InlineSchemaChecker)
+    results: ResultCache | None = None
+    memories: MemoryReader | None = None
 
 
 def _ignore(published: Published) -> None:

@@ -1,9 +1,8 @@
 """Erases everything of one end user, step by step, on whatever replicas there are.
 
     delete    each session, by its owner; one without an owner is activated for it
-    release   its KV on every tier of this replica, and the openings of its tenant, which may hold text of the users
-              they were
-              made for; the erasure remembers which replicas have
+    release   its KV on every tier of this replica, and the openings and the cached answers of its tenant, which may
+              hold text of the users they were made for; the erasure remembers which replicas have
     when every live replica has: destroy the keys, purge the logs, take the name out of usage and keys, and say so
 
 Each replica does its part at every sweep until the erasure is done. All steps can be repeated, and what remains to be
@@ -30,7 +29,18 @@ from sessions.model.commands import SessionDelete
 from sessions.model.errors import Gone
 from sessions.model.journal_types import Due, Head
 from sessions.model.request import request_of
-from sessions.model.types import INTEGER_MAX, NEVER, OPENINGS, SCOPES, CommandId, Principal, SessionKey, UnixMs
+from sessions.model.types import (
+    INTEGER_MAX,
+    NEVER,
+    OPENINGS,
+    SCOPES,
+    CommandId,
+    Principal,
+    SessionId,
+    SessionKey,
+    TenantId,
+    UnixMs,
+)
 from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
@@ -73,6 +83,8 @@ class Eraser:
             return False
         me = str(self._runtime.identity.replica)
         if me not in erasure.released:
+            if not await self._forget_results(erasure.tenant):
+                return False
             erasure = await self._end_users.released(erasure, me)
         there = {str(member.replica) for member in (await self._stores.directory.view()).members}
         if not there <= {*erasure.released, me}:
@@ -97,6 +109,13 @@ class Eraser:
             if key not in released:  # while others are waited for, this comes by at every sweep
                 await self._engine.release(key)
                 released.add(key)
+            return True
+        return False
+
+    async def _forget_results(self, tenant: TenantId) -> bool:
+        """All of the tenant's: whose each is, nobody keeps."""
+        with isolate_errors("results_drop_failed", SessionKey(tenant, SessionId(""))):
+            await self._runtime.forget_results(tenant)
             return True
         return False
 

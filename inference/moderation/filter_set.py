@@ -167,6 +167,23 @@ class PolicyFilterSet:
         policy = self._compiled_for(principal).policy
         return policy.mode == "strict" and bool(policy.output.rules)
 
+    def version(self, principal: Principal) -> str:
+        policy = self._compiled_for(principal).policy
+        models = {side: self._versions(getattr(policy, side)) for side in ("input", "output")}
+        return f"{policy.version}/{msgspec.json.encode(models, order='sorted').decode()}"
+
+    async def names_people(self, principal: Principal, text: str) -> bool:
+        """Whether the policy calls a name in a text personal. True too where nothing can judge."""
+        policy = self._compiled_for(principal).policy
+        if "entities" not in policy.input.models:
+            return False
+        assert self._judging is not None and policy.input.pii is not None
+        try:
+            found = (await self._judging.classify(text, ["entities"], policy.deadline_ms / 1000))["entities"]
+        except NotJudged:
+            return True
+        return isinstance(found, Exception) or any(kind in policy.input.pii.kinds for kind, *_ in found)
+
     # -- policies ------------------------------------------------------------------------------------------------
 
     def _name_for(self, principal: Principal) -> str:

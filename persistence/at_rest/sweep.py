@@ -28,6 +28,7 @@ from persistence.codec import (
     command_row,
     decode_command,
     encode_command,
+    memory_row,
     review_row,
     seal_text,
     sealed_key_id,
@@ -38,7 +39,7 @@ from persistence.codec import (
 from persistence.sql.script import Query, Script, SqlDatabase
 from sessions.metrics import Metrics
 from sessions.model.errors import Internal, SessileError
-from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import MEMORIES, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +95,12 @@ def _review(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Ch
     return changes
 
 
+def _memory(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
+    key, row = SessionKey(tenant, MEMORIES), memory_row(keys[0], keys[1])
+    key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
+    return {"key_id": key_id, "body": stored}
+
+
 def _own_column(columns: Values) -> set[str]:
     return {columns[0]}
 
@@ -144,6 +151,7 @@ TABLES: Final = (
         lambda c: {sealed_key_id(bytes(each)) for each in c[:3] if each},
         _review,
     ),
+    _Table("memories", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _memory),
 )
 
 _NEXT_TENANT: Final = "SELECT tenant FROM heads WHERE tenant > $1 ORDER BY tenant LIMIT 1"

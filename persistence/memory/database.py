@@ -44,6 +44,7 @@ from sessions.model.journal_types import (
     Snapshot,
     UsageRow,
 )
+from sessions.model.memories import MemoryId, UserMemory
 from sessions.model.reviews import Case, ReviewId, appealed
 from sessions.model.revocations import Revocation, RevocationKind
 from sessions.model.shares import ShareLink
@@ -91,6 +92,7 @@ class MemoryDatabase:
         self.relayed: dict[int, UnixMs] = {}
         self.reviews: dict[ReviewId, Case] = {}
         self.shares: dict[bytes, ShareLink] = {}  # by the hash of their tokens
+        self.memories: dict[MemoryId, UserMemory] = {}
         self.api_keys: dict[str, ApiKey] = {}
         self.revocations: dict[tuple[str, RevocationKind, str], Revocation] = {}
         self.audit_rows: dict[TenantId, list[AuditRow]] = {}

@@ -9,7 +9,8 @@ from persistence.validation import FIRST_KEY, names_of_user, released_by
 from sessions.governance.end_user_data import Erasure
 from sessions.model.audit import Audited
 from sessions.model.journal_types import Head
-from sessions.model.types import SessionKey, TenantId
+from sessions.model.memories import MEMORIES_MAX, MemoryId, UserMemory, too_many_memories
+from sessions.model.types import SessionKey, TenantId, UnixMs
 
 
 class MemoryEndUsers:
@@ -45,6 +46,31 @@ class MemoryEndUsers:
                 stored = self._database.erasures[place] = released_by(found, replica)
         return stored
 
+    async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
+        theirs = [each for each in self._database.memories.values() if (each.tenant, each.user) == (tenant, user)]
+        return sorted(theirs, key=lambda each: (each.created_at, each.id))
+
+    async def add_memory(self, memory: UserMemory) -> None:
+        if len(await self.memories(memory.tenant, memory.user)) >= MEMORIES_MAX:
+            raise too_many_memories()
+        self._database.memories[memory.id] = memory
+
+    async def change_memory(
+        self, tenant: TenantId, user: str, memory_id: MemoryId, *, text: str, at: UnixMs
+    ) -> UserMemory | None:
+        found = self._database.memories.get(memory_id)
+        if found is None or (found.tenant, found.user) != (tenant, user):
+            return None
+        changed = self._database.memories[memory_id] = msgspec.structs.replace(found, text=text, updated_at=at)
+        return changed
+
+    async def remove_memory(self, tenant: TenantId, user: str, memory_id: MemoryId) -> bool:
+        found = self._database.memories.get(memory_id)
+        if found is None or (found.tenant, found.user) != (tenant, user):
+            return False
+        del self._database.memories[memory_id]
+        return True
+
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
         database, replace = self._database, msgspec.structs.replace
         name = database.sealer.pseudonym(erasure.tenant, erasure.user)
@@ -53,6 +79,9 @@ class MemoryEndUsers:
             if found.done_at is not None or not same:
                 continue
             database.erasures[place] = replace(found, user=name, done_at=audited.at)
+            for memory in await self.memories(erasure.tenant, erasure.user):
+                if memory.created_at <= erasure.asked_at:
+                    del database.memories[memory.id]
             for key, row in list(database.usage_rows.items()):
                 who = row.principal
                 if key[0].tenant == erasure.tenant and who.user == erasure.user:

@@ -51,6 +51,7 @@ class MemoryUsage:
                 cached_tokens=sum(row.usage.cached_tokens for row in groups[group]),
                 output_tokens=sum(row.usage.output_tokens for row in groups[group]),
                 reasoning_tokens=sum(row.usage.reasoning_tokens for row in groups[group]),
+                cached_output_tokens=sum(row.usage.cached_output_tokens for row in groups[group]),
                 recomputed_tokens=sum(row.recomputed_tokens for row in groups[group]),
                 withheld_tokens=sum(row.withheld_tokens for row in groups[group]),
                 cost=sum(row.cost for row in groups[group]),

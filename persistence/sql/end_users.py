@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from persistence.codec import with_keys
+from persistence.codec import Codec, memory_row, with_keys
 from persistence.sql.journal import JournalStatements
 from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
 from persistence.validation import FIRST_KEY, check_text, names_of_user, released_by
 from sessions.governance.end_user_data import Erasure
 from sessions.model.audit import Audited
 from sessions.model.journal_types import Head
-from sessions.model.types import SessionKey, TenantId
+from sessions.model.memories import MEMORIES_MAX, MemoryId, UserMemory, too_many_memories
+from sessions.model.types import MEMORIES, SessionKey, TenantId, UnixMs
 
 _COLUMNS: Final = "tenant, end_user, asked_at, asked_by, released, done_at"
 _PENDING: Final = f"SELECT {_COLUMNS} FROM erasures WHERE done_at IS NULL ORDER BY asked_at, tenant, end_user LIMIT $1"
@@ -36,6 +37,23 @@ _NAMELESS_KEY: Final = (
     "UPDATE api_keys SET version = (SELECT max(version) + 1 FROM api_keys), end_user = $2, name = '',"
     " revoked_at = coalesce(revoked_at, $3) WHERE id = $1"
 )
+
+
+_MEMORIES: Final = (
+    "SELECT id, key_id, body, created_at, updated_at FROM memories WHERE tenant = $1 AND end_user = $2"
+    " ORDER BY created_at, id"
+)
+_COUNT_MEMORIES: Final = "SELECT count(*) FROM memories WHERE tenant = $1 AND end_user = $2"
+_ADD_MEMORY: Final = (
+    "INSERT INTO memories (tenant, end_user, id, key_id, body, created_at, updated_at)"
+    " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+)
+_CHANGE_MEMORY: Final = (
+    "UPDATE memories SET key_id = $4, body = $5, updated_at = $6 WHERE tenant = $1 AND end_user = $2 AND id = $3"
+    " RETURNING created_at"
+)
+_REMOVE_MEMORY: Final = "DELETE FROM memories WHERE tenant = $1 AND end_user = $2 AND id = $3 RETURNING id"
+_FORGET: Final = "DELETE FROM memories WHERE tenant = $1 AND end_user = $2 AND created_at <= $3"
 
 
 def _find_statement(user_names: int) -> str:
@@ -91,6 +109,44 @@ class SqlEndUsers:
 
         return await self._database.run(script)
 
+    async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
+        check_text(tenant, user)
+        rows, codec = await self._database.rows(_MEMORIES, (tenant, user)), self._database.codec
+        return await with_keys(codec, lambda: [_memory(codec, tenant, user, row) for row in rows])
+
+    async def add_memory(self, memory: UserMemory) -> None:
+        whose = (memory.tenant, memory.user)
+        sealed = await self._sealed(*whose, memory.id, memory.text)
+
+        def script() -> Script[None]:
+            yield Lock("memories")
+            ((count,),) = yield Query(_COUNT_MEMORIES, whose)
+            if count >= MEMORIES_MAX:
+                raise too_many_memories()
+            yield Query(_ADD_MEMORY, (*whose, memory.id, *sealed, memory.created_at, memory.updated_at))
+
+        await self._database.run(script)
+
+    async def change_memory(
+        self, tenant: TenantId, user: str, memory_id: MemoryId, *, text: str, at: UnixMs
+    ) -> UserMemory | None:
+        sealed = await self._sealed(tenant, user, memory_id, text)
+        values = (tenant, user, memory_id, *sealed, at)
+        for (created_at,) in await self._database.run(lambda: one_query(_CHANGE_MEMORY, values)):
+            about = {"created_at": created_at, "updated_at": at}
+            return UserMemory(id=memory_id, tenant=tenant, user=user, text=text, **about)
+        return None
+
+    async def remove_memory(self, tenant: TenantId, user: str, memory_id: MemoryId) -> bool:
+        check_text(tenant, user, memory_id)
+        removed = await self._database.run(lambda: one_query(_REMOVE_MEMORY, (tenant, user, memory_id)))
+        return bool(removed)
+
+    async def _sealed(self, tenant: TenantId, user: str, memory_id: MemoryId, text: str) -> tuple[str, bytes]:
+        check_text(tenant, user, memory_id, text)
+        key, row, codec = SessionKey(tenant, MEMORIES), memory_row(user, memory_id), self._database.codec
+        return await with_keys(codec, lambda: codec.encode(key, row, text.encode()))
+
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
         """The usage rows first, in a transaction by itself: it goes over all usage of the tenant."""
         whose = (erasure.tenant, erasure.user)
@@ -102,11 +158,19 @@ class SqlEndUsers:
             yield Lock("api_keys")
             if not (yield Query(_DONE, (*whose, erasure.asked_at, name, audited.at))):
                 return
+            yield Query(_FORGET, (*whose, erasure.asked_at))
             for (key_id,) in (yield Query(_KEYS, whose)):
                 yield Query(_NAMELESS_KEY, (key_id, name, audited.at))
             yield Chain([entry])
 
         await self._database.run(script)
+
+
+def _memory(codec: Codec, tenant: TenantId, user: str, row: Any) -> UserMemory:
+    memory_id, key_id, body, created_at, updated_at = tuple(row)
+    plain = codec.decode(SessionKey(tenant, MEMORIES), memory_row(user, memory_id), key_id, bytes(body))
+    about = {"created_at": created_at, "updated_at": updated_at}
+    return UserMemory(id=memory_id, tenant=tenant, user=user, text=plain.decode(), **about)
 
 
 def _erasure(row: Any) -> Erasure:

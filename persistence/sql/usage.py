@@ -26,6 +26,7 @@ _SUMMED: Final = (
     "cached_tokens",
     "output_tokens",
     "reasoning_tokens",
+    "cached_output_tokens",
     "recomputed_tokens",
     "withheld_tokens",
 )
@@ -84,7 +85,7 @@ def entries_statement(query: UsageQuery, after: int, limit: int) -> tuple[str, l
 
 def entry_of(row: Any) -> UsageEntry:
     seq, tenant, session, response, key_id, user, role, model, status, *numbers = tuple(row)
-    given, made, cached, reasoning, recomputed, withheld, at, version, currency, cost = numbers
+    given, made, cached, reasoning, given_again, recomputed, withheld, at, version, currency, cost = numbers
     return UsageEntry(
         seq,
         SessionKey(TenantId(tenant), SessionId(session)),
@@ -92,7 +93,7 @@ def entry_of(row: Any) -> UsageEntry:
             response_id=ResponseId(response),
             principal=Principal(tenant=TenantId(tenant), key_id=key_id, user=user, role=cast(Any, role)),
             model=model,
-            usage=Usage(input_tokens=given, output_tokens=made, cached_tokens=cached, reasoning_tokens=reasoning),
+            usage=Usage(given, made, cached, reasoning, given_again),
             status=status,
             recomputed_tokens=recomputed,
             withheld_tokens=withheld,

@@ -29,6 +29,7 @@ from sessions.actor.compactor import Compactor
 from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
+from sessions.actor.result_finder import ResultFinder
 from sessions.actor.step_observer import observed_step, record_cases
 from sessions.actor.title_writer import TitleWriter, calls_for_title
 from sessions.machine import inputs_and_effects
@@ -78,6 +79,9 @@ class Actor:
             machine.state, world.engine.tokenizer, world.engine.info, tenant_policy=world.limits.context_policy
         )
         self._compactor = Compactor(machine.state, self._ledger, world, self.post)
+        self._results: ResultFinder | None = None
+        if world.results is not None:
+            self._results = ResultFinder(head.key, machine, self._ledger, world, world.results)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
         self._engine_lane: deque[OutputAccumulator | inputs_and_effects.Input] = deque()
@@ -320,7 +324,8 @@ class Actor:
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.continues_turn(command):
-                input = admitted(self._world.limits.admission, self.key, input)
+                expected = self._results is None or not self._results.may_find(command)
+                input = admitted(self._world.limits.admission, self.key, input, expected=expected)
         return observed_step(input, machine, self._world, self._log, self._world.now_ms())
 
     def _begin_warming(self) -> None:
@@ -378,6 +383,8 @@ class Actor:
         Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
         is thrown away with the actor if it is refused."""
         effects = step.effects
+        if self._results is not None and effects:
+            await self._results.look_up(step)
         if effects and all(isinstance(effect, inputs_and_effects.Start) for effect in effects):
             self._perform_all(effects)
             effects = []
@@ -389,6 +396,8 @@ class Actor:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
+            if self._results is not None and (step.usage or step.audit):  # a delta has neither
+                self._results.after(step)
             if step.usage:
                 if self._world.limits.titles is not None:
                     self._begin_title(step)
@@ -439,6 +448,7 @@ class Actor:
             generation=start.generation,
             model=self._machine.other_model(open_),
             share=self._world.limits.share(open_.principal),
+            lookup=self._results.lookup_of(open_) if self._results is not None else None,
         )
         turn = GenerationTask(
             run,

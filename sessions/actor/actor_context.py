@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from sessions.actor.admission import Admission
+from sessions.governance.memory_reader import MemoryReader
 from sessions.limits import Share
 from sessions.metrics import Metrics
 from sessions.model.types import ContextPolicy, Principal, SessionKey, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker
 from sessions.turn.output_accumulator import GenerationLimits
+from sessions.turn.result_cache import ResultCache
 
 
 class ActorLimits(msgspec.Struct, frozen=True):
@@ -45,3 +47,5 @@ class ActorContext(msgspec.Struct, frozen=True):
     erase: Callable[[SessionKey], Awaitable[None]]  # all KV of a session that is deleted
     limits: ActorLimits
     metrics: Metrics
+    results: ResultCache | None = None  # None: every answer is an engine's
+    memories: MemoryReader | None = None  # what a user's sessions begin with; None: nothing

@@ -138,7 +138,7 @@ class Admission:
         self.brownout = Brownout()
         self._look(limits())
 
-    def admit(self, key: SessionKey, input: Command, new_tokens: int) -> Command:
+    def admit(self, key: SessionKey, input: Command, new_tokens: int, *, expected: bool = True) -> Command:
         """The command as it may be applied: with its `service`, its answer cut where that is so, and the
         model that writes it where that is the smaller one. Raises Overloaded, with a time."""
         limits = self._limits()
@@ -176,7 +176,8 @@ class Admission:
             )
         if model:
             self._replaced(unsure)
-        self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id), model)
+        if expected:
+            self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id), model)
         judged = self._with_service(input, forecast.position, forecast.wait_s, limits)
         return msgspec.structs.replace(judged, model=model)
 
@@ -234,13 +235,15 @@ def _late_s(forecast: Forecast, target: Target) -> float:
     return max(forecast.ttft_s - MARGIN * target.ttft_ms / 1000, forecast.wait_s)
 
 
-def admitted(admission: Admission | None, key: SessionKey, input: Command) -> Command:
-    """The command as it may be applied, or with why it may not (`refused`)."""
+def admitted(admission: Admission | None, key: SessionKey, input: Command, *, expected: bool = True) -> Command:
+    """The command as it may be applied, or with why it may not (`refused`). `expected`: its answer is surely one that
+    the engine writes."""
     if admission is None or input.refused is not None or not _begins(input.command):
         return input
     whole = (input.prepared, *input.prepared_items)
     try:
-        return admission.admit(key, input, sum(len(each.tokens) // 4 for each in whole if each is not None))
+        new_tokens = sum(len(each.tokens) // 4 for each in whole if each is not None)
+        return admission.admit(key, input, new_tokens, expected=expected)
     except Overloaded as error:
         return msgspec.structs.replace(input, refused=error)
 

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.prompt_filter import Named, PromptFilter
+from sessions.governance.memory_reader import MemoryReader
 from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
@@ -42,8 +43,9 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
             if isinstance(command, cm.TurnCommand):
                 await preparation.filter.format(command.text)
             if isinstance(command, cm.TurnCreate):
+                memories = await preparation.memories(world.memories, command)
                 changed, items = await preparation.turn(command)
-                return replace(input, command=changed, prepared_items=items, findings=tuple(found))
+                return replace(input, command=changed, prepared_items=items, memories=memories, findings=tuple(found))
             if isinstance(command, Preparable):
                 one, prepared = await preparation.one(command)
                 return replace(input, command=one, prepared=prepared, findings=tuple(found))
@@ -55,7 +57,10 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
                     "too_many_pins", "The pinned messages would take more than a quarter of the context window."
                 )
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
-                return replace(input, command=await preparation.about(command), findings=tuple(found))
+                memories = await preparation.memories(world.memories, command)
+                return replace(
+                    input, command=await preparation.about(command), memories=memories, findings=tuple(found)
+                )
             return input
     except SessileError as error:
         return replace(input, refused=error, findings=tuple(found))
@@ -74,6 +79,7 @@ class InputPreparation:
     def __init__(
         self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int, filters_s: Histogram
     ) -> None:
+        self._principal = principal
         self._ledger = ledger
         self.filter = PromptFilter(principal, filters, bytes_max, filters_s)
 
@@ -137,6 +143,23 @@ class InputPreparation:
 
     async def about(self, settings: Named) -> Named:
         return await self.filter.about(settings, self._ledger.tools)
+
+    async def memories(self, read: MemoryReader | None, command: cm.ActorCommand) -> tuple[str, ...]:
+        """The sender's, as they may be read, for a conversation of theirs that a command begins; those that filters
+        refuse are left out. Raises Unavailable."""
+        made = cm.session_settings_of(command)
+        if read is None or self._principal.user is None or made is None or self._ledger.begun:
+            return ()
+        if isinstance(made, cm.SessionSettings) and not made.listed:  # its client keeps the conversation itself
+            return ()
+        kept = []
+        for text in await read(self._principal.tenant, self._principal.user):
+            try:
+                kept.append(await self.filter.alone(text))
+            except BadInput as error:
+                if error.code != "content_filter":
+                    raise
+        return tuple(kept)
 
     async def blocks(self, text: str) -> bool:
         """Whether filters refuse a text, by itself or behind the newest message; what they find is in `filter`."""

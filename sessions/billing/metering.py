@@ -64,6 +64,7 @@ class UsageTotal(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    cached_output_tokens: int
     recomputed_tokens: int
     withheld_tokens: int
     cost: int  # picos
@@ -166,6 +167,7 @@ def total_public(total: UsageTotal, by: Sequence[Dimension]) -> dict[str, Json]:
         "cached_tokens": total.cached_tokens,
         "output_tokens": total.output_tokens,
         "reasoning_tokens": total.reasoning_tokens,
+        "cached_output_tokens": total.cached_output_tokens,
         "retried_tokens": total.recomputed_tokens,
         "withheld_tokens": total.withheld_tokens,
         "cost": {"amount": amount(total.cost), "currency": group.currency} if group.currency else None,
@@ -196,6 +198,7 @@ def entry_public(entry: UsageEntry) -> dict[str, Json]:
         "cached_tokens": row.usage.cached_tokens,
         "output_tokens": row.usage.output_tokens,
         "reasoning_tokens": row.usage.reasoning_tokens,
+        "cached_output_tokens": row.usage.cached_output_tokens,
         "retried_tokens": row.recomputed_tokens,
         "withheld_tokens": row.withheld_tokens,
         "cost": cost,

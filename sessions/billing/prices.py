@@ -59,8 +59,10 @@ class Price(msgspec.Struct, frozen=True):
         return {name: picos * TOKENS / PICOS for name, picos in per_million.items()}
 
     def cost(self, usage: Usage) -> int:
-        fresh = usage.input_tokens - usage.cached_tokens
-        return fresh * self.input + usage.cached_tokens * self.cached + usage.output_tokens * self.output
+        """What was given again costs as much as input whose KV was there."""
+        cached = usage.cached_tokens + usage.cached_output_tokens
+        fresh, written = usage.input_tokens - usage.cached_tokens, usage.output_tokens - usage.cached_output_tokens
+        return fresh * self.input + cached * self.cached + written * self.output
 
 
 class Cost(msgspec.Struct, frozen=True):

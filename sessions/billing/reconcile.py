@@ -134,6 +134,7 @@ def _compare(found: ReconciliationReport, entry: UsageEntry, logged: _LoggedResp
         "input_tokens": row.usage.input_tokens,
         "cached_tokens": row.usage.cached_tokens,
         "output_tokens": row.usage.output_tokens,
+        "cached_output_tokens": row.usage.cached_output_tokens,
         "cost": row.cost,
         "price_version": row.price_version,
     }
@@ -160,6 +161,7 @@ def _used(body: ev.ResponseBody) -> dict[str, Any]:
         "input_tokens": usage.get("input_tokens", 0),
         "cached_tokens": usage.get("input_tokens_details", {}).get("cached_tokens", 0),
         "output_tokens": usage.get("output_tokens", 0),
+        "cached_output_tokens": usage.get("output_tokens_details", {}).get("cached_tokens", 0),
         "cost": _picos(cost.get("amount", "0")),
         "price_version": cost.get("price_version", ""),
     }

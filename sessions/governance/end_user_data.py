@@ -1,6 +1,6 @@
 """Exports and erases everything of one end user, and records erasures.
 
-    export    sessions (deleted ones too, as long as they are stored), their items, usage, rows of the audit log
+    export    memories, sessions (deleted ones too, as long as they are stored), items, usage, rows of the audit log
     erasure   requested ─► sessions deleted ─► KV erased at every replica ─► keys destroyed ─► logs purged ─► done
 
 An erasure is of what was there when it was requested: later sessions are not part of it. It is a row that stands
@@ -23,6 +23,7 @@ from sessions.machine.state import State, apply, begin, client_state
 from sessions.model.audit import Audited, AuditLog, public
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Head
+from sessions.model.memories import MemoryId, UserMemory
 from sessions.model.types import SessionKey, TenantId, UnixMs
 from sessions.ports import Journal
 
@@ -65,9 +66,27 @@ class EndUserStore(Protocol):
         """Adds a replica."""
         ...
 
+    async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
+        """A user's, the oldest first."""
+        ...
+
+    async def add_memory(self, memory: UserMemory) -> None:
+        """Raises Limited beyond `MEMORIES_MAX`."""
+        ...
+
+    async def change_memory(
+        self, tenant: TenantId, user: str, memory_id: MemoryId, *, text: str, at: UnixMs
+    ) -> UserMemory | None:
+        """As it is then; None: there is none."""
+        ...
+
+    async def remove_memory(self, tenant: TenantId, user: str, memory_id: MemoryId) -> bool:
+        """False: there was none."""
+        ...
+
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """Usage loses the user's name; then, at once, API keys lose it (those that still open are revoked), so does the
-        erasure, and the audit log says that it is done. Does nothing to one that is done."""
+        """Usage loses the user's name; then, at once, their memories go, API keys lose it (those that still open are
+        revoked), so does the erasure, and the audit log says that it is done. Does nothing to one that is done."""
         ...
 
 
@@ -92,7 +111,10 @@ async def export_user_data(
     """Objects, one a line; the last one says how many there were, so a stream that was cut off shows. Retractions are
     applied: what was taken back is nobody's any more. Raises Unavailable."""
     yield {"object": "user.export", "tenant": tenant, "user": user, "at": at}
-    counts = {"sessions": 0, "items": 0, "responses": 0, "audit_rows": 0}
+    counts = {"sessions": 0, "items": 0, "memories": 0, "responses": 0, "audit_rows": 0}
+    for memory in await personal.memories(tenant, user):
+        yield {"object": "memory", **memory_fields(memory)}
+        counts["memories"] += 1
     async for head in heads_of(personal, tenant, user):
         state = await _state(journal, head.key)
         if state is None:
@@ -138,6 +160,16 @@ async def _state(journal: Journal, key: SessionKey) -> State | None:
             return state
         if not page.records:
             raise Internal("internal_error", "The log of this session has a hole.")
+
+
+def memory_fields(memory: UserMemory) -> dict[str, Any]:
+    """A memory as its user is shown it."""
+    return {
+        "id": memory.id,
+        "text": memory.text,
+        "created_at": memory.created_at,
+        "updated_at": memory.updated_at,
+    }
 
 
 def status(erasure: Erasure, user: str) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Command(msgspec.Struct, frozen=True):
     digest: bytes
     prepared: Prepared | None = None
     prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
+    memories: tuple[str, ...] = ()  # of who creates a session
     findings: tuple[Finding, ...] = ()  # of the input filters
     blocked: bool = False  # of an appeal: its text is one that filters refuse
     service: dict[str, Json] | None = None  # admission's remarks on the response that it begins

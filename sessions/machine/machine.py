@@ -226,7 +226,7 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
     """Does what a command says, once: its repeats were answered before. Raises its refusal, with nothing written."""
     state, principal, command = build.state, input.principal, input.command
     if isinstance(command, cm.SessionCreate):
-        return session_commands.create_session(build, principal, command)
+        return session_commands.create_session(build, principal, command, input.memories)
     if state.info is None and cm.session_settings_of(command) is not None:
         assert isinstance(command, cm.TurnCreate)
         return turn_commands.create_turn(build, input, command)

@@ -25,6 +25,7 @@ from sessions.machine.inputs_and_effects import (
     Output,
     Prepared,
     Start,
+    Step,
     Stop,
 )
 from sessions.machine.state import Awaiting, Open, Queued, State
@@ -32,7 +33,7 @@ from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import EngineLost, NotFound, SessileError
-from sessions.model.generation import CONTINUOUS_USAGE
+from sessions.model.generation import CONTINUOUS_USAGE, drawn_seed
 from sessions.model.journal_types import UsageRow
 from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
@@ -49,6 +50,7 @@ from sessions.model.types import (
 from sessions.model.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
+_OF_THE_QUEUE = ("queue_position", "expected_wait_ms")  # of `service`
 KEPT_SERVICE = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
 
 _PREFIXES: dict[type[cm.NewItem], str] = {cm.NewMessage: "msg", cm.NewCall: "fc", cm.NewOutput: "fco"}
@@ -124,8 +126,7 @@ def begin(build: StepBuilder, new: NewResponse) -> None:
     """Creates a response and requests its first generation. Draws the seed where the client gave none."""
     sampling = _with_defaults(new, build.state)
     if sampling.seed is None:
-        seed = int.from_bytes(hashlib.blake2b(new.id.encode(), digest_size=4).digest(), "big")
-        sampling = msgspec.structs.replace(sampling, seed=seed)
+        sampling = msgspec.structs.replace(sampling, seed=drawn_seed(new.id))
     body = new_body(build, new, "in_progress")
     if new.metadata or new.request is not UNSET:
         body = msgspec.structs.replace(body, metadata=new.metadata or {}, request=new.request)
@@ -193,6 +194,19 @@ def start_all(build: StepBuilder) -> None:
             _start(build, open_)
 
 
+def mark_looked_up(state: State, step: Step, response_id: ResponseId, outcome: str) -> None:
+    """Says in a response, and in its `response.created` where that is of this very step, what the result cache had."""
+    open_ = state.open[response_id]
+    service = {**(open_.body.service or {}), "cache": outcome}
+    if outcome == "hit":  # it waits for no engine
+        service = {name: value for name, value in service.items() if name not in _OF_THE_QUEUE}
+    open_.body = body = msgspec.structs.replace(open_.body, service=service)
+    for index, record in enumerate(step.records):
+        if isinstance(record.event, ev.ResponseCreated) and record.event.response_id == response_id:
+            event = msgspec.structs.replace(record.event, response=body)
+            step.records[index] = msgspec.structs.replace(record, event=event)
+
+
 def other_model(state: State, open_: Open) -> str:
     """The model that writes a response; "" where it is the session's own."""
     assert state.info is not None
@@ -240,8 +254,10 @@ def _details(reason: IncompleteReason, successor: ResponseId | None) -> dict[str
 
 def _used(build: StepBuilder, open_: Open) -> Usage:
     """The usage of a response that did not end by itself."""
-    prompt = build.runs.prompts.get(open_.id, Usage(0, 0))
-    return msgspec.structs.replace(prompt, output_tokens=len(open_.tokens) // 4)
+    prompt, output = build.runs.prompts.get(open_.id, Usage(0, 0)), len(open_.tokens) // 4
+    service = open_.body.service
+    given_again = output if service and service.get("cache") == "hit" else 0
+    return msgspec.structs.replace(prompt, output_tokens=output, cached_output_tokens=given_again)
 
 
 def end_queued(
@@ -261,9 +277,12 @@ def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) 
     for event in event_writer.close_drafts(open_, "completed" if status == "completed" else "incomplete"):
         build.put(event)
     cost = config.prices.cost(open_.body.model, usage, build.now) if config.prices is not None else None
-    error = ending.error
+    error, service = ending.error, open_.body.service
+    if service and service.get("cache") == "hit" and not usage.cached_output_tokens:
+        service = {**service, "cache": "miss"}  # its replica died, and an engine wrote it
     body = msgspec.structs.replace(
         open_.body,
+        service=service,
         status=status,
         output=tuple(draft.item for draft in open_.drafts),
         usage=usage.public() if cost is None else {**usage.public(), "cost": cost.public()},

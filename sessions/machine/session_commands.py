@@ -47,19 +47,25 @@ def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) ->
         raise unsupported_tools(build.config.default_model)
 
 
-def create_session(build: StepBuilder, principal: Principal, command: cm.SessionCreate) -> cm.Ok:
+def create_session(
+    build: StepBuilder, principal: Principal, command: cm.SessionCreate, memories: tuple[str, ...] = ()
+) -> cm.Ok:
     state = build.state
     if state.info is not None:
         if not may_see(principal, state.key, state.user):
             raise not_found(state.key)
         raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
     check_tools(build, command.tools)
-    make_session(build, principal, command.id, command)
+    make_session(build, principal, command.id, command, memories)
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
 
 def make_session(
-    build: StepBuilder, principal: Principal, command_id: CommandId, settings: cm.SessionCreate | cm.SessionSettings
+    build: StepBuilder,
+    principal: Principal,
+    command_id: CommandId,
+    settings: cm.SessionCreate | cm.SessionSettings,
+    memories: tuple[str, ...] = (),
 ) -> None:
     """Writes the session's first event. Raises BadInput for a name that belongs to another command."""
     named = build.state.key.session
@@ -72,6 +78,7 @@ def make_session(
     build.state.user = principal.user
     build.state.listed = settings.listed if isinstance(settings, cm.SessionSettings) else True
     info = ev.SessionInfo(
+        memories=memories or UNSET,
         model=settings.model or build.config.default_model,
         instructions=settings.instructions,
         tools=settings.tools,

@@ -80,6 +80,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     title_made: bool | UnsetType = UNSET  # true: by the server, of what is in the session
     temperature: float | UnsetType = UNSET  # of answers whose command names none; likewise the next
     max_output_tokens: int | UnsetType = UNSET
+    memories: tuple[str, ...] | UnsetType = UNSET  # what its user had written down when it was created
     context_policy: ContextPolicy | UnsetType = UNSET  # what becomes of a full context window; unset: the tenant's
     compact_threshold: int | UnsetType = UNSET  # tokens of prompt from which on the conversation is compacted
     created_at: UnixMs

@@ -81,6 +81,11 @@ def cache_scope_of(principal: Principal, request: Mapping[str, Json] | None) -> 
     return hashlib.blake2b(msgspec.msgpack.encode(caller), digest_size=16, person=b"cache_scope").digest()
 
 
+def drawn_seed(response_id: ResponseId) -> int:
+    """The seed of a response whose request names none."""
+    return int.from_bytes(hashlib.blake2b(response_id.encode(), digest_size=4).digest(), "big")
+
+
 def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
     """The seed of a run that continues after `emitted` tokens: the same whoever computes it (DESIGN.md §4)."""
     if emitted == 0:

@@ -42,7 +42,13 @@ class JudgedTexts(msgspec.Struct, frozen=True, tag="judge"):
     texts: tuple[str, ...]
 
 
-Question = TextTokens | PromptTokens | JudgedTexts
+class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
+    """Whether the principal's filters of messages refuse a text."""
+
+    text: str
+
+
+Question = TextTokens | PromptTokens | JudgedTexts | RefusedText
 
 
 class TokenIds(msgspec.Struct, frozen=True, tag="tokens"):
@@ -63,4 +69,10 @@ class Judgements(msgspec.Struct, frozen=True, tag="judgements"):
     detectors: tuple[str, ...] = ()
 
 
-Answer = TokenIds | Judgements
+class Refused(msgspec.Struct, frozen=True, tag="refusal"):
+    """`message`: what its sender is shown; None: it is let in."""
+
+    message: str | None
+
+
+Answer = TokenIds | Judgements | Refused

@@ -31,6 +31,7 @@ NEVER: Final = UnixMs(0)  # before everything
 INTEGER_MAX: Final = 2**53 - 1
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$(?!\n)"
 SHARED: Final = "~"  # no session's id begins so: a name, in a session's place, of what is its tenant's
+MEMORIES: Final = SessionId(f"{SHARED}memories")  # what users have written down for their sessions
 OPENINGS: Final = SessionId(f"{SHARED}openings")  # what several sessions of a tenant begin with alike
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
@@ -271,13 +272,17 @@ class Usage(msgspec.Struct, frozen=True):
     output_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cached_output_tokens: int = 0  # of an answer that was given again: no engine wrote them
 
     def public(self) -> dict[str, Json]:
         """The shape of OpenAI's Responses."""
+        details: dict[str, Json] = {"reasoning_tokens": self.reasoning_tokens}
+        if self.cached_output_tokens:
+            details["cached_tokens"] = self.cached_output_tokens
         return {
             "input_tokens": self.input_tokens,
             "input_tokens_details": {"cached_tokens": self.cached_tokens},
             "output_tokens": self.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "output_tokens_details": details,
             "total_tokens": self.input_tokens + self.output_tokens,
         }

@@ -26,6 +26,7 @@ from sessions.schemas import check_schemas
 from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
+from sessions.turn.result_cache import ResultLookup, replay
 from sessions.turn.run_timing import RunTiming
 from sessions.turn.tool_call_parser import ParsedCall, ToolCallParser, constrained_output, forced_tools, invalid_call
 
@@ -44,6 +45,7 @@ class GenerationRun(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     model: str = ""  # the smaller one's name where that is to write; "": the engine's own
     share: Share = Share()
+    lookup: ResultLookup | None = None  # in the result cache, where the tenant has one
 
 
 class TokenCounts(msgspec.Struct):
@@ -53,6 +55,7 @@ class TokenCounts(msgspec.Struct):
     emitted: int = 0  # by earlier generations of the response
     generated: int = 0  # by the engine, for this one
     mute: int = 0  # of them, those that it ended on in the middle of a character: nobody gets them
+    replayed: int = 0  # of `generated`: from the result cache
     cached: int | None = None  # of the first attempt's prompt, once it is known
     recomputed: int = 0
     withheld: int = 0
@@ -60,7 +63,8 @@ class TokenCounts(msgspec.Struct):
     def usage(self) -> Usage:
         """Of an answer that has ended."""
         output = self.emitted + self.generated - self.mute - self.withheld
-        return Usage(self.prompt, output, min(self.cached or 0, self.prompt))
+        again = min(self.replayed, output)
+        return Usage(self.prompt, output, min(self.cached or 0, self.prompt), cached_output_tokens=again)
 
 
 class AttemptsEnd(msgspec.Struct, frozen=True):
@@ -94,6 +98,7 @@ class Attempts:
         self._filters = filters
         self._inbox = inbox
         self._now = loop.time
+        self.filtered = False  # a filter had a word about the answer
         request = open_.body.request
         self._cache_scope = cache_scope_of(open_.principal, request if isinstance(request, dict) else None)
         self._late_filter_s = metrics.filter_s.of("output")
@@ -151,8 +156,13 @@ class Attempts:
         pipeline = self._new_pipeline(request.emitted, parser)
         release: Release | None = None
         finish: Finish | None = None
-        first = True
-        async with aclosing(self._engine.generate(request)) as stream:  # type: ignore[type-var]
+        first, lookup = True, self._run.lookup
+        answer = lookup.answer if lookup is not None and not again else None
+        recorder = lookup.recorder if lookup is not None else None
+        if recorder is not None and again:
+            recorder.discard()
+        written = self._engine.generate(request) if answer is None else replay(answer, len(request.prompt))
+        async with aclosing(written) as stream:  # type: ignore[type-var]
             async for part in stream:
                 if first:
                     first = False
@@ -166,19 +176,24 @@ class Attempts:
                     release = pipeline.finish()
                 else:
                     counts.generated += len(part.tokens)
-                    timing.record_tokens(len(part.tokens))
+                    if answer is not None:
+                        counts.replayed += len(part.tokens)
+                    else:
+                        timing.record_tokens(len(part.tokens))
+                        if recorder is not None:
+                            recorder.add(part)
                     release = pipeline.feed(part)
                 if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
                     if release is not None:
                         await self._accept(release, parser)
-                    output.findings += pipeline.take_findings()
+                    self._take_findings(pipeline)
                     begun_at = self._now()
                     release = await pipeline.close()
                     self._late_filter_s.observe(self._now() - begun_at)
                 if finish is not None:
                     counts.mute += pipeline.num_mute
                 if pipeline.findings:
-                    output.findings += pipeline.take_findings()
+                    self._take_findings(pipeline)
                 if release is not None:
                     if parser is None:
                         output.accept(release)
@@ -187,6 +202,11 @@ class Attempts:
                     if release.ended is not None or release.restart or (parser is not None and parser.ended):
                         break
         return release, finish
+
+    def _take_findings(self, pipeline: OutputPipeline) -> None:
+        found = pipeline.take_findings()
+        self.filtered |= bool(found)
+        self._output.findings += found
 
     def _request(self, prompt: Tokens, emitted: Tokens, left: int, *, shared_prefix: int) -> GenerationRequest:
         run, must_call = self._run, self.must_call

@@ -60,7 +60,8 @@ class GenerationTask:
         """Runs to the end of the answer, or until cancelled."""
         output, counts, timing = self._output, self._attempts.counts, self._attempts.timing
         try:
-            plan = await self._ledger.plan(self._run.open_)
+            lookup = self._run.lookup
+            plan = await self._ledger.plan(self._run.open_) if lookup is None else lookup.plan
             if plan.cut is not None:
                 self._inbox.post(Fitted(self.response_id, self._generation, plan.dropped, plan.cut))
             counts.prompt, counts.emitted = plan.num_input, len(plan.emitted)
@@ -88,6 +89,9 @@ class GenerationTask:
         output, counts = self._output, self._attempts.counts
         if output.complete(withheld=end.reason == "content_filter"):
             counts.withheld = counts.generated - counts.mute
+        lookup = self._run.lookup
+        if lookup is not None and lookup.recorder is not None and end.reason == "stop" and not self._attempts.filtered:
+            lookup.recorder.close()
         self._inbox.post(
             GenerationFinished(
                 self.response_id,

@@ -15,6 +15,8 @@ from sessions.model.inspection import (
     Judgements,
     PromptTokens,
     Question,
+    Refused,
+    RefusedText,
     TextTokens,
     TokenIds,
 )
@@ -45,6 +47,12 @@ class Inspector:
                 return self._ids(await self._prompt(question))
             case JudgedTexts():
                 return await self._judge(principal, question.texts)
+            case RefusedText():
+                for each in self._filters.input_filters(principal):
+                    verdict = await each.check(principal, question.text)
+                    if verdict.action == "block":
+                        return Refused(verdict.message)
+                return Refused(None)
 
     async def _prompt(self, question: PromptTokens) -> list[int]:
         tokenizer = self._engine.tokenizer
@@ -83,3 +91,5 @@ def _texts(question: Question) -> Iterator[str]:
             yield from (each.text for each in question.messages)
         case JudgedTexts():
             yield from question.texts
+        case RefusedText():
+            yield question.text

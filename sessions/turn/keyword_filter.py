@@ -6,8 +6,11 @@ phrase is held back, so that no part of one is ever released, however the engine
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
+
+import msgspec
 
 from sessions.model.types import Principal
 from sessions.model.verdicts import PASS, Finding, Verdict
@@ -119,6 +122,8 @@ class KeywordFilterSet:
     def __init__(self, *, input_phrases: Sequence[str] = (), output_phrases: Sequence[str] = ()) -> None:
         self._input: tuple[InputFilter, ...] = (KeywordInputFilter(input_phrases),) if input_phrases else ()
         self._output = KeywordRules(output_phrases) if output_phrases else None
+        phrases = msgspec.msgpack.encode((tuple(input_phrases), tuple(output_phrases)))
+        self._version = f"phrases/{hashlib.sha256(phrases).hexdigest()[:16]}"
 
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]:
         return self._input
@@ -128,3 +133,6 @@ class KeywordFilterSet:
 
     def holds_whole(self, principal: Principal) -> bool:
         return False
+
+    def version(self, principal: Principal) -> str:
+        return self._version

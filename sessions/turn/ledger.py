@@ -25,6 +25,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.events import SessionInfo
 from sessions.model.generation import RAW_PROMPT, EngineInfo
+from sessions.model.memories import with_memories
 from sessions.model.types import (
     DEFAULT_CONTEXT_POLICY,
     CallId,
@@ -144,6 +145,11 @@ class Ledger:
         """The functions that the model may call."""
         info = self._state.info
         return info.tools if info is not None else ()
+
+    @property
+    def begun(self) -> bool:
+        """The session is there."""
+        return self._state.info is not None
 
     @property
     def policy(self) -> ContextPolicy:
@@ -381,7 +387,8 @@ class Ledger:
         info = self._state.info
         assert info is not None
         if self._opening is None or self._opening[0] is not info:
-            self._opening = (info, array("I", await self._tokenizer.opening(info.instructions, info.tools)))
+            written = with_memories(info.instructions, info.memories or ())
+            self._opening = (info, array("I", await self._tokenizer.opening(written, info.tools)))
         return self._opening[1]
 
     async def _message(self, item: Item) -> Packed:
@@ -485,8 +492,9 @@ class Ledger:
                 break
         else:
             info = self._state.info
-            if info is not None and info.instructions:
-                texts.append(PromptText(info.instructions, False))
+            written = with_memories(info.instructions, info.memories or ()) if info is not None else None
+            if written:
+                texts.append(PromptText(written, False))
         return texts[::-1]
 
     def name_of(self, call_id: CallId, leaf: ItemId | None) -> str | None:

@@ -21,6 +21,7 @@ from persistence.postgres.store import PostgresStore
 from persistence.sqlite.library import sqlite3
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Internal
+from sessions.model.memories import MemoryId, UserMemory
 from tests.support.doors.server_process import ServerProcess
 from tests.support.stores.journals import ACME, NOW, PostgresBed, SqliteBed, a_log, key, postgres
 from tests.support.stores.planted import files_under, planted_numbers, sentences
@@ -88,6 +89,35 @@ async def test_everything_that_is_written_is_sealed_and_a_plain_journal_becomes_
     assert await read_back(store) == set(texts)
     await store.close()
     assert planted_numbers(files_under([tmp_path])) == set()
+
+
+async def test_memories_are_sealed_and_open_for_their_own_user_alone(tmp_path: Path) -> None:
+    texts = sentences(2)
+
+    def memory(number: int) -> UserMemory:
+        name, user = MemoryId(f"mem{number}"), f"user{number}"
+        return UserMemory(id=name, tenant=ACME, user=user, text=texts[number], created_at=NOW, updated_at=NOW)
+
+    store = await SqliteBed(tmp_path).open()
+    await a_log(store.journal, "planted", 1)  # a tenant that is swept
+    await store.end_users.add_memory(memory(0))
+    await store.close()
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    await store.end_users.add_memory(memory(1))
+    assert isinstance(store, SqliteStore) and isinstance(store.database.codec, SealingCodec)
+    assert await Reencryption(store.database, store.database.codec, now_ms=lambda: NOW, settle_s=0).sweep()
+    assert [await store.end_users.memories(ACME, f"user{n}") for n in range(2)] == [[memory(0)], [memory(1)]]
+    await store.close()
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    await store.close()
+    assert planted_numbers(files_under([tmp_path])) == set()
+    with closing(sqlite3.connect(tmp_path / "data" / "journal.db")) as database:
+        database.execute("UPDATE memories SET end_user = 'user0', id = 'other' WHERE id = 'mem1'")
+        database.commit()
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    with pytest.raises(Internal):
+        await store.end_users.memories(ACME, "user0")
+    await store.close()
 
 
 @pytest.mark.cluster

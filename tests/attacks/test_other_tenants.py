@@ -33,9 +33,11 @@ from sessions.model.types import (
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world
 from tests.support.doors.assembly import assembled, wall_ms
+from tests.support.engines.engines import until
+from tests.support.rounds.near_requests import foreign_hits
 from tests.support.stores.journals import NOW, a_log, key, patch
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.auth.authenticator import Authenticator
+from transport.auth.authenticator import Authenticator, key_digest
 from transport.cli.settings import BadSetting, read_keys
 from transport.openai.turn_starter import PLACE
 
@@ -294,3 +296,38 @@ def test_a_mistake_in_the_keys_file_ends_the_start_instead_of_widening_a_key(
     path.write_text(text)
     with pytest.raises(BadSetting, match=why):
         read_keys(str(path))
+
+
+# -- cached answers ----------------------------------------------------------------------------------------------------
+
+
+async def test_nearly_the_same_request_finds_no_other_ones_answer() -> None:
+    """The bench tries 10⁵ of them."""
+    figures = await foreign_hits(3_000, seed=7)
+    assert figures["found"] > 500, "or there was nothing to be had"
+    assert figures["foreign hits (bar 0)"] == 0
+
+
+async def test_no_tenant_is_given_what_another_one_was_answered(tmp_path: Path) -> None:
+    """Names that look alike, run into each other, or hold what separates fields elsewhere."""
+    names = ("acme", "acme ", "Acme", "acme|", "acme\t", "\u0430cme", "a", "cme")
+    limits = tmp_path / "limits.toml"
+    limits.write_text("[default]\nresult_cache_s = 600\n")
+    secrets = {name: f"s3cret-of-tenant-{number}" for number, name in enumerate(names)}
+    keys = {
+        key_digest(secret): Principal(tenant=TenantId(name), key_id="k", role="service", scopes=SCOPES)
+        for name, secret in secrets.items()
+    }
+    body = {"model": "simulated", "messages": [{"role": "user", "content": "Hello."}], "temperature": 0}
+    async with (
+        assembled(keys=keys, limits_file=limits) as server,
+        httpx.AsyncClient(base_url=server.server.url) as http,
+    ):
+        stores = server.runtime.metrics.counter("result_cache_stores", "", "outcome").values
+        for number, secret in enumerate(secrets.values(), 1):
+            answer = await http.post("/v1/chat/completions", json=body, headers=bearer(secret))
+            assert (answer.status_code, answer.headers["x-cache"]) == (200, "miss")
+            await until(lambda: stores.get(("stored",), 0) >= number)  # noqa: B023 - awaited in the loop
+        for secret in secrets.values():
+            answer = await http.post("/v1/chat/completions", json=body, headers=bearer(secret))
+            assert answer.headers["x-cache"] == "hit"

@@ -26,7 +26,8 @@ AS_IF = {
 } | {
     entry.name
     for entry in HTTP
-    if "/v1/operator/" in entry.path or entry.path.endswith(("/decide", "/appeal", "/steer", "/{share_id}"))
+    if "/v1/operator/" in entry.path
+    or entry.path.endswith(("/decide", "/appeal", "/steer", "/{share_id}", "/{memory_id}"))
 }
 
 

@@ -25,3 +25,6 @@ class InputFilterSet(ABC):
 
     def holds_whole(self, principal: Principal) -> bool:
         return False
+
+    def version(self, principal: Principal) -> str:
+        return "test"

@@ -146,6 +146,12 @@ class Settings:
     )
     orphan_after_s: float = option(30.0, "SECONDS", "after so long without readers", ge=0)
     rollup_ms: float = option(25.0, "MS", "deltas are rolled up for so long", ge=0, le=1000)
+    result_cache_mb: int = option(
+        256,
+        "MB",
+        "bound of answers kept to be given again, MB, where tenants have that (docs/limits.md); 0: none",
+        ge=0,
+    )
     content_bytes: int = option(1_000_000, "BYTES", "size of one message at most", ge=1)
     drain_s: float = option(10.0, "SECONDS", "how long open answers may go on after SIGTERM", ge=0)
 

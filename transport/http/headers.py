@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from fastapi import Request
 
 from sessions.model.errors import BadInput
+from sessions.model.events import ResponseBody
 from sessions.model.types import INTEGER_MAX, Epoch, ResponseId
 
 KEY_LENGTH_MAX: Final = 255
@@ -96,3 +97,9 @@ def resumed_event_id(request: Request, headers: RetryHeaders, body: bytes) -> Ev
 
 def bad_event_id(why: str) -> BadInput:
     return BadInput("invalid_request", why, param="last_event_id")
+
+
+def cache_header(body: ResponseBody) -> dict[str, str]:
+    """What the result cache had of a response, where it was looked in."""
+    outcome = body.service.get("cache") if body.service else None
+    return {} if outcome is None else {"x-cache": str(outcome)}

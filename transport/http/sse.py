@@ -59,7 +59,8 @@ class EventStreamResponse(Response):
 async def resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """A stream whose first piece was taken already."""
     async with aclosing(rest):
-        yield first
+        if first:
+            yield first
         async for chunk in rest:
             yield chunk
 

@@ -11,7 +11,7 @@ from sessions.model.events import Record
 from sessions.model.types import Json
 from transport import errors
 from transport.http import sse
-from transport.http.headers import EventId, EventIdFormat
+from transport.http.headers import EventId, EventIdFormat, cache_header
 from transport.openai.chat_render import ChoiceBuilder, StreamUsage, encode, usage_of, usage_so_far
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnStarter
@@ -20,7 +20,8 @@ FINGERPRINT: Final = "sessile"
 
 
 class ChatCompletionReader:
-    """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it."""
+    """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it. `headers` are whole once something
+    was read."""
 
     def __init__(
         self, starter: TurnStarter, started: StartedTurn, *, model: str, logprobs: bool, usage: StreamUsage
@@ -35,6 +36,7 @@ class ChatCompletionReader:
         }
         self._by_index = list(self._choices.values())
         self._first = self._choices[started.responses[0]]
+        self.headers: dict[str, str] = {"x-session-id": started.cursor.key.session}
 
     async def whole(self) -> dict[str, Json]:
         """The `chat.completion` object. Raises the error that an answer ended with."""
@@ -91,6 +93,8 @@ class ChatCompletionReader:
             if isinstance(event, ev.ContentRetracted) and event.response_id in self._choices:
                 self._choices[event.response_id].retract()
             choice = self._choices.get(event.response_id) if isinstance(event, ev.ResponseEvent) else None
+            if choice is self._first and isinstance(event, ev.ResponseCreated):
+                self.headers |= cache_header(event.response)
             if choice is None or not isinstance(event, ev.ResponseEvent):
                 continue
             entries = choice.take(event)

@@ -197,16 +197,22 @@ def usage_of(bodies: list[ev.ResponseBody]) -> dict[str, Json]:
     prompt = max((usage.get("input_tokens", 0) for usage in usages), default=0)
     cached = max((usage.get("input_tokens_details", {}).get("cached_tokens", 0) for usage in usages), default=0)
     output = sum(usage.get("output_tokens", 0) for usage in usages)
-    reasoning = sum(usage.get("output_tokens_details", {}).get("reasoning_tokens", 0) for usage in usages)
+    details = {"reasoning_tokens": _output_detail(usages, "reasoning_tokens")}
+    if given_again := _output_detail(usages, "cached_tokens"):
+        details["cached_tokens"] = given_again
     cost = sum_public(usage["cost"] for usage in usages if "cost" in usage)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
+        "completion_tokens_details": details,
         **({"cost": cost} if cost is not None else {}),
     }
 
 
 encode = msgspec.json.Encoder().encode
+
+
+def _output_detail(usages: list[dict[str, Any]], name: str) -> int:
+    return sum(usage.get("output_tokens_details", {}).get(name, 0) for usage in usages)

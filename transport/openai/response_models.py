@@ -94,7 +94,10 @@ class PromptDetails(ResponseModel):
 
 
 class OutputDetails(ResponseModel):
+    """`cached_tokens`: of an answer that was given again from the tenant's result cache."""
+
     reasoning_tokens: int
+    cached_tokens: int | None = None
 
 
 class UsageCost(ResponseModel):

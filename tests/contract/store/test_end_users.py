@@ -10,7 +10,9 @@ from sessions.governance.audit_verify import verify
 from sessions.governance.end_user_data import EndUserStore, Erasure
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.audit import Audited, public
+from sessions.model.errors import Limited
 from sessions.model.journal_types import Due
+from sessions.model.memories import MEMORIES_MAX, MemoryId, UserMemory
 from sessions.model.types import INTEGER_MAX, TenantId, UnixMs
 from sessions.ports import Journal
 from sessions.store import Store
@@ -105,3 +107,36 @@ async def test_what_remains_of_a_user_has_no_name(store: Store, personal: EndUse
     assert changed[made[0].id].revoked_at == NOW + 9 and changed[made[1].id].revoked_at == NOW + 1
     assert all("ü" not in repr(each) for each in changed.values())
     assert len({each.version for each in changed.values()}) == 2
+
+
+def a_memory(name: str, *, tenant: TenantId = ACME, user: str = "ü", at: int = NOW) -> UserMemory:
+    about = {"created_at": UnixMs(at), "updated_at": UnixMs(at)}
+    return UserMemory(id=MemoryId(name), tenant=tenant, user=user, text=f"text of {name}", **about)
+
+
+async def test_memories_are_kept_changed_and_removed_for_their_user_alone(personal: EndUserStore) -> None:
+    for memory in (a_memory("b", at=NOW + 1), a_memory("a"), a_memory("c", user="x"), a_memory("d", tenant=BETA)):
+        await personal.add_memory(memory)
+    assert [each.id for each in await personal.memories(ACME, "ü")] == ["a", "b"]
+    assert (await personal.memories(ACME, "ü"))[0] == a_memory("a")
+    changed = await personal.change_memory(ACME, "ü", MemoryId("a"), text="other words", at=UnixMs(NOW + 9))
+    assert changed == msgspec.structs.replace(a_memory("a"), text="other words", updated_at=NOW + 9)
+    assert (await personal.memories(ACME, "ü"))[0] == changed
+    for tenant, user, name in ((ACME, "x", "a"), (BETA, "ü", "a"), (ACME, "ü", "c")):
+        assert await personal.change_memory(tenant, user, MemoryId(name), text="taken", at=UnixMs(NOW)) is None
+        assert not await personal.remove_memory(tenant, user, MemoryId(name))
+    assert await personal.remove_memory(ACME, "ü", MemoryId("b"))
+    assert [each.id for each in await personal.memories(ACME, "ü")] == ["a"]
+    for number in range(MEMORIES_MAX - 1):
+        await personal.add_memory(a_memory(f"n{number}"))
+    with pytest.raises(Limited):
+        await personal.add_memory(a_memory("one too many"))
+
+
+async def test_an_erasure_takes_the_memories_that_were_there(bed: Bed, personal: EndUserStore) -> None:
+    await personal.request_erasure(erasure(), a_row())
+    for memory in (a_memory("old"), a_memory("later", at=NOW + 5), a_memory("other", user="x")):
+        await personal.add_memory(memory)
+    await personal.finish(erasure(), a_row(at=NOW + 9))
+    assert [each.id for each in await personal.memories(ACME, "ü")] == ["later"]
+    assert [each.id for each in await personal.memories(ACME, "x")] == ["other"]

@@ -66,6 +66,7 @@ class Http(NamedTuple):
         )
         path = path.replace("{response_id}", names.response).replace("{item_id}", names.item)
         path = path.replace("{review_id}", names.review).replace("{share_id}", "shr_none").replace("{token}", "t" * 43)
+        path = path.replace("{memory_id}", "mem_none")
         return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
 
 
@@ -183,6 +184,10 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/sessions/{session}/shares", "chat", "session"),
     Http("DELETE", "/v1/sessions/{session}/shares/{share_id}", "chat", "session"),
     Http("GET", "/v1/shares/{token}", None),
+    Http("GET", "/v1/memories", "read"),
+    Http("POST", "/v1/memories", "chat", body=fixed(text="a stranger's")),
+    Http("PATCH", "/v1/memories/{memory_id}", "chat", body=fixed(text="a stranger's")),
+    Http("DELETE", "/v1/memories/{memory_id}", "chat"),
     Http("PATCH", "/v1/sessions/{session}", "chat", "session", body=fixed(title="mine")),
     Http("DELETE", "/v1/sessions/{session}", "chat", "session"),
 )

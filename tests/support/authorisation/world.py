@@ -243,7 +243,9 @@ async def _a_world(keys_file: Path) -> AsyncIterator[World]:
         SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=8),
         KeywordFilterSet(input_phrases=["nightjar"]),
     )
-    async with assembled(admit=admit, engine=engine, filters=filters) as assembly:
+    limits = keys_file.with_name("limits.toml")
+    limits.write_text("[default]\nmemories = true\n")
+    async with assembled(admit=admit, engine=engine, filters=filters, limits_file=limits) as assembly:
         ((ring, revocations),) = made
         server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0)
         assert await server.start()

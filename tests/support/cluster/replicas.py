@@ -49,6 +49,7 @@ from sessions.model.types import (
 )
 from sessions.ports import FilterSet, Keys, Member, Published
 from sessions.turn.keyword_filter import KeywordFilterSet
+from sessions.turn.result_cache import ResultCache
 from tests.support.virtual_time import passed
 
 SESSION = SessionId("s1")
@@ -204,6 +205,7 @@ class Replica:
         filters: FilterSet | None = None,
         accounting: Accounting | None = None,
         peers: Peers | None = None,
+        results: ResultCache | None = None,
     ) -> None:
         self.place = place
         self.name = ReplicaId(name)
@@ -216,7 +218,7 @@ class Replica:
             Identity(self.name, incarnation),
             journal=self.journal,
             directory=self.directory,
-            inference=Inference(self.engine, filters or KeywordFilterSet()),
+            inference=Inference(self.engine, filters or KeywordFilterSet(), results=results),
             clock=place.clock,
             limits=limits or RuntimeLimits(),
             accounting=accounting,

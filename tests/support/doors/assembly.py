@@ -15,7 +15,9 @@ from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Accounting, Inference, Stores
 from actors.maintenance.erasure import Eraser
+from actors.results.factory import make_results
 from app import LimitServices, admission_of, limits_now, open_limits, settlement_listener
+from inference import personal_texts
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.keys import MemoryKeyStore
@@ -25,6 +27,7 @@ from persistence.memory.store import MemoryStore
 from sessions.actor.actor_context import ActorLimits
 from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
+from sessions.governance.memory_reader import memory_reader
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
@@ -82,17 +85,25 @@ def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Met
     )
 
 
-def _engine(given: SimulatedOptions | SimulatedEngine | None) -> SimulatedEngine:
-    return (
-        given if isinstance(given, SimulatedEngine) else SimulatedEngine(given or SimulatedOptions(step_base_s=0.001))
-    )
+def _inference(
+    engine: Engine, filters: FilterSet, limited: LimitServices | None, measures: Metrics, store: MemoryStore
+) -> Inference:
+    memories = memory_reader(store.end_users, limited)
+    results = make_results("", 64, None, limited, personal_texts(filters), measures)
+    return Inference(engine, filters, results=results, memories=memories)
+
+
+def _engine(given: SimulatedOptions | Engine | None) -> Engine:
+    if given is None or isinstance(given, SimulatedOptions):
+        return SimulatedEngine(given or SimulatedOptions(step_base_s=0.001))
+    return given
 
 
 @asynccontextmanager
 async def assembled(
     *,
     keys: Mapping[str, Principal] | None = None,
-    engine: SimulatedOptions | SimulatedEngine | None = None,
+    engine: SimulatedOptions | Engine | None = None,
     smaller: SimulatedOptions | None = None,
     limits: ServerLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
@@ -111,6 +122,7 @@ async def assembled(
     directory, measures = MemoryDirectory(), Metrics()
     simulated: Engine = _engine(engine)
     if smaller is not None:
+        assert isinstance(simulated, SimulatedEngine)
         simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
     now_ms, replica, incarnation = strict_clock(), ReplicaId("local"), new_id()
     await stored.open()
@@ -125,7 +137,7 @@ async def assembled(
                 Identity(replica, incarnation),
                 journal=journal,
                 directory=directory,
-                inference=Inference(simulated, filters or KeywordFilterSet()),
+                inference=_inference(simulated, filters or KeywordFilterSet(), limited, measures, stored),
                 clock=Clock(now_ms, new_id),
                 limits=runtime_limits or _runtime_limits(limited, simulated, measures),
                 accounting=Accounting(measures, prices, settlement_listener(limited)),

@@ -103,6 +103,9 @@ class GivenFilters:
     def holds_whole(self, principal: object) -> bool:
         return self._whole
 
+    def version(self, principal: object) -> str:
+        return "test"
+
     def output_filters(self, principal: object, *, shown: str = "", calls: bool = False) -> list[OutputFilter]:
         return [make() for make in self._make]
 

@@ -81,15 +81,14 @@ async def create(request: Request, body: ChatRequest) -> Response:
         logprobs=turn.sampling.logprobs,
         usage=usage,
     )
-    named = {"x-session-id": session}
     if not body.stream:
         whole = await sse.cancel_on_disconnect(request, completion.whole(), left)
-        return JSONResponse(whole, headers=named)
+        return JSONResponse(whole, headers=completion.headers)
     ids = event_id_format(started.responses[0], given, headers.idempotency_key) if headers.event_ids else None
     chunks = completion.stream(ids=ids, skip=seen)
     # What goes wrong before the first chunk is answered by the status.
     first = await sse.cancel_on_disconnect(request, anext(chunks), left)
-    return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=named)
+    return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=completion.headers)
 
 
 def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> TurnInput:
@@ -165,13 +164,12 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
         )
         for number, each in enumerate(started)
     ]
-    named = {"x-session-id": started[0].cursor.key.session}
     if not body.stream:
         wholes = await sse.cancel_on_disconnect(request, asyncio.gather(*(each.whole() for each in readers)), left)
-        return JSONResponse(merged(wholes), headers=named)
+        return JSONResponse(merged(wholes), headers=readers[0].headers)
     chunks = _streamed(readers)
     first = await sse.cancel_on_disconnect(request, anext(chunks), left)
-    return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=named)
+    return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=readers[0].headers)
 
 
 async def _started(request: Request, principal: Principal, turns: Sequence[TurnInput]) -> list[StartedTurn]:

@@ -154,11 +154,13 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     named = {"x-session-id": cursor.key.session}
     if body.stream:
         ids = event_id_format(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None
-        return sse.EventStreamResponse(answer.stream(ids=ids, skip=seen), left=left, headers=named)
+        chunks = answer.stream(ids=ids, skip=seen)
+        first = await sse.cancel_on_disconnect(request, anext(chunks, b""), left)  # nothing: all of it was seen
+        return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers={**named, **answer.cache})
     with cursor:
         work = answer.shown_begun() if body.background else answer.shown(ended=True)
         whole = await sse.cancel_on_disconnect(request, work, left)
-    return JSONResponse(whole, headers=named)
+    return JSONResponse(whole, headers={**named, **answer.cache})
 
 
 async def stored_turn(

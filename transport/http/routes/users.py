@@ -1,4 +1,5 @@
 """`/v1/users/{user}`: exports or erases everything of one end user, for those who administer the tenant.
+`/v1/memories`: what a user has written down for their later conversations.
 
 An erasure is durable when it is answered with 202, and 200 says that it is done; `GET` shows how far it is.
 """
@@ -12,15 +13,22 @@ import msgspec
 import structlog
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import Field
 
-from sessions.governance.end_user_data import Erasure, export_user_data, status
+from sessions.governance.end_user_data import Erasure, export_user_data, memory_fields, status
 from sessions.model.audit import Audited
 from sessions.model.authorization import demand_administrator, demand_custody
-from sessions.model.errors import NotFound, SessileError
+from sessions.model.errors import BadInput, Forbidden, NotFound, SessileError
+from sessions.model.inspection import Refused, RefusedText
+from sessions.model.memories import TEXT_MAX, MemoryId, UserMemory, memory_not_found, owner_of
+from sessions.model.types import Principal
 from transport import errors
+from transport.gateway import Gateway
 from transport.http.break_glass import Reason, record_break_glass
 from transport.http.context import gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
+from transport.openai.model_catalog import card
+from transport.openai.request_models import RequestModel
 from transport.openai.response_models import ERRORS, Answers, ResponseModel
 
 User = Annotated[str, Path(min_length=1, max_length=128)]
@@ -47,6 +55,25 @@ _ERASED: Final[Answers] = {**ERRORS, 200: {"model": ErasureObject, "description"
 
 log = structlog.get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
+
+
+class MemoryText(RequestModel):
+    text: Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
+
+
+class MemoryObject(ResponseModel):
+    object: Literal["memory"] = "memory"
+    id: str
+    text: str
+    created_at: int
+    updated_at: int
+
+
+class MemoryList(ResponseModel):
+    """All of a user's, the oldest first."""
+
+    object: Literal["list"] = "list"
+    data: list[MemoryObject]
 
 
 routes = APIRouter(tags=["users"], route_class=StrictRoute)
@@ -111,3 +138,72 @@ async def erasing(request: Request, user: User, tenant: Tenant = None) -> Erasur
     if erasure is None:
         raise NotFound("erasure_not_found", "No erasure of this user was requested.", param="user")
     return ErasureObject.model_validate(status(erasure, user))
+
+
+# -- memories ---------------------------------------------------------------------------------------------------------
+
+
+def _writer(request: Request) -> tuple[Principal, str]:
+    """Who changes memories, and whose. Raises Forbidden, BadInput."""
+    principal = principal_of(request, "chat")
+    table = gateway_of(request).table(principal.tenant)
+    if table is None or not table.memories:
+        raise Forbidden("memories_disabled", "This tenant keeps no memories of its users: see docs/limits.md.")
+    return principal, owner_of(principal)
+
+
+@routes.get("/v1/memories", responses=ERRORS)
+async def memories(request: Request) -> MemoryList:
+    """What the caller's later sessions begin with, where their tenant has memories on."""
+    principal = principal_of(request, "read")
+    kept = await gateway_of(request).store.end_users.memories(principal.tenant, owner_of(principal))
+    return MemoryList(data=[MemoryObject(**memory_fields(each)) for each in kept])
+
+
+@routes.post("/v1/memories", status_code=201, responses=ERRORS)
+async def remember(request: Request, body: MemoryText) -> MemoryObject:
+    """Writes one down, for sessions that are created from now on."""
+    gateway, (principal, user) = gateway_of(request), _writer(request)
+    await _check_text(gateway, principal, body.text)
+    at = gateway.now_ms()
+    memory = UserMemory(
+        id=MemoryId(f"mem_{gateway.new_id()}"),
+        tenant=principal.tenant,
+        user=user,
+        text=body.text,
+        created_at=at,
+        updated_at=at,
+    )
+    await gateway.store.end_users.add_memory(memory)
+    return MemoryObject(**memory_fields(memory))
+
+
+@routes.patch("/v1/memories/{memory_id}", responses=ERRORS)
+async def revise(request: Request, memory_id: str, body: MemoryText) -> MemoryObject:
+    """Puts other words in its place. Sessions that began with it keep it as it was."""
+    gateway, (principal, user) = gateway_of(request), _writer(request)
+    await _check_text(gateway, principal, body.text)
+    changed = await gateway.store.end_users.change_memory(
+        principal.tenant, user, MemoryId(memory_id), text=body.text, at=gateway.now_ms()
+    )
+    if changed is None:
+        raise memory_not_found(memory_id)
+    return MemoryObject(**memory_fields(changed))
+
+
+@routes.delete("/v1/memories/{memory_id}", status_code=204, responses=ERRORS)
+async def forget(request: Request, memory_id: str) -> None:
+    """Removes it, also where the tenant has memories off by now."""
+    principal = principal_of(request, "chat")
+    user, store = owner_of(principal), gateway_of(request).store.end_users
+    if not await store.remove_memory(principal.tenant, user, MemoryId(memory_id)):
+        raise memory_not_found(memory_id)
+
+
+async def _check_text(gateway: Gateway, principal: Principal, text: str) -> None:
+    """Raises BadInput `content_filter` for what filters of messages refuse."""
+    model = card(gateway.models, None)
+    refused = await gateway.inspect(principal, model.id, RefusedText(text))
+    assert isinstance(refused, Refused)
+    if refused.message is not None:
+        raise BadInput("content_filter", refused.message, param="text")

@@ -69,6 +69,9 @@ class Redacting:
     def holds_whole(self, principal: Principal) -> bool:
         return False
 
+    def version(self, principal: Principal) -> str:
+        return "test"
+
     def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> tuple[Redactor]:
         return (Redactor(self._phrase, self._replacement),)
 

@@ -185,7 +185,7 @@ class Full(Admission):
         super().__init__(engine, Limits, lambda: 0.0)
         self.asked = 0
 
-    def admit(self, key: SessionKey, input: Command, new_tokens: int) -> Command:
+    def admit(self, key: SessionKey, input: Command, new_tokens: int, *, expected: bool = True) -> Command:
         self.asked += 1
         if self.asked > 1:
             raise Overloaded("overloaded", "full", retry_after_ms=1)

@@ -12,12 +12,14 @@ import pytest
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.input_pipeline import prepare_input
 from sessions.machine.inputs_and_effects import Command
+from sessions.machine.state import empty
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
-from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, InputText, Principal
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, InputText, Principal, TenantId
 from sessions.model.verdicts import Finding, Verdict
-from tests.support.machine.ledger_fixture import Desk
-from tests.support.machine.machine_fixture import SESSION
+from sessions.turn.ledger import Ledger
+from tests.support.machine.ledger_fixture import Desk, info
+from tests.support.machine.machine_fixture import KEY, SESSION
 from tests.support.virtual_time import virtual
 
 ID = CommandId("c")
@@ -43,12 +45,19 @@ class Replace:
         return Verdict(action="pass")
 
 
-async def prepared(command: cm.ActorCommand) -> Command:
+async def prepared(command: cm.ActorCommand, *memories: str, begun: bool = True) -> Command:
+    """By a user who has written down `memories`, for a session that has `begun` or not."""
+
+    async def read(tenant: TenantId, user: str) -> tuple[str, ...]:
+        return memories
+
     filters = SimpleNamespace(input_filters=lambda principal: (Replace(),))
     limits = ActorLimits(content_bytes=40, prepare_s=5.0)
-    world: Any = SimpleNamespace(filters=filters, limits=limits, metrics=Metrics())
-    input = Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
-    return await prepare_input(input, ledger=Desk().ledger, world=world)
+    world: Any = SimpleNamespace(filters=filters, limits=limits, metrics=Metrics(), memories=read)
+    input = Command(msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana"), command, cm.command_digest(command))
+    desk = Desk()
+    ledger = desk.ledger if begun else Ledger(empty(KEY, user="ana"), desk.tokenizer, info())
+    return await prepare_input(input, ledger=ledger, world=world)
 
 
 def message(content: str) -> cm.MessageCreate:
@@ -111,3 +120,17 @@ async def test_other_commands_pass_as_they_are() -> None:
     command = cm.SessionDelete(id=ID, session=SESSION)
     made = await prepared(command)
     assert made.command is command and made.refused is None
+
+
+@virtual
+async def test_what_a_conversation_begins_with_is_filtered_and_only_its_creation_reads_it() -> None:
+    listed, unlisted = (cm.SessionSettings(listed=each) for each in (True, False))
+    commands: list[tuple[cm.ActorCommand, tuple[str, ...]]] = [
+        (cm.SessionCreate(id=ID), ("a ~ rose",)),
+        (cm.TurnCreate(id=ID, session=SESSION, create=listed), ("a ~ rose",)),
+        (cm.TurnCreate(id=ID, session=SESSION, create=unlisted), ()),
+    ]
+    for command, kept in commands:
+        assert (await prepared(command, "a red rose", "black", begun=False)).memories == kept
+        assert (await prepared(command, "a red rose", "black")).memories == ()
+    assert (await prepared(message("a rose"), "a red rose")).memories == ()

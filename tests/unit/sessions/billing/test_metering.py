@@ -75,6 +75,7 @@ def test_a_sum_shows_its_dimensions_and_a_cost_where_it_has_one() -> None:
         cached_tokens=0,
         output_tokens=3,
         reasoning_tokens=0,
+        cached_output_tokens=0,
         recomputed_tokens=4,
         withheld_tokens=0,
         cost=1_500_000_000_000,

@@ -13,6 +13,7 @@ from sessions.governance.end_user_data import Erasure, export_user_data, status
 from sessions.model.audit import Audited, AuditRow
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Head, Page
+from sessions.model.memories import MemoryId, UserMemory
 from sessions.model.types import SessionKey, TenantId, UnixMs
 from tests.support.machine.machine_fixture import KEY, Ground
 from tests.support.stores.audit_chain import TENANT, AuditChain
@@ -40,6 +41,12 @@ class World(AuditChain):
         rows = [UsageEntry(seq, KEY, row) for seq, row in enumerate(self.ground.usage, 1)]
         return [row for row in rows if row.seq > after][:limit] if query.user == ANA else []
 
+    async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
+        if user != ANA:
+            return []
+        name, text = MemoryId("mem_1"), "My cat is called Io."
+        return [UserMemory(id=name, tenant=tenant, user=user, text=text, created_at=NOW, updated_at=NOW)]
+
     async def rows(
         self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None
     ) -> list[AuditRow]:
@@ -66,15 +73,17 @@ async def test_everything_of_a_user_and_of_nobody_else(world: World) -> None:
     objects = await exported(world)
     assert [each["object"] for each in objects] == [
         "user.export",
+        "memory",
         "session",
         *["item"] * 2,
         "usage.response",
         *["audit.row"] * 2,
         "user.exported",
     ]
-    assert objects[1]["title"] == "mine" and objects[1]["top"] == len(world.ground.records)
-    counts = {name: objects[-1][name] for name in ("sessions", "items", "responses", "audit_rows")}
-    assert counts == {"sessions": 1, "items": 2, "responses": 1, "audit_rows": 2}
+    assert objects[1]["text"] == "My cat is called Io."
+    assert objects[2]["title"] == "mine" and objects[2]["top"] == len(world.ground.records)
+    counts = {name: objects[-1][name] for name in ("memories", "sessions", "items", "responses", "audit_rows")}
+    assert counts == {"memories": 1, "sessions": 1, "items": 2, "responses": 1, "audit_rows": 2}
     nobody = await exported(world, "nobody")
     assert [each["object"] for each in nobody] == ["user.export", "user.exported"]
 

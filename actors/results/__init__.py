@@ -1,0 +1,6 @@
+"""Cached answers of deterministic requests (`sessions.turn.result_cache.ResultCache`): in memory, and on Valkey for a
+cluster, under keys of their tenants.
+
+Never decides which requests may have a cached answer, nor what names one (`sessions.turn.result_cache` does). Start
+with `cache`; `memory` and `valkey` hold sealed bytes, `results.lua` bounds them.
+"""

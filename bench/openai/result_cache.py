@@ -1,0 +1,103 @@
+"""Answers that need no engine: how soon a hit's first byte comes, and whether anybody gets one that is not theirs.
+
+    python -m bench.openai.result_cache --hits 200              a whole server on llama.cpp, asked over a real socket
+    python -m bench.openai.result_cache --tries 100000 --seed 1 requests that nearly are another's, by name and place
+
+The first part asks one question until it is kept, then again: what is measured is from the request's first byte to the
+stream's first chunk, on one connection that stays open, beside a request of the same size that is computed. The second
+part asks the cache itself, which is all that stands between tenants: pairs of requests that differ by one thing (a
+tenant, a policy, a field, where a delimiter stands), tenants whose names look alike among them; every one of a pair is
+kept, then the other is looked up. A found answer that another made is a foreign hit. Exits with 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from bench.support import report, run_bench, spread
+from tests.support.doors.server_process import ServerProcess
+from tests.support.rounds.near_requests import foreign_hits
+
+LLAMA: Final = ("--engine", "llama", "--threads", "1", "--slots", "2", "--titles", "off")
+FIRST_BYTE_MS: Final = 3.0
+TRIES_MAX: Final = 20
+LIMITS: Final = "[default]\nresult_cache_s = 3600\n"
+
+
+# -- a hit's first byte ----------------------------------------------------------------------------------------------
+
+
+async def first_bytes(hits: int) -> dict[str, Any]:
+    """Times of hits through `/v1/chat/completions`, streamed, and of runs beside them."""
+    with tempfile.TemporaryDirectory() as folder:
+        limits = Path(folder) / "limits.toml"
+        limits.write_text(LIMITS)
+        with ServerProcess(*LLAMA, "--limits", str(limits)) as server:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=120) as http:
+                model = (await http.get("/v1/models")).json()["data"][0]["id"]
+                hit, whole, miss, wrong = [], [], [], 0
+                body = {"model": model, "temperature": 0, "max_tokens": 256, "stop": ["."], "stream": True}
+                question = [
+                    {"role": "system", "content": "Answer in one short sentence."},
+                    {"role": "user", "content": "What is the capital of France?"},
+                ]
+                for _ in range(TRIES_MAX):  # it is kept a moment after its end
+                    text, outcome, _ = await streamed(http, {**body, "messages": question})
+                    if outcome == "hit":
+                        break
+                else:
+                    raise RuntimeError("the answer is not kept: did it end by itself?")
+                for number in range(hits):
+                    given, outcome, times = await streamed(http, {**body, "messages": question})
+                    hit.append(times[0])
+                    whole.append(times[1])
+                    wrong += given != text or outcome != "hit"
+                    if number < 10:
+                        short = {**body, "max_tokens": 4, "seed": number, "messages": question}
+                        miss.append((await streamed(http, short))[2][0])
+    return {
+        "hits": hits,
+        "not the same answer, or no hit (bar 0)": wrong,
+        **spread(f"hit, first byte {{}}, ms (bar {FIRST_BYTE_MS})", hit, "p50 p95 max", times=1000),
+        **spread("hit, its text, {}, ms", whole, "p50 p95", times=1000),
+        **spread("computed, first byte {}, ms", miss, "p50", times=1000),
+    }
+
+
+async def streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[str, str, tuple[float, float]]:
+    """The text of a stream, its `x-cache`, and when the first byte and the first of the text came."""
+    begun_at = time.perf_counter()
+    first_s, text_s, text = 0.0, 0.0, ""
+    async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        async for line in answer.aiter_lines():
+            first_s = first_s or time.perf_counter() - begun_at
+            if line.startswith("data: {"):
+                choice = msgspec.json.decode(line[6:])["choices"][0]
+                text += choice["delta"].get("content") or ""
+                if text and not text_s:
+                    text_s = time.perf_counter() - begun_at
+    return text, answer.headers["x-cache"], (first_s, text_s)
+
+
+async def main(given: argparse.Namespace) -> bool:
+    started = time.monotonic()
+    if given.tries:
+        figures = await foreign_hits(given.tries, given.seed)
+        good = not figures["foreign hits (bar 0)"] and not figures["own answers not found"] and figures["found"] > 0
+    else:
+        figures = await first_bytes(given.hits)
+        late = figures[f"hit, first byte p95, ms (bar {FIRST_BYTE_MS})"] > FIRST_BYTE_MS
+        good = not figures["not the same answer, or no hit (bar 0)"] and not late
+    report("result_cache", {**figures, "seconds": time.monotonic() - started})
+    return good
+
+
+if __name__ == "__main__":
+    run_bench(main, __doc__, hits=200, tries=0, seed=1)

@@ -1,0 +1,1 @@
+ALTER TABLE usage ADD COLUMN cached_output_tokens bigint NOT NULL DEFAULT 0;

@@ -1,0 +1,61 @@
+"""Memories: what an end user wants their later conversations to begin with, in their own words.
+
+Each is a short text that the user, or a client for them, has written down: nothing is taken from conversations by
+itself. A session that the user creates is given those there are at that moment, behind its instructions, where they
+stay: `session.created` has them, so a prompt's beginning never changes, and what is edited later holds for later
+sessions.
+
+Does not know who may change them (`sessions.model.authorization`), nor how rows are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NewType
+
+import msgspec
+
+from sessions.model.errors import BadInput, Limited, NotFound
+from sessions.model.types import Principal, TenantId, UnixMs
+
+MemoryId = NewType("MemoryId", str)
+
+TEXT_MAX: Final = 280  # code points of one; all of a user together must leave room in a window
+MEMORIES_MAX: Final = 32  # of one user
+HEADING: Final = "What the user wants you to remember:"
+
+
+class UserMemory(msgspec.Struct, frozen=True, kw_only=True):
+    id: MemoryId
+    tenant: TenantId
+    user: str
+    text: str
+    created_at: UnixMs
+    updated_at: UnixMs
+
+
+def owner_of(principal: Principal) -> str:
+    """Whose memories a principal sees and changes. Raises BadInput for a key that speaks for nobody."""
+    if principal.user is None:
+        raise BadInput(
+            "user_required",
+            "Memories are an end user's: use a key of theirs, or name them with X-Sessile-User.",
+            param="user",
+        )
+    return principal.user
+
+
+def with_memories(instructions: str | None, memories: Sequence[str]) -> str | None:
+    """A session's instructions with its memories behind them, as its model is shown them."""
+    if not memories:
+        return instructions
+    written = "\n".join([HEADING, *(f"- {' '.join(text.split())}" for text in memories)])
+    return f"{instructions}\n\n{written}" if instructions else written
+
+
+def memory_not_found(memory_id: str) -> NotFound:
+    return NotFound("memory_not_found", f"There is no memory {memory_id!r}.", param="memory_id")
+
+
+def too_many_memories() -> Limited:
+    return Limited("quota_exceeded", f"A user has {MEMORIES_MAX} memories at most: delete one first.", retryable=False)

@@ -1,0 +1,156 @@
+"""When an actor looks answers up, what it has kept, and what becomes of one that its engine could not finish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.types import Message, Principal, SessionKey, TenantId
+from sessions.turn.ledger import PromptPlan
+from sessions.turn.result_cache import CachedAnswer, ResultLookup
+from tests.support.cluster.replicas import SESSION, TERMINAL, Place, Reader, Replica
+from tests.support.scripted import Scripted
+from tests.support.virtual_time import settled, virtual
+
+
+class PlainCache:
+    """Keeps answers as they are, by their requests' names."""
+
+    def __init__(self, *, on: bool = True) -> None:
+        self.on = on
+        self.kept: dict[bytes, CachedAnswer] = {}
+        self.texts: list[Sequence[str]] = []
+        self.forgotten: list[SessionKey] = []
+        self.lookups: list[ResultLookup] = []
+
+    def serves(self, tenant: TenantId) -> bool:
+        return self.on
+
+    async def find(self, key: SessionKey, request: bytes, plan: PromptPlan) -> ResultLookup:
+        lookup = ResultLookup(key, request, plan, self.kept.get(request))
+        self.lookups.append(lookup)
+        return lookup
+
+    async def store(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> None:
+        assert lookup.recorder is not None and lookup.recorder.answer is not None
+        self.kept[lookup.name] = lookup.recorder.answer
+        self.texts.append(texts)
+
+    async def forget_session(self, key: SessionKey) -> None:
+        self.forgotten.append(key)
+        self.kept.clear()
+
+    async def forget_tenant(self, tenant: TenantId) -> None:
+        self.kept.clear()
+
+
+def text_of(body: ev.ResponseBody) -> str:
+    return "".join(item.text for item in body.output if isinstance(item, Message))
+
+
+async def at_work(place: Place, cache: PlainCache, *scripts: str) -> tuple[Replica, Reader]:
+    replica = await place.replica(engine=Scripted(list(scripts), {}), results=cache)
+    await replica.create()
+    return replica, place.read(replica)
+
+
+async def question(replica: Replica, reader: Reader, **more: Any) -> ev.ResponseBody:
+    """Put at the beginning of the session, so that every one has the same prompt."""
+    answer = await replica.say("Where is Paris?", **{"parent_id": None, "temperature": 0, **more})
+    ended = await reader.ended(answer.response_id)
+    await settled()
+    return ended.response
+
+
+@virtual
+async def test_an_answer_is_given_again_and_the_log_says_so() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica, reader = await at_work(place, cache, "In France.")
+        first, again = await question(replica, reader), await question(replica, reader)
+        assert [body.service for body in (first, again)] == [{"cache": "miss"}, {"cache": "hit"}]
+        assert text_of(first) == text_of(again) == "In France."
+        assert again.usage is not None and first.usage is not None
+        assert again.usage["output_tokens_details"]["cached_tokens"] == first.usage["output_tokens"]
+        created = [each.event for each in place.records() if isinstance(each.event, ev.ResponseCreated)]
+        assert [event.response.service for event in created] == [{"cache": "miss"}, {"cache": "hit"}]
+        assert len(replica.engine.prompts) == 1  # type: ignore[attr-defined]
+        (texts,) = cache.texts
+        assert "Where is Paris?" in texts and "In France." in texts
+
+
+@virtual
+async def test_drawn_answers_and_tenants_without_a_cache_are_not_looked_up() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica, reader = await at_work(place, cache, "One.", "Two.", "Three.")
+        assert (await question(replica, reader, temperature=1.0)).service is not None or not cache.lookups
+        assert not cache.lookups
+        await question(replica, reader, temperature=1.0, seed=4)
+        assert len(cache.lookups) == 1
+        cache.on = False
+        await question(replica, reader)
+        assert len(cache.lookups) == 1
+
+
+@virtual
+async def test_what_did_not_end_by_itself_is_not_kept() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica, reader = await at_work(place, cache, "A long answer.", "Cut at its limit.", "Stopped here and on.")
+        answer = await replica.say("Where is Paris?", parent_id=None, temperature=0)
+        await reader.delta(answer.response_id)
+        await replica.cancel(answer.response_id)
+        assert (await reader.ended(answer.response_id)).response.status == "incomplete"
+        await settled()
+        assert not cache.kept
+        stopped = await question(replica, reader, stop=" at")
+        assert stopped.status == "completed" and len(cache.kept) == 1
+        assert text_of(await question(replica, reader, stop=" at")) == "Cut"
+
+
+@virtual
+async def test_what_is_taken_back_is_forgotten() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica, reader = await at_work(place, cache, "In France.", "In France.")
+        body = await question(replica, reader)
+        await replica.do(cm.ResponseErase(id=place.name(), session=SESSION, response_id=body.id))
+        await settled()
+        assert [key.session for key in cache.forgotten] == [SESSION]
+        assert (await question(replica, reader)).service == {"cache": "miss"}
+        await replica.delete()
+        assert len(cache.forgotten) == 2
+
+
+@virtual
+async def test_a_hit_whose_replica_died_is_written_and_billed_as_what_it_was() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica, reader = await at_work(place, cache, "In France.")
+        await question(replica, reader)
+        answer = await replica.say("Where is Paris?", parent_id=None, temperature=0, queue=True)
+        await reader.ended(answer.response_id)
+        replica.faults.afterwards("append", replica.crash)
+        lost = place.name()
+        command = cm.MessageCreate(id=lost, session=SESSION, content="Where is Paris?", parent_id=None, temperature=0)
+        with_crash = asyncio.ensure_future(replica.do(command))
+        await asyncio.wait((with_crash,), timeout=60)
+        with_crash.cancel()
+        engine = Scripted(["In France, I say."], {})
+        other = await place.replica("r2", engine=engine)
+        reader = place.read(other)
+        again = await other.do(command)
+        ended = [each.event for each in place.records() if isinstance(each.event, TERMINAL)]
+        if not any(event.response.id == again.response_id for event in ended):
+            await reader.ended(again.response_id)
+        body = next(
+            each.event.response
+            for each in place.records()
+            if isinstance(each.event, TERMINAL) and each.event.response.id == again.response_id
+        )
+        assert body.service == {"cache": "miss"} and text_of(body) == "In France, I say."
+        assert body.usage is not None and "cached_tokens" not in body.usage["output_tokens_details"]

@@ -1,0 +1,159 @@
+"""What names an answer that may be given again, and what of an engine's output is kept for it."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import msgspec
+import pytest
+
+from sessions.machine.state import Open
+from sessions.model.generation import Chunk, EngineInfo, Finish, drawn_seed
+from sessions.model.types import Sampling, TextOptions, Tool
+from sessions.turn.ledger import PromptPlan
+from sessions.turn.result_cache import (
+    ANSWER_BYTES_MAX,
+    AnswerRecorder,
+    CachedAnswer,
+    RequestContext,
+    is_deterministic,
+    replay,
+    request_name,
+)
+from tests.support.machine.generation_fixture import open_response
+
+INFO = EngineInfo(
+    model="m", build="b", model_fingerprint="f", context_window=100, slots=1, sampling=frozenset({"temperature"})
+)
+CONTEXT = RequestContext(engine=INFO, tokenizer="t", policy="p")
+PLAN = PromptPlan(array("I", [1, 2, 3]), array("I"), 1, 50, 0, None)
+OTHER_SAMPLING: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 5,
+    "min_p": 0.1,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "repeat_penalty": 1.5,
+    "seed": 7,
+    "max_output_tokens": 9,
+    "stop": "x",
+    "ignore_eos": True,
+    "min_tokens": 3,
+    "stop_token_ids": (4,),
+    "logit_bias": {"5": 1.0},
+    "logprobs": True,
+    "top_logprobs": 2,
+    "tool_choice": "none",
+    "parallel_tool_calls": False,
+    "text": TextOptions(format={"type": "json_object"}),
+}
+
+
+def greedy(**sampling: Any) -> Open:
+    return open_response(temperature=0, **sampling)
+
+
+@pytest.mark.parametrize("field", Sampling.__struct_fields__)
+def test_every_sampling_parameter_changes_the_name(field: str) -> None:
+    """A new one without a value here fails: it must be considered."""
+    open_ = greedy()
+    changed = msgspec.structs.replace(open_.sampling, **{field: OTHER_SAMPLING[field]})
+    other = msgspec.structs.replace(open_, sampling=changed)
+    assert request_name(open_, PLAN, CONTEXT) != request_name(other, PLAN, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": msgspec.structs.replace(INFO, model="other")},
+        {"engine": msgspec.structs.replace(INFO, build="other")},
+        {"engine": msgspec.structs.replace(INFO, model_fingerprint="other")},
+        {"tokenizer": "other"},
+        {"policy": "other"},
+        {"adapter": "other"},
+        {"tools": (Tool(name="f"),)},
+    ],
+)
+def test_what_it_depends_on_besides_changes_the_name(change: dict[str, Any]) -> None:
+    open_ = greedy()
+    other = msgspec.structs.replace(CONTEXT, **change)
+    assert request_name(open_, PLAN, CONTEXT) != request_name(open_, PLAN, other)
+
+
+@pytest.mark.parametrize(
+    "change", [{"prompt": array("I", [1, 2, 4])}, {"prompt": array("I", [1, 2])}, {"max_tokens": 49}]
+)
+def test_the_prompt_changes_the_name(change: dict[str, Any]) -> None:
+    open_ = greedy()
+    assert request_name(open_, PLAN, CONTEXT) != request_name(open_, msgspec.structs.replace(PLAN, **change), CONTEXT)
+
+
+def test_a_bare_prompt_has_another_name_than_a_conversation() -> None:
+    open_ = greedy()
+    bare = msgspec.structs.replace(open_, body=msgspec.structs.replace(open_.body, request={"raw_prompt": True}))
+    assert request_name(open_, PLAN, CONTEXT) != request_name(bare, PLAN, CONTEXT)
+
+
+def test_no_field_runs_into_the_next() -> None:
+    """However names are cut, two different requests have two names."""
+    names = set()
+    for text in ("ab|c", 'ab"c', "ab\0c", "ab,c", "abc"):
+        for cut in range(len(text) + 1):
+            engine = msgspec.structs.replace(INFO, model=text[:cut], build=text[cut:])
+            for context in (
+                msgspec.structs.replace(CONTEXT, engine=engine),
+                msgspec.structs.replace(CONTEXT, tokenizer=text[:cut], policy=text[cut:]),
+                msgspec.structs.replace(CONTEXT, tokenizer=text[:cut], adapter=text[cut:], policy=""),
+            ):
+                names.add((context, request_name(greedy(), PLAN, context)))
+    assert len({name for _, name in names}) == len({context for context, _ in names})
+
+
+def test_the_response_and_a_seed_that_was_drawn_for_it_are_no_part_of_the_name() -> None:
+    one, other = greedy(), greedy()
+    other = msgspec.structs.replace(other, body=msgspec.structs.replace(other.body, id="resp_other", created_at=99))
+    other.sampling = msgspec.structs.replace(other.sampling, seed=drawn_seed(other.id))
+    assert one.sampling.seed != other.sampling.seed
+    assert request_name(one, PLAN, CONTEXT) == request_name(other, PLAN, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "deterministic"),
+    [({"temperature": 0}, True), ({"temperature": 1.0}, False), ({}, False), ({"temperature": 1.0, "seed": 3}, True)],
+)
+def test_greedy_answers_and_those_of_a_chosen_seed_are_deterministic(
+    sampling: dict[str, Any], deterministic: bool
+) -> None:
+    assert is_deterministic(open_response(**sampling)) is deterministic
+
+
+async def test_what_was_recorded_is_replayed_as_it_was_made() -> None:
+    recorder = AnswerRecorder()
+    chunks = [Chunk((number,), f"{number} ", ({"logprob": -0.5},)) for number in range(200)]
+    for chunk in chunks:
+        recorder.add(chunk)
+    assert recorder.answer is None
+    recorder.close()
+    assert recorder.answer is not None
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(recorder.answer), type=CachedAnswer)
+    *parts, finish = [part async for part in replay(stored, 12)]
+    assert [(part.tokens, part.text, part.logprobs) for part in parts if isinstance(part, Chunk)] == [
+        (chunk.tokens, chunk.text, chunk.logprobs) for chunk in chunks
+    ]
+    assert {part.cached_tokens for part in parts} == {12}
+    assert finish == Finish("stop", 12, 12)
+
+
+def test_what_is_discarded_or_too_long_is_not_kept() -> None:
+    recorder = AnswerRecorder()
+    recorder.add(Chunk((1,), "x"))
+    recorder.discard()
+    recorder.add(Chunk((1,), "x"))
+    recorder.close()
+    assert recorder.answer is None
+    long = AnswerRecorder()
+    long.add(Chunk((1,), "x" * (ANSWER_BYTES_MAX + 1)))
+    long.close()
+    assert long.answer is None
