@@ -18,7 +18,7 @@ import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from inference.vllm.scheduler import AsyncReplayScheduler, ReplayScheduler, make_scheduler
+from inference.vllm.scheduler import AsyncSessileScheduler, SessileScheduler, make_scheduler
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
@@ -153,14 +153,15 @@ def test_the_scheduler_is_the_one_that_vllm_would_have_taken(
     given: list[Any] = []
 
     def made(self: Any, **arguments: Any) -> None:
-        self.num_spec_tokens = 0
+        self.num_spec_tokens, self.block_size, self.hash_block_size = 0, 32, 32
+        self.cache_config = SimpleNamespace(prefix_caching_hash_algo="sha256")
         given.append(arguments)
 
     monkeypatch.setattr(Scheduler, "__init__", made)
     monkeypatch.setattr(AsyncScheduler, "__init__", made)
     config = SimpleNamespace(scheduler_config=SimpleNamespace(async_scheduling=asynchronous))
     scheduler = make_scheduler(vllm_config=config, log_stats=False)
-    assert type(scheduler) is (AsyncReplayScheduler if asynchronous else ReplayScheduler)
+    assert type(scheduler) is (AsyncSessileScheduler if asynchronous else SessileScheduler)
     assert isinstance(scheduler, AsyncScheduler) is asynchronous
     assert given == [{"vllm_config": config, "log_stats": False}]
 
