@@ -40,6 +40,8 @@ _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
 _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
+_NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
+_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
@@ -72,17 +74,37 @@ def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
 
 def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
     """The engine's grammar for a call that must be made: the object between the tags, and nothing around it."""
-    shapes: list[Json] = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or _NO_PARAMETERS},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
+    shapes: list[Json] = []
+    for index, tool in enumerate(tools):
+        place = "#/properties/arguments" if len(tools) == 1 else f"#/anyOf/{index}/properties/arguments"
+        parameters = _moved(tool.parameters or _NO_PARAMETERS, place)
+        shapes.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "arguments": parameters},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
     schema = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
     return TextOptions({"type": "json_schema", "name": "tool_call", "schema": schema})
+
+
+def _moved(schema: Json, place: str) -> Json:
+    """A schema that stands at `place` of another one: what refers to its own parts finds them there."""
+    if isinstance(schema, list):
+        return [_moved(each, place) for each in schema]
+    if not isinstance(schema, dict) or "$id" in schema:  # then it is a document of its own
+        return schema
+    moved: dict[str, Json] = {}
+    for name, value in schema.items():
+        if name == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+            moved[name] = place + value[1:]
+        elif name in _OF_SCHEMAS and isinstance(value, dict):
+            moved[name] = {key: _moved(each, place) for key, each in value.items()}
+        else:
+            moved[name] = value if name in _NO_SCHEMAS else _moved(value, place)
+    return moved
 
 
 class ToolCallParser:

@@ -9,23 +9,30 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 import pytest
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
+import torch
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 
-from inference.vllm.scheduler import AsyncSessileScheduler, SessileScheduler, make_scheduler
+from inference.vllm.async_llm import VllmCore
+from inference.vllm.grammar_replay import EMITTED
+from inference.vllm.scheduler import AsyncSessileScheduler, SessileScheduler
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import WireClient, connected, text_of
 from tests.support.engines.engines import ask, key, prompt_of
-from tests.support.engines.vllm_world import MODEL, STEP_TOKENS, VllmWorld, start
+from tests.support.engines.vllm_world import BLOCK_TOKENS, MODEL, STEP_TOKENS, VllmWorld, start, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -147,23 +154,39 @@ async def test_without_our_scheduler_a_continuation_is_refused(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_scheduler_is_the_one_that_vllm_would_have_taken(
-    asynchronous: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Any] = []
-
-    def made(self: Any, **arguments: Any) -> None:
-        self.num_spec_tokens, self.block_size, self.hash_block_size = 0, 32, 32
-        self.cache_config = SimpleNamespace(prefix_caching_hash_algo="sha256")
-        given.append(arguments)
-
-    monkeypatch.setattr(Scheduler, "__init__", made)
-    monkeypatch.setattr(AsyncScheduler, "__init__", made)
-    config = SimpleNamespace(scheduler_config=SimpleNamespace(async_scheduling=asynchronous))
-    scheduler = make_scheduler(vllm_config=config, log_stats=False)
+def test_both_of_vllms_schedulers_mask_the_first_step_by_what_was_written(asynchronous: bool, tmp_path: Path) -> None:
+    arguments = VllmCore(vllm_options(tmp_path))._arguments(256, None)
+    config = AsyncEngineArgs(**arguments).create_engine_config()
+    config.cache_config.num_gpu_blocks = 16
+    config.scheduler_config.async_scheduling = asynchronous  # which a platform says, and a CPU says no
+    manager = StructuredOutputManager(config)
+    spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    scheduler: Any = config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(16, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=manager,
+        block_size=BLOCK_TOKENS,
+    )
     assert type(scheduler) is (AsyncSessileScheduler if asynchronous else SessileScheduler)
-    assert isinstance(scheduler, AsyncScheduler) is asynchronous
-    assert given == [{"vllm_config": config, "log_stats": False}]
+    schema = json.dumps(PERSON)
+    written = manager.tokenizer.encode('{"name": "Ada", "born": "19', add_special_tokens=False)
+    params = SamplingParams(
+        max_tokens=9, structured_outputs=StructuredOutputsParams(json=schema), extra_args={EMITTED: len(written)}
+    )
+    params.structured_outputs._backend = "guidance"  # as vLLM's front half does
+    request = Request("r", [5, 6, 7, *written], params, None)
+    manager.grammar_init(request)
+    scheduler.add_request(request)
+    request.structured_output_request._grammar.result(60)
+    scheduled = scheduler.schedule()
+    assert scheduled.num_scheduled_tokens == {"r": 3 + len(written)}
+    mask = scheduler.get_grammar_bitmask(scheduled).grammar_bitmask[0]
+    uncut = manager.backend.compile_grammar(StructuredOutputOptions.JSON, schema)
+    assert uncut.accept_tokens("uncut", written)
+    expected = manager.backend.allocate_token_bitmask(1)
+    uncut.fill_bitmask(expected, 0)
+    assert (mask == expected.numpy()[0]).all()
+    scheduler.shutdown()
 
 
 # -- the whole server ----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import jsonschema_rs
 import pytest
 
 from sessions.machine import event_writer
@@ -148,6 +149,24 @@ def test_a_call_that_must_be_made_has_no_tags() -> None:
     assert schema is not None and len(schema["schema"]["anyOf"]) == 2
     said = run('{"name": "clock", "arguments": {"zone": [1]}}', 3, bare=True)
     assert said == [("call", "clock"), ("arguments", '{"zone": [1]}')]
+
+
+def test_parameters_that_refer_to_their_own_parts_find_them_in_a_call_that_must_be_made() -> None:
+    node = {"type": "object", "properties": {"$ref": {"const": {"$ref": "#/x"}}, "const": {"$ref": "#/$defs/node"}}}
+    tree = Tool(name="tree", parameters={"$defs": {"node": node | {"required": ["$ref"]}}, "$ref": "#/$defs/node"})
+    chain = Tool(name="chain", parameters={"type": "object", "properties": {"next": {"$ref": "#"}}})
+    alone = constrained_output(Sampling(), (tree,)).format
+    both = constrained_output(Sampling(), (chain, tree)).format
+    assert alone is not None and both is not None
+    leaf = {"$ref": {"$ref": "#/x"}}
+    arguments = {"$ref": {"$ref": "#/x"}, "const": leaf}
+    for format_ in (alone, both):
+        fits = jsonschema_rs.validator_for(format_["schema"]).is_valid
+        assert fits({"name": "tree", "arguments": arguments})
+        assert not fits({"name": "tree", "arguments": {"$ref": {"$ref": "#/x"}, "const": {"$ref": 1}}})
+        assert not fits({"name": "tree", "arguments": {}})
+    assert fits({"name": "chain", "arguments": {"next": {"next": {}}}})
+    assert not fits({"name": "chain", "arguments": {"next": {"next": 1}}})
 
 
 def test_without_parallel_calls_the_answer_ends_behind_the_first() -> None:
