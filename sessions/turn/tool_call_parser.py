@@ -40,8 +40,8 @@ _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
 _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
-_NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
-_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_VALUES: Final = frozenset({"const", "enum", "default", "examples"})  # keywords of values, not of schemas
+_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # by names of any kind
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
@@ -77,11 +77,13 @@ def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions
     shapes: list[Json] = []
     for index, tool in enumerate(tools):
         place = "#/properties/arguments" if len(tools) == 1 else f"#/anyOf/{index}/properties/arguments"
-        parameters = _moved(tool.parameters or _NO_PARAMETERS, place)
         shapes.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": tool.name}, "arguments": parameters},
+                "properties": {
+                    "name": {"const": tool.name},
+                    "arguments": _placed(tool.parameters or _NO_PARAMETERS, place),
+                },
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
@@ -90,21 +92,22 @@ def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions
     return TextOptions({"type": "json_schema", "name": "tool_call", "schema": schema})
 
 
-def _moved(schema: Json, place: str) -> Json:
-    """A schema that stands at `place` of another one: what refers to its own parts finds them there."""
+def _placed(schema: Json, place: str) -> Json:
+    """A schema as a part of another one, at `place`: what refers to its root refers to that."""
     if isinstance(schema, list):
-        return [_moved(each, place) for each in schema]
-    if not isinstance(schema, dict) or "$id" in schema:  # then it is a document of its own
+        return [_placed(each, place) for each in schema]
+    if not isinstance(schema, dict) or "$id" in schema:
         return schema
-    moved: dict[str, Json] = {}
-    for name, value in schema.items():
-        if name == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
-            moved[name] = place + value[1:]
-        elif name in _OF_SCHEMAS and isinstance(value, dict):
-            moved[name] = {key: _moved(each, place) for key, each in value.items()}
+    placed: dict[str, Json] = {}
+    for keyword, value in schema.items():
+        if keyword in _OF_SCHEMAS and isinstance(value, dict):
+            placed[keyword] = {name: _placed(inner, place) for name, inner in value.items()}
         else:
-            moved[name] = value if name in _NO_SCHEMAS else _moved(value, place)
-    return moved
+            placed[keyword] = value if keyword in _VALUES else _placed(value, place)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        placed["$ref"] = place + reference[1:]
+    return placed
 
 
 class ToolCallParser:
