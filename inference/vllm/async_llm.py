@@ -29,10 +29,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.process_environment import only_handed_over
 from inference.sampling import unfit_continuation
-from inference.vllm.grammar_replay import EMITTED
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs
+from inference.vllm.scheduling.grammar_replay import EMITTED
 from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
-SCHEDULER: Final = "inference.vllm.scheduler.make_scheduler"
+SCHEDULER: Final = "inference.vllm.scheduling.scheduler.make_scheduler"
 _CPU_KV_BYTES: Final = 1 << 30
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
 _SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs

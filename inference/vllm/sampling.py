@@ -16,7 +16,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from inference.sampling import direct_parameters, output_schema, token_biases, unfit_continuation
-from inference.vllm.grammar_replay import EMITTED
+from inference.vllm.scheduling.grammar_replay import EMITTED
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json

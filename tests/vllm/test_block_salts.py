@@ -11,7 +11,7 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from inference.vllm.block_salts import salt_in_parts
+from inference.vllm.scheduling.block_salts import salt_in_parts
 
 pytestmark = [pytest.mark.vllm]
 

@@ -24,8 +24,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 
 from inference.vllm.async_llm import VllmCore
-from inference.vllm.grammar_replay import EMITTED
-from inference.vllm.scheduler import AsyncSessileScheduler, SessileScheduler
+from inference.vllm.scheduling.grammar_replay import EMITTED
+from inference.vllm.scheduling.scheduler import AsyncSessileScheduler, SessileScheduler
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output

@@ -61,8 +61,8 @@ OPENING = array("I", range(40))  # two whole blocks of 16, and a part of one
 LATER = array("I", range(100, 130))
 
 
-def device(**known: int) -> BlockUsage:
-    return BlockUsage(16, lambda _: False, **known)
+def device(tokens: int = 0) -> BlockUsage:
+    return BlockUsage(16, lambda _: False, device_tokens=tokens)
 
 
 def test_sessions_of_a_tenant_that_begin_alike_share_an_opening_of_whole_blocks() -> None:
@@ -115,7 +115,7 @@ def test_a_stay_keeps_its_opening_when_instructions_change() -> None:
 
 
 def test_all_openings_of_a_tenant_go_with_what_stands_behind_them() -> None:
-    usage = device(device_tokens=1_000)
+    usage = device(1_000)
     names = [key("a"), key("b"), key("a", "other")]
     tags = [usage.tag(name) for name in names]
     openings = [usage.share(name, OPENING + LATER, len(OPENING))[0] for name in names]
@@ -129,7 +129,7 @@ def test_all_openings_of_a_tenant_go_with_what_stands_behind_them() -> None:
 
 
 def test_what_is_shared_counts_once() -> None:
-    usage = device(device_tokens=160)
+    usage = device(160)
     for name in "abc":
         usage.tag(key(name))
         usage.share(key(name), OPENING + LATER, len(OPENING))

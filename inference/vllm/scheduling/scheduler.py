@@ -14,8 +14,8 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from inference.vllm.block_salts import salt_in_parts
-from inference.vllm.grammar_replay import GrammarReplays
+from inference.vllm.scheduling.block_salts import salt_in_parts
+from inference.vllm.scheduling.grammar_replay import GrammarReplays
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from inference.vllm.grammar_replay import EMITTED, GrammarRefusal, GrammarReplays, ReplayedGrammar, ruled_tokens
+from inference.vllm.scheduling.grammar_replay import (
+    EMITTED,
+    GrammarRefusal,
+    GrammarReplays,
+    ReplayedGrammar,
+    ruled_tokens,
+)
 
 OPEN, CLOSE, END, THOUGHT_END = 1, 2, 3, 9
 

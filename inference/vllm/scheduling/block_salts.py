@@ -51,7 +51,7 @@ class PartedHasher:
 
     def _keys(self, request: Any, index: int) -> tuple[Any, ...] | None:
         begin = index * self._block_tokens
-        keys, _ = generate_block_hash_extra_keys(request, begin, begin + self._block_tokens, 0)
+        keys: tuple[Any, ...] | None = generate_block_hash_extra_keys(request, begin, begin + self._block_tokens, 0)[0]
         salt = {0: self._opening, self._opening_blocks: request.cache_salt}.get(index)
         if salt is None:
             return keys
