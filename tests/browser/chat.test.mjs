@@ -90,6 +90,7 @@ test("the page speaks German, lists its keys, and keeps the theme and the langua
   assert.equal(await page.getAttribute("#operator:not([hidden])", "href"), "operator"); // whoever comes without a key where there are none
   await accessible(page, "welcome-german");
   await page.click("#preferences-open");
+  await accessible(page, "preferences-german");
   await page.selectOption("#pref-theme", "dark");
   assert.equal(await page.evaluate(() => getComputedStyle(document.body).backgroundColor), "rgb(15, 27, 29)");
   await page.selectOption("#pref-language", "en");
@@ -130,11 +131,13 @@ test("conversations are pinned, foldered, renamed, deleted and found from the li
   await menu("Where do barnacles live?", "ArrowDown", "Enter");
   await page.waitForSelector('section:first-child h2:text-is("Pinned") + ul >> text=barnacles');
   await menu("A lighthouse at night", "ArrowDown", "ArrowDown", "Enter");
+  await accessible(page, "folder");
   await page.keyboard.type("Coast");
   await page.keyboard.press("Enter");
   await page.waitForSelector('h2:has-text("Coast") + ul >> text=lighthouse');
   await page.locator(".row", { hasText: "lighthouse" }).focus();
   await page.keyboard.press("F2");
+  await accessible(page, "rename");
   await page.keyboard.type("Lights at sea");
   await page.keyboard.press("Enter");
   await page.waitForSelector('h2:has-text("Coast") + ul >> text="Lights at sea"');

@@ -35,6 +35,21 @@ async function freePort() {
   return port;
 }
 
+/** Starts Python with `args` for a server or a cluster, and waits for the line that says that it is ready. */
+async function run(place, args, ready) {
+  place.process = spawn(PYTHON, args.map(String), { cwd: ROOT, stdio: ["ignore", "pipe", "pipe"] });
+  place.ended = once(place.process, "exit");
+  createInterface({ input: place.process.stderr }).on("line", (line) => place.output.push(line));
+  const lines = createInterface({ input: place.process.stdout });
+  await new Promise((resolve, reject) => {
+    lines.on("line", (line) => {
+      place.output.push(line);
+      if (line.includes(ready)) resolve();
+    });
+    place.ended.then(([code]) => reject(new Error(`${args[0]} ended with ${code}:\n${place.output.slice(-30).join("\n")}`)));
+  });
+}
+
 /** `python app.py serve`, with the simulated engine unless `args` say otherwise. */
 export class Server {
   constructor(args = []) {
@@ -48,17 +63,7 @@ export class Server {
     this.port ??= await freePort();
     this.url = `http://127.0.0.1:${this.port}/`;
     const args = ["app.py", "serve", "--port", this.port, "--data", join(this.data, "data"), "--engine", "sim", "--log-level", "warning", ...this.args];
-    this.process = spawn(PYTHON, args.map(String), { cwd: ROOT, stdio: ["ignore", "pipe", "pipe"] });
-    this.ended = once(this.process, "exit");
-    createInterface({ input: this.process.stderr }).on("line", (line) => this.output.push(line));
-    const lines = createInterface({ input: this.process.stdout });
-    await new Promise((resolve, reject) => {
-      lines.on("line", (line) => {
-        this.output.push(line);
-        if (line.includes("Sessile is ready")) resolve();
-      });
-      this.ended.then(([code]) => reject(new Error(`the server ended with ${code}:\n${this.output.slice(-30).join("\n")}`)));
-    });
+    await run(this, args, "Sessile is ready");
     return this;
   }
 
@@ -90,17 +95,7 @@ export class Cluster {
     this.url = `http://127.0.0.1:${this.port}/`;
     chmodSync(this.data, 0o755); // PostgreSQL enters it under an account of its own where the tests run as root
     const args = ["deploy/cluster.py", "--port", this.port, "--replicas", 2, "--gateways", 1, "--data", this.data, "--", "--engine", "sim", "--log-level", "warning", ...this.args];
-    this.process = spawn(PYTHON, args.map(String), { cwd: ROOT, stdio: ["ignore", "pipe", "pipe"] });
-    this.ended = once(this.process, "exit");
-    createInterface({ input: this.process.stderr }).on("line", (line) => this.output.push(line));
-    const lines = createInterface({ input: this.process.stdout });
-    await new Promise((resolve, reject) => {
-      lines.on("line", (line) => {
-        this.output.push(line);
-        if (line.includes("The cluster is ready")) resolve();
-      });
-      this.ended.then(([code]) => reject(new Error(`the cluster ended with ${code}:\n${this.output.slice(-30).join("\n")}`)));
-    });
+    await run(this, args, "The cluster is ready");
     return this;
   }
 

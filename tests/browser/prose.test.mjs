@@ -93,7 +93,7 @@ test("CommonMark's own examples, of those that apply", async (context) => {
       expected.append(...base.body.childNodes);
       const actual = document.createElement("div");
       try {
-        actual.append(...globalThis.shown(markdown).childNodes);
+        actual.append(...[...globalThis.shown(markdown).children].flatMap((run) => [...run.childNodes]));
       } catch (error) {
         actual.textContent = String(error);
       }

@@ -94,6 +94,10 @@ test("a tab that one person left open shows nothing of theirs to the next one", 
   await left.goto(page.url());
   await left.getByText("Of Ana alone.").first().waitFor();
   await left.getByRole("textbox", { name: "Message" }).fill("A draft of Ana.");
+  await left.evaluate(() => {
+    localStorage.setItem("sessile-presets", JSON.stringify([{ name: "Orders of Ana" }]));
+    localStorage.setItem("sessile-preferences", JSON.stringify({ theme: "dark", folded: ["Folder of Ana"] }));
+  });
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.waitForURL(`${issuer}/**`);
   await page.getByRole("button", { name: /yes/i }).click();
@@ -105,7 +109,7 @@ test("a tab that one person left open shows nothing of theirs to the next one", 
   await left.getByText("Signed in as ben").waitFor();
   await left.waitForFunction(() => !location.search.includes("session="));
   await left.locator('#link[data-phase="ready"]').waitFor();
-  const kept = await left.evaluate(() => JSON.stringify([document.body.innerText, document.querySelector("#message").value, { ...sessionStorage }]));
+  const kept = await left.evaluate(() => JSON.stringify([document.body.innerText, document.querySelector("#message").value, { ...sessionStorage }, { ...localStorage }]));
   assert.doesNotMatch(kept, /Ana/);
   await page.context().close();
 });

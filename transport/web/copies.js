@@ -49,7 +49,7 @@ export async function keep(name, text) {
     await cache.delete(url);
     if (text === null) return;
     const kept = await cache.keys(); // the oldest first
-    for (const each of kept.slice(0, Math.max(0, kept.length - KEPT))) await cache.delete(each);
+    for (const each of kept.slice(0, Math.max(0, kept.length - KEPT + 1))) await cache.delete(each);
     if (!leaving.is) await cache.put(url, new Response(text, { headers: { "content-type": "application/json" } }));
   } catch {
     // as above

@@ -97,12 +97,12 @@ export class ConversationList {
   look(words) {
     this.search = { words, hits: words.length < 2 ? [] : null };
     clearTimeout(this.timer);
-    if (words.length >= 2) this.timer = setTimeout(() => void this.ask(words), SEARCH_AFTER_MS);
+    if (words.length >= 2) this.timer = setTimeout(() => void this.query(words), SEARCH_AFTER_MS);
     this.page.changed();
   }
 
   /** @param {string} words */
-  async ask(words) {
+  async query(words) {
     /** @type {import("./sidebar.js").Hit[]} */
     const hits = [];
     try {

@@ -19,6 +19,7 @@ const INLINE_MAX = 3000; // characters of one paragraph, heading or cell
 const BLOCK_MAX = 2000; // tokens of one block, of a list with all its items too
 const FIGURE = 8; // of them a block of code counts, and
 const FORMULA = 2; // each element of a formula: laying it out takes the browser longer
+const RUN = 32; // blocks in one element: as many as this are laid out or left out together
 const PIECE = 8000; // characters whose blocks are looked for in one step, where they are not one block
 
 export const parser = withFormulas(new MarkdownIt({ html: false, linkify: true, breaks: true }).disable(["image", "html_block", "html_inline"]));
@@ -298,7 +299,7 @@ export class Markdown {
       this.keys[index] = key;
     }
     const count = before.blocks + found.length;
-    while (this.element.children.length > count) this.element.lastElementChild?.remove();
+    this.cut(count);
     for (const index of this.codes.keys()) if (index >= count) this.codes.delete(index);
     this.keys.length = count;
     this.settle(source, found);
@@ -308,19 +309,27 @@ export class Markdown {
   /** @param {number} index @param {Block} block @param {Env} env @returns {Generator<number>} */
   *put(index, block, env) {
     const token = block.tokens.length === 1 && isCode(block.tokens[0]) ? block.tokens[0] : undefined;
-    const there = this.element.children[index];
+    const there = this.element.children[Math.floor(index / RUN)]?.children[index % RUN];
     let code = this.codes.get(index);
     if (token === undefined || code?.language !== language(token)) {
       this.codes.delete(index);
       code = token && new Code(language(token), (text, button) => void copyText(text, button));
       const fresh = code === undefined ? yield* whole(block, env) : code.element;
-      if (there === undefined) this.element.append(fresh);
-      else there.replaceWith(fresh);
+      if (there !== undefined) there.replaceWith(fresh);
+      else if (index % RUN === 0) this.element.append(el("div", { class: "run" }, fresh));
+      else this.element.lastElementChild?.append(fresh);
     }
     if (token === undefined || code === undefined) return;
     this.codes.set(index, code);
     yield FIGURE;
     yield* code.update(codeText(token));
+  }
+
+  /** Takes away the blocks behind the first ones. @param {number} count */
+  cut(count) {
+    while (this.element.children.length > Math.ceil(count / RUN)) this.element.lastElementChild?.remove();
+    const last = this.element.lastElementChild;
+    while (last !== null && last.children.length > (count - 1) % RUN + 1) last.lastElementChild?.remove();
   }
 
   /** Remembers what the next longer text need not look at. @param {string} source @param {Block[]} found */

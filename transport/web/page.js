@@ -186,6 +186,7 @@ function pendings() {
   const isReady = client.status.phase === "ready";
   /** @type {Pending[]} */
   const list = [];
+  if (client.unanswered.length === 0) itemsBefore.clear();
   if (session === null && creating !== "") list.push({ id: "creating", text: creating, state: isReady ? "sending" : "waiting" });
   for (const frame of client.unanswered) {
     if (frame.session !== id || (frame.type !== "message.create" && frame.type !== "message.edit") || session === null) continue;

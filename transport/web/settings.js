@@ -7,12 +7,12 @@ import { cancel, choice, closed, line, openDialog } from "./dialogs.js";
 import { el } from "./dom.js";
 import { read, write } from "./preferences.js";
 import { money, number, t } from "./texts.js";
+import { PRESETS } from "./wipe.js";
 
 /** @typedef {{ id: string, context_window: number | null, notice: string | null, price: { input: number, cached_input: number, output: number, currency: string } | null }} Model */
 /** @typedef {{ model?: string | null, instructions?: string | null, temperature?: number | null, max_output_tokens?: number | null }} Settings null: as the server has it */
 /** @typedef {Settings & { name: string }} Preset */
 
-const PRESETS = "sessile-presets";
 const PRESETS_MAX = 50;
 
 /** How much it reads at once, and what it costs. @param {Model | undefined} model */

@@ -1,5 +1,10 @@
-/** Takes every conversation out of this browser: what this tab keeps, and the copies for reading without the server (copies.js). */
+/**
+ * Takes what belongs to a person out of this browser: what this tab keeps, the copies for reading without the server (copies.js),
+ * presets, and the names of folders.
+ */
+import { prefer } from "./preferences.js";
 
+export const PRESETS = "sessile-presets";
 export const COPIES = "sessile-conversations";
 
 /** Once the page is being left for good nothing is kept any more. */
@@ -10,6 +15,8 @@ export async function wipe(isLeaving) {
   leaving.is = isLeaving;
   try {
     for (const key of Object.keys(sessionStorage)) if (/^sessile[:-]/.test(key)) sessionStorage.removeItem(key);
+    localStorage.removeItem(PRESETS);
+    prefer({ folded: [] });
     await globalThis.caches?.delete(COPIES);
   } catch {
     // nothing is kept where the browser forbids it

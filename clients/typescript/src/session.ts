@@ -63,6 +63,8 @@ type SessionEffect = Extract<Effect, { session: string } | { type: "event" }>;
 const SAVE_AFTER_MS = 1_000;
 /** Larger views are not stored: a snapshot is cheaper than that much writing. In characters of JSON. */
 const SAVED_MAX = 2_000_000;
+/** Characters written a millisecond at most while a session changes: a long one is stored less often. */
+const SAVED_PER_MS = 100;
 const WARM_EVERY_MS = 20_000;
 const UNREAD_EVENTS_MAX = 4096;
 
@@ -74,6 +76,7 @@ export class Session extends Emitter<SessionEvents> {
   private readers = 0;
   private openings = 0;
   private saveTimer: unknown = null;
+  private savedLength = 0;
   private warmedAt = -Infinity;
   private readonly channels = new Set<Channel<EventFrame>>();
 
@@ -310,12 +313,13 @@ export class Session extends Emitter<SessionEvents> {
     if (position === null) return;
     const saved: Saved = { ...position, state: this.view.state() };
     const text = JSON.stringify(saved);
+    this.savedLength = text.length;
     this.link.store(text.length > SAVED_MAX ? null : text);
   }
 
   private saveSoon(): void {
     if (!this.link.keeps) return;
-    this.saveTimer ??= this.link.timers.set(() => this.save(), SAVE_AFTER_MS);
+    this.saveTimer ??= this.link.timers.set(() => this.save(), Math.max(SAVE_AFTER_MS, this.savedLength / SAVED_PER_MS));
   }
 
   private stopSaving(): void {

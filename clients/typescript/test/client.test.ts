@@ -461,6 +461,29 @@ test("storage: position and view are kept together and continued by the next run
   assert.equal(session.view.title, "t5");
 });
 
+test("storage: a long conversation is written less often while it grows, and whole when it is closed", async () => {
+  let written = 0;
+  const kept = new Map<string, string>();
+  const it = world({ storage: { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => ((written += key.includes("session:S") ? 1 : 0), kept.set(key, value)), removeItem: (key) => kept.delete(key) } });
+  const session = it.client.session("S").open();
+  greet(it);
+  const long = SNAPSHOT(1);
+  long.state.title = "x".repeat(500_000); // 5 s at 100 characters a millisecond
+  it.socket.play(long);
+  await it.clock.advance(1_000);
+  assert.equal(written, 1);
+  for (let offset = 2; offset < 22; offset++) {
+    it.socket.play(EVENT(offset, { type: "session.updated", info: { title: "x".repeat(500_000) } }));
+    await it.clock.advance(500);
+  }
+  assert.equal(written, 2);
+  it.socket.play(EVENT(22, { type: "session.updated", info: { title: "the end" } }));
+  session.close();
+  await settled();
+  assert.equal(written, 3);
+  assert.match([...kept].find(([key]) => key.includes("session:S"))![1], /the end/);
+});
+
 test("storage: what is damaged is not used, what fails is told, and the conversation goes on", async () => {
   const it = world({}, new Map([["sessile:session:S", '{"epoch":"E","offset":4}'], ["sessile:outbox", "}"]]));
   const errors: SessileError[] = [];

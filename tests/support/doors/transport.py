@@ -26,11 +26,13 @@ from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CommandId,
     Epoch,
+    InputText,
     ItemId,
     Message,
     OutputText,
     Principal,
     ResponseId,
+    Role,
     Sampling,
     SessionId,
     SessionKey,
@@ -203,6 +205,17 @@ def http_client(gateway: Gateway, *, web: Path | None = None, **headers: str) ->
 
 def created() -> ev.SessionCreated:
     return ev.SessionCreated(info=ev.SessionInfo(model="m", created_at=UnixMs(1)))
+
+
+def message_created(text: str, item: str, parent: str | None = None, role: Role = "user") -> ev.ItemCreated:
+    """A completed message, and the event that brings it."""
+    above = None if parent is None else ItemId(parent)
+    content = (InputText(text=text),)
+    return ev.ItemCreated(
+        item=Message(
+            id=ItemId(item), parent_id=above, role=role, content=content, status="completed", created_at=UnixMs(1)
+        )
+    )
 
 
 def begun(item: str = ITEM, response: str = RESPONSE) -> tuple[ev.AnyEvent, ...]:

@@ -10,21 +10,11 @@ import pytest
 from sessions.machine.state import State, apply, empty
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Limited
-from sessions.model.types import LOCAL_PRINCIPAL, InputText, ItemId, Message, Principal, Role, SessionId, UnixMs
-from tests.support.doors.transport import TENANT, FakeSessions, key_of, memory_sessions
+from sessions.model.types import LOCAL_PRINCIPAL, ItemId, Principal, SessionId, UnixMs
+from tests.support.doors.transport import TENANT, FakeSessions, key_of, memory_sessions, message_created
 from transport.reading import search
 from transport.reading.log_reader import LogReader
 from transport.reading.search import ConversationSearch, matches_of, words_of
-
-
-def said(text: str, item: str, parent: str | None = None, role: Role = "user") -> ev.ItemCreated:
-    content = (InputText(text=text),)
-    above = None if parent is None else ItemId(parent)
-    return ev.ItemCreated(
-        item=Message(
-            id=ItemId(item), parent_id=above, role=role, content=content, status="completed", created_at=UnixMs(1)
-        )
-    )
 
 
 def named(title: str | None) -> ev.SessionCreated:
@@ -44,7 +34,7 @@ def searching(sessions: FakeSessions) -> ConversationSearch:
 
 
 def test_every_word_stands_in_the_same_text_in_any_case() -> None:
-    state = folded(named("Bread"), said("A RECIPE for bread", "a"), said("flour", "b", "a"))
+    state = folded(named("Bread"), message_created("A RECIPE for bread", "a"), message_created("flour", "b", "a"))
     (match,) = matches_of(state, words_of("recipe BREAD"))[0]
     assert (match.item_id, match.snippet[match.start : match.end]) == ("a", "RECIPE")
     assert matches_of(state, words_of("recipe flour"))[0] == ()
@@ -64,7 +54,7 @@ def test_every_word_stands_in_the_same_text_in_any_case() -> None:
     ],
 )
 def test_case_is_that_of_any_script_and_places_stay(text: str, query: str, found: str) -> None:
-    (match,) = matches_of(folded(named(None), said(text, "a")), words_of(query))[0]
+    (match,) = matches_of(folded(named(None), message_created(text, "a")), words_of(query))[0]
     assert match.snippet[match.start : match.end] == found
 
 
@@ -76,7 +66,7 @@ def test_no_query_takes_the_time_of_its_length_times_the_text() -> None:
 
 def test_a_snippet_shows_what_stands_around_on_one_line() -> None:
     text = "x" * 500 + " before\nthe Nadel\tbehind " + "y" * 500
-    (match,) = matches_of(folded(named(None), said(text, "a")), words_of("nadel"))[0]
+    (match,) = matches_of(folded(named(None), message_created(text, "a")), words_of("nadel"))[0]
     assert match.snippet[match.start : match.end] == "Nadel"
     assert match.snippet.startswith("…") and match.snippet.endswith("…") and "before the Nadel behind" in match.snippet
     assert len(match.snippet) <= search.BEFORE + search.AFTER + 2
@@ -84,7 +74,11 @@ def test_a_snippet_shows_what_stands_around_on_one_line() -> None:
 
 def test_other_branches_and_what_the_system_says_are_not_searched() -> None:
     state = folded(
-        named(None), said("needle", "a"), said("needle", "s", None, "system"), said("thread", "b", "s"), said("x", "c")
+        named(None),
+        message_created("needle", "a"),
+        message_created("needle", "s", None, "system"),
+        message_created("thread", "b", "s"),
+        message_created("x", "c"),
     )
     assert matches_of(state, words_of("needle"))[0] == ()
     assert matches_of(state, words_of("thread"))[0] == ()
@@ -100,7 +94,7 @@ def test_what_was_taken_back_is_not_found() -> None:
         replacement="",
         category="deleted",
     )
-    assert matches_of(folded(named(None), said("needle", "a"), taken), words_of("needle"))[0] == ()
+    assert matches_of(folded(named(None), message_created("needle", "a"), taken), words_of("needle"))[0] == ()
 
 
 @pytest.mark.parametrize("query", ["", "  ", "x" * 257, " ".join("abcdefghijklmnopq")])
@@ -112,8 +106,8 @@ def test_a_query_has_some_words_and_not_too_many(query: str) -> None:
 async def test_sessions_are_found_in_the_order_of_their_list_page_by_page() -> None:
     sessions = await memory_sessions()
     for number in range(4):
-        await sessions.append(f"s{number}", named(None), said("needle" if number != 2 else "straw", "a"))
-    await sessions.append("gone", named(None), said("needle", "a"), deleted=True)
+        await sessions.append(f"s{number}", named(None), message_created("needle" if number != 2 else "straw", "a"))
+    await sessions.append("gone", named(None), message_created("needle", "a"), deleted=True)
     place: SessionId | None = None
     found: list[str] = []
     while True:
@@ -129,7 +123,7 @@ async def test_sessions_are_found_in_the_order_of_their_list_page_by_page() -> N
 async def test_a_search_is_bounded_and_says_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = await memory_sessions()
     for number in range(5):
-        await sessions.append(f"s{number}", named(None), said("straw" if number < 4 else "needle", "a"))
+        await sessions.append(f"s{number}", named(None), message_created("straw" if number < 4 else "needle", "a"))
     monkeypatch.setattr(search, "SESSIONS_MAX", 2)
     first = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=None)
     assert first.hits == () and first.has_more and first.last_id is not None
@@ -141,7 +135,7 @@ async def test_a_search_is_bounded_and_says_where_it_stopped(monkeypatch: pytest
 
 async def test_an_end_user_finds_no_session_of_another() -> None:
     sessions = await memory_sessions()
-    await sessions.append("s", named(None), said("needle", "a"))
+    await sessions.append("s", named(None), message_created("needle", "a"))
     for user in ("ana", None):
         principal = Principal(tenant=TENANT, key_id="k", user=user)
         page = await searching(sessions).search(principal, "needle", limit=20, after=None)
@@ -150,7 +144,7 @@ async def test_an_end_user_finds_no_session_of_another() -> None:
 
 async def test_waiting_searches_of_a_principal_are_bounded() -> None:
     sessions = await memory_sessions()
-    await sessions.append("s", named(None), said("needle", "a"))
+    await sessions.append("s", named(None), message_created("needle", "a"))
     searches = searching(sessions)
     begun = [
         asyncio.create_task(searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None))

@@ -13,20 +13,17 @@ from sessions.limits import TenantLimits
 from sessions.model import events as ev
 from sessions.model.audit import public
 from sessions.model.errors import Limited
-from sessions.model.types import CallId, FunctionCallOutput, InputText, ItemId, Message, Role, UnixMs
-from tests.support.doors.transport import FakeSessions, begun, gateway_over, http_client, memory_sessions
+from sessions.model.types import CallId, FunctionCallOutput, ItemId, UnixMs
+from tests.support.doors.transport import (
+    FakeSessions,
+    begun,
+    gateway_over,
+    http_client,
+    memory_sessions,
+    message_created,
+)
 from transport.gateway import Gateway
 from transport.reading.sharing import READS_PER_ADDRESS, READS_PER_MINUTE, ReadRate
-
-
-def said(text: str, item: str, parent: str | None, role: Role = "user") -> ev.ItemCreated:
-    above = None if parent is None else ItemId(parent)
-    content = (InputText(text=text),)
-    return ev.ItemCreated(
-        item=Message(
-            id=ItemId(item), parent_id=above, role=role, content=content, status="completed", created_at=UnixMs(1)
-        )
-    )
 
 
 @pytest.fixture
@@ -41,11 +38,11 @@ async def sessions() -> FakeSessions:
     await made.append(
         "s",
         ev.SessionCreated(info=info),
-        said("how?", "a", None),
-        said("so", "b", "a", "assistant"),
+        message_created("how?", "a", None),
+        message_created("so", "b", "a", "assistant"),
         ev.ItemCreated(item=output),
-        said("secret prompt", "p", "o", "system"),
-        said("thanks", "d", "p"),
+        message_created("secret prompt", "p", "o", "system"),
+        message_created("thanks", "d", "p"),
     )
     return made
 
@@ -67,7 +64,7 @@ async def texts(client: httpx.AsyncClient, token: str) -> list[str] | int:
     return [each["text"] for each in answer.json()["messages"]] if answer.status_code == 200 else answer.status_code
 
 
-async def test_a_share_shows_what_people_said_and_nothing_besides(gateway: Gateway) -> None:
+async def test_a_share_shows_messages_and_answers_alone(gateway: Gateway) -> None:
     async with http_client(gateway) as client:
         made = await shared(client)
         answer = await client.get(f"/v1/shares/{made['token']}")
@@ -94,7 +91,7 @@ async def test_the_token_is_shown_once_and_stored_nowhere(gateway: Gateway) -> N
 async def test_a_share_stays_as_it_was_but_for_what_is_taken_back(sessions: FakeSessions, gateway: Gateway) -> None:
     async with http_client(gateway) as client:
         token = (await shared(client))["token"]
-        await sessions.append("s", said("later", "e", "d"), said("edited", "x", None))
+        await sessions.append("s", message_created("later", "e", "d"), message_created("edited", "x", None))
         assert await texts(client, token) == ["how?", "so", "thanks"]
         taken = {"response_id": "", "item_id": "b", "content_index": 0, "start": 0, "end": 2, "replacement": "[gone]"}
         event = msgspec.convert({**taken, "category": "deleted", "type": "content.retracted"}, ev.ContentRetracted)

@@ -213,7 +213,7 @@ async def test_who_says_nothing_is_refused_and_then_cut() -> None:
     stranger.first.connection_lost(None)
 
 
-async def test_a_server_that_leaves_says_so_to_who_has_not_said_hello() -> None:
+async def test_a_server_that_stops_closes_connections_without_a_hello_as_going_away() -> None:
     stranger = Stranger(await connections())
     stranger.connections.goaway("restart", 1000)
     await asyncio.sleep(0)
