@@ -266,8 +266,7 @@ class LlamaEngine:
         pauses = "json_schema" not in parameters  # what is left of a constrained answer costs a request a token
         guide: GrammarGuide | None = None
         if not pauses and request.emitted:
-            given = parameters.get("logit_bias", ())
-            guide = await self._up.guides.guide(parameters.pop("json_schema"), request.emitted, given)
+            guide = await self._up.guides.guide(parameters, request.emitted)
         run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses)
         cached_tokens: int | None = None
         least = tokens_until_end(request) or INTEGER_MAX  # after so many tokens it continues as a request that may end

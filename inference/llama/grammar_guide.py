@@ -41,12 +41,21 @@ class GuideVocabulary(NamedTuple):
 class GrammarGuide:
     """The grammar of one answer, at the place where it is. `biases`, then `accept` what was chosen, and so on."""
 
-    def __init__(self, vocabulary: GuideVocabulary, matcher: LLMatcher, given: Sequence[Sequence[Json]] = ()) -> None:
-        """`given`: the request's own biases; False bans a token."""
+    def __init__(
+        self,
+        vocabulary: GuideVocabulary,
+        matcher: LLMatcher,
+        given: Sequence[Sequence[Json]] = (),
+        *,
+        lifts: bool = True,
+    ) -> None:
+        """`given`: the request's own biases; False bans a token. `lifts`: tokens may be lifted above others, which a
+        penalty that divides would make much of."""
         self._pieces = vocabulary.pieces
         self._matcher = matcher
         self._banned = [token for token, bias in given if bias is False]
         self._given = {token: bias for token, bias in given if bias is not False}
+        self._lifts = lifts
         self._utf8 = Utf8Stream()
 
     @property
@@ -64,7 +73,7 @@ class GrammarGuide:
         kept[self._banned] = False
         if kept.any():  # a ban of all that fits would leave the choice to what does not
             allowed = kept
-        if 2 * np.count_nonzero(allowed) <= len(allowed):
+        if self._lifts and 2 * np.count_nonzero(allowed) <= len(allowed):
             return [[token, LIFT + self._given.get(token, 0.0)] for token in np.flatnonzero(allowed).tolist()]
         banned: list[list[Json]] = [[token, False] for token in np.flatnonzero(~allowed).tolist()]
         return banned + [[token, bias] for token, bias in self._given.items() if allowed[token]]
@@ -83,13 +92,13 @@ class GrammarGuides:
         self._model_path = model_path
         self._loading: asyncio.Task[GuideVocabulary] | None = None
 
-    async def guide(self, schema: Json, emitted: Tokens, given: Sequence[Sequence[Json]] = ()) -> GrammarGuide:
-        """Of an answer that has `emitted` tokens. Raises BadInput `invalid_schema`, and `recovery_incompatible` where
-        these do not fit the schema."""
+    async def guide(self, parameters: dict[str, Json], emitted: Tokens) -> GrammarGuide:
+        """Of an answer that has `emitted` tokens, which goes on with `parameters`, a schema among them. Raises BadInput
+        `invalid_schema`, and `recovery_incompatible` where these tokens do not fit the schema."""
         if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
             self._loading = asyncio.create_task(asyncio.to_thread(load_vocabulary, self._model_path))
         vocabulary = await asyncio.shield(self._loading)
-        return await asyncio.to_thread(make_guide, vocabulary, schema, list(emitted), given)
+        return await asyncio.to_thread(make_guide, vocabulary, parameters, list(emitted))
 
 
 def load_vocabulary(model_path: Path) -> GuideVocabulary:
@@ -105,11 +114,9 @@ def make_vocabulary(metadata: dict[str, Any]) -> GuideVocabulary:
     return GuideVocabulary(pieces.text, tokenizer)
 
 
-def make_guide(
-    vocabulary: GuideVocabulary, schema: Json, emitted: list[int], given: Sequence[Sequence[Json]] = ()
-) -> GrammarGuide:
+def make_guide(vocabulary: GuideVocabulary, parameters: dict[str, Json], emitted: list[int]) -> GrammarGuide:
     """Blocking: a schema takes up to a second, released tokens a microsecond each. Raises BadInput as `guide`."""
-    matcher = LLMatcher(vocabulary.tokenizer, _HEAD + msgspec.json.encode(schema).decode())
+    matcher = LLMatcher(vocabulary.tokenizer, _HEAD + msgspec.json.encode(parameters["json_schema"]).decode())
     if matcher.is_error():
         raise BadInput(
             "invalid_schema",
@@ -118,7 +125,8 @@ def make_guide(
         )
     if matcher.try_consume_tokens(emitted) != len(emitted):
         raise unfit_continuation()
-    return GrammarGuide(vocabulary, matcher, given)
+    lifts = parameters.get("repeat_penalty", 1.0) == 1.0
+    return GrammarGuide(vocabulary, matcher, parameters.get("logit_bias", ()), lifts=lifts)
 
 
 class _Pieces:

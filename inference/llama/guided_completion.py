@@ -62,6 +62,7 @@ class GuidedCompletion(LlamaCompletion):
             "return_tokens": True,
             "response_fields": _FIELDS,
         }
+        self._parameters.pop("json_schema", None)
         self._left = parameters["n_predict"]
         self.cached_tokens = self._resident  # until the server has said how much it reused
 

@@ -96,7 +96,7 @@ class SlotPrefill:
         if filled is None:
             return None
         resident = filled
-        trial = self._schemas.probe_parameters(parameters)
+        trial = self._schemas.probe_parameters(parameters) if guide is None else None
         if trial is not None:
             completion = await self._run(slot_run, prompt, resident, trial)
             self._schemas.judge(trial["json_schema"], await completion.next())

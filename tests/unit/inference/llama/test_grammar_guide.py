@@ -58,8 +58,8 @@ def _ordered(tree: Any) -> Any:
     return {name: _ordered(tree[name]) for name in TREE["properties"]}
 
 
-def guide_at(emitted: list[int], schema: Json = SCHEMA, biases: list[list[Json]] | None = None) -> GrammarGuide:
-    return make_guide(VOCABULARY, schema, emitted, biases or [])
+def guide_at(emitted: list[int], schema: Json = SCHEMA, **parameters: Json) -> GrammarGuide:
+    return make_guide(VOCABULARY, {"json_schema": schema, **parameters}, emitted)
 
 
 def allowed(guide: GrammarGuide) -> set[int]:
@@ -115,12 +115,18 @@ def test_a_cut_inside_a_character_is_no_other_place() -> None:
 def test_the_requests_own_biases_hold_among_what_fits() -> None:
     before = encoded('{"größe": ')
     own = [[ord("7"), 3.0], [ord("n"), False], [ord("x"), 9.0]]
-    biases = guide_at(before, biases=own).biases()
+    biases = guide_at(before, logit_bias=own).biases()
     assert sorted(biases) == [[ord('"'), LIFT], [ord("7"), LIFT + 3.0]]
-    in_text = guide_at(encoded('{"größe": 7, "id": "AB-1", "n": 1, "text": "'), biases=own).biases()
+    in_text = guide_at(encoded('{"größe": 7, "id": "AB-1", "n": 1, "text": "'), logit_bias=own).biases()
     assert [ord("x"), 9.0] in in_text and [ord("n"), False] in in_text and [ord("\n"), False] in in_text
-    only = guide_at(encoded('{"größe": 7'), biases=[[ord(","), False]]).biases()
+    only = guide_at(encoded('{"größe": 7'), logit_bias=[[ord(","), False]]).biases()
     assert only == [[ord(","), LIFT]], "a ban of all that fits would leave the choice to what does not"
+
+
+def test_nothing_is_lifted_where_a_penalty_divides() -> None:
+    biases = guide_at(encoded('{"größe": '), repeat_penalty=1.1).biases()
+    assert {token for token, bias in biases if bias is False} == set(range(257)) - set(b'"7n') and len(biases) == 254
+    assert len(guide_at(encoded('{"größe": '), repeat_penalty=1.0).biases()) == 3
 
 
 def test_the_end_is_a_choice_where_a_value_may_go_on() -> None:
@@ -154,7 +160,7 @@ async def test_the_vocabulary_is_read_once_and_again_where_that_failed(monkeypat
     monkeypatch.setattr(grammar_guide, "load_vocabulary", load)
     guides = GrammarGuides(Path("m.gguf"))
     with pytest.raises(OSError, match="not there"):
-        await guides.guide(SCHEMA, encoded("{"))
+        await guides.guide({"json_schema": SCHEMA}, encoded("{"))
     for _ in range(2):
-        assert allowed(await guides.guide(SCHEMA, encoded("{"))) == {ord('"')}
+        assert allowed(await guides.guide({"json_schema": SCHEMA}, encoded("{"))) == {ord('"')}
     assert len(paths) == 2

@@ -60,10 +60,10 @@ async def opened(
     async def encode(text: str) -> tuple[int, ...]:
         return ()
 
-    guide = make_guide(VOCABULARY, schema, encoded(text))
+    guide = make_guide(VOCABULARY, {"json_schema": schema}, encoded(text))
     completion = make_completion(server, ByteFragments(iter(())), encode, guide, 4, PROMPT, resident, 9)
     assert isinstance(completion, GuidedCompletion)
-    await completion.open({"n_predict": 20, "seed": 7, "temperature": 0.5, **parameters})
+    await completion.open({"json_schema": schema, "n_predict": 20, "seed": 7, "temperature": 0.5, **parameters})
     return completion
 
 
