@@ -40,11 +40,7 @@ def test_an_openings_blocks_have_its_hashes_and_what_follows_its_sessions() -> N
     assert len(one) == 4
     assert one[:2] == other[:2] and not set(one[2:]) & set(other[2:])
     assert one == salted(TOKENS, "one", "opening", 2)
-    for stranger in (
-        salted(TOKENS, "one", "another", 2),
-        salted(TOKENS, "one"),
-        salted(TOKENS, "opening"),
-    ):
+    for stranger in (salted(TOKENS, "one", "another", 2), salted(TOKENS, "one")):
         assert not set(stranger) & set(one)
     longer = salted(TOKENS, "one", "opening", 3)
     assert longer[:2] == one[:2] and not set(longer[2:]) & set(one[2:])
