@@ -34,7 +34,7 @@ from tests.support.engines.made_up_schemas import schema_of
 from tests.support.percentiles import percentile
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-ANSWER_TOKENS = 240
+ANSWER_TOKENS = 400
 ITEM = '{"name": "Ada Lovelace", "born": 1815, "tags": ["red", "gr\u00fcn"]}'
 LIST = {
     "type": "array",
@@ -51,7 +51,7 @@ LIST = {
 }
 
 
-class Case(NamedTuple):
+class SchemaCase(NamedTuple):
     """A schema's whole answer."""
 
     seed: int
@@ -60,7 +60,7 @@ class Case(NamedTuple):
     answer: Answer
 
 
-class Verdicts:
+class CutVerdicts:
     """What became of the continuations."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def sampling_for(schema: Json) -> Sampling:
     return Sampling(temperature=0.9, text=TextOptions({"type": "json_schema", "name": "made", "schema": schema}))
 
 
-async def written(engine: LlamaEngine, seed: int) -> tuple[Case, float]:
+async def written(engine: LlamaEngine, seed: int) -> tuple[SchemaCase, float]:
     """A whole answer, and the seconds that its tokens behind the first took."""
     schema = schema_for(seed)
     prompt = await prompt_of(engine, f"Make up an example, number {seed}, as JSON.")
@@ -103,10 +103,10 @@ async def written(engine: LlamaEngine, seed: int) -> tuple[Case, float]:
     started = time.perf_counter()
     sampling = sampling_for(schema)
     answer = await ask(engine, session, prompt, max_tokens=ANSWER_TOKENS, sampling=sampling, seed=seed)
-    return Case(seed, schema, prompt, answer), time.perf_counter() - started
+    return SchemaCase(seed, schema, prompt, answer), time.perf_counter() - started
 
 
-async def continued(engine: LlamaEngine, case: Case, cut: int, verdicts: Verdicts) -> None:
+async def continued(engine: LlamaEngine, case: SchemaCase, cut: int, verdicts: CutVerdicts) -> None:
     tokens = case.answer.tokens
     emitted = tokens[:cut]
     released = case.answer.text[: _released(case.answer, cut)]
@@ -181,7 +181,7 @@ async def main(arguments: argparse.Namespace) -> bool:
         )
     )
     await engine.start()
-    whole, verdicts = Verdicts(), Verdicts()
+    whole, verdicts = CutVerdicts(), CutVerdicts()
     try:
         cases, seconds, num_tokens = [], 0.0, 0
         for seed in range(arguments.seed, arguments.seed + arguments.schemas):

@@ -267,7 +267,7 @@ class LlamaEngine:
         guide: GrammarGuide | None = None
         if not pauses and request.emitted:
             guide = await self._up.guides.guide(parameters, request.emitted)
-        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses)
+        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=request.cache_scope)
         cached_tokens: int | None = None
         least = tokens_until_end(request) or INTEGER_MAX  # after so many tokens it continues as a request that may end
         while True:

@@ -165,16 +165,18 @@ class SlotPrefill:
         """Makes the slot the session's and restores its KV. Returns how many tokens of `prompt` it holds then.
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
-        slot, key = slot_run.slot, slot_run.run.key
+        slot, key, scope = slot_run.slot, slot_run.run.key, slot_run.run.scope
         shared = common_prefix(slot.tokens, prompt)
         if slot.key != key or self._slot_kv.is_branch_worth_saving(slot, shared):
             await self._slot_kv.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
         resident = 0
         if slot.key is not None:
             alike = shared_prefix + self._turn_opening_tokens  # nothing of anybody's own words
-            if slot.key == key or (slot.key.tenant == key.tenant and shared <= alike):
+            if slot.is_shared_with(key, scope) or (slot.key.tenant == key.tenant and shared <= alike):
                 resident = shared
-        self._scheduler.table.assign(slot, key)
+        self._scheduler.table.assign(slot, key, scope)
+        if scope:
+            await self._slot_kv.save_near(self._scheduler.table, slot, prompt, resident)
         resident = await self._slot_kv.bring_up(slot, key, prompt, resident)
         if shared_prefix - resident < WORTH_TOKENS or slot.key != key:
             return resident

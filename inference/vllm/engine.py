@@ -63,12 +63,13 @@ _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "abor
 class _Run:
     """A run of a session."""
 
-    __slots__ = ("emitted", "key", "name", "plan", "prompt", "started")
+    __slots__ = ("emitted", "key", "name", "plan", "prompt", "scope", "started")
 
-    def __init__(self, key: SessionKey, name: str, prompt: array.array[int]) -> None:
+    def __init__(self, key: SessionKey, name: str, prompt: array.array[int], scope: bytes) -> None:
         self.key = key
         self.name = name
         self.prompt = prompt
+        self.scope = scope
         self.plan: OffloadPlan | None = None
         self.started = False
         self.emitted: array.array[int] = array.array("I")
@@ -316,7 +317,7 @@ class VllmEngine:
             await self._gate.acquire(request.priority)
             if self._offload is not None:
                 self._offload.tiers.returns.on_turn(request.key, len(prompt))
-            run = self._enter(request.key, prompt)
+            run = self._enter(request.key, prompt, request.cache_scope)
             outputs = self._stream(run, params, request.shared_prefix, request.priority)
             async with contextlib.aclosing(self._output(run, outputs)) as items:
                 async for item in items:
@@ -404,8 +405,8 @@ class VllmEngine:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _enter(self, key: SessionKey, prompt: array.array[int]) -> _Run:
-        run = _Run(key, secrets.token_hex(8), prompt)
+    def _enter(self, key: SessionKey, prompt: array.array[int], scope: bytes = b"") -> _Run:
+        run = _Run(key, secrets.token_hex(8), prompt, scope)
         self._runs[run.name] = run
         return run
 
@@ -427,6 +428,7 @@ class VllmEngine:
                 shared_prefix,
                 params.max_tokens or 1,
                 resident=self._block_usage.resident(run.key),
+                scope=run.scope,
             )
             self._supervisor.check()
             transfer = self._transfer(run.plan, tag) | {"opening": opening, "opening_blocks": opening_blocks}

@@ -35,7 +35,7 @@ PEOPLE: dict[str, Any] = {
 }
 TOOL = {"type": "function", "name": "store_people", "parameters": PEOPLE}
 FORMAT = {"format": {"type": "json_schema", "name": "people", "schema": PEOPLE}}
-WAYS = {
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "format": ({}, {"text": FORMAT}, "response.output_text.delta"),
     "tool call": ({"tools": [TOOL]}, {"tool_choice": "required"}, "response.function_call_arguments.delta"),
 }

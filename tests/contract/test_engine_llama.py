@@ -363,7 +363,8 @@ async def test_a_constrained_answer_goes_on_from_each_of_its_tokens(start: Start
     whole = await ask(engine, key("a"), prompt, max_tokens=120, sampling=formatted(schema))
     assert whole.finish.reason == "stop"
     validator.validate(msgspec.json.decode(whole.text))
-    released, emitted = "", ()
+    released = ""
+    emitted: tuple[int, ...] = ()
     for chunk in whole.chunks:
         released, emitted = released + chunk.text, (*emitted, *chunk.tokens)
         rest = await ask(

@@ -105,11 +105,14 @@ async def test_an_answer_that_is_whole_ends_without_a_request() -> None:
     assert server.bodies == []
 
 
+STOPS: dict[str, Any] = {STOP_TOKENS: [ord("s")]}
+
+
 async def test_the_end_token_the_limit_and_stop_tokens_end_it() -> None:
     server = FakeServer()
     assert await all_of(await opened(server, '"y', n_predict=0)) == ("", Finish("length", 3, 2))
     assert await all_of(await opened(server, '"y', n_predict=1)) == ("e", Finish("length", 3, 2))
-    assert await all_of(await opened(server, '"y', **{STOP_TOKENS: [ord("s")]})) == ("e", Finish("stop", 3, 2))
+    assert await all_of(await opened(server, '"y', **STOPS)) == ("e", Finish("stop", 3, 2))
     server.pick = max  # the token of the end
     server.bodies.clear()
     assert await all_of(await opened(server, "12", {"type": "integer"})) == ("", Finish("stop", 3, 2))
