@@ -51,6 +51,7 @@ from tests.support.engines.made_up_schemas import schema_of
 
 LONG: Final = 80  # tokens: from there on an answer makes for its end
 TOKENS_MAX: Final = 400
+ANSWER_MAX: Final = 120  # of the model's
 REPLAY_BAR_MS: Final = 10.0
 REPLAYED: Final = 8_000
 SPEED_BAR: Final = 0.99
@@ -244,7 +245,7 @@ def formatted(schema: Json) -> Sampling:
 async def written(engine: VllmEngine, session: str, prompt: Sequence[int], schema: Json, emitted: int) -> list[int]:
     """What a run writes behind a prompt whose last `emitted` tokens are its answer's."""
     asked = msgspec.structs.replace(
-        request(session, prompt, TOKENS_MAX),
+        request(session, prompt, ANSWER_MAX - emitted),
         sampling=formatted(schema),
         emitted=tuple(prompt[len(prompt) - emitted :]),
     )
@@ -257,17 +258,19 @@ async def written(engine: VllmEngine, session: str, prompt: Sequence[int], schem
 
 async def model(arguments: argparse.Namespace) -> bool:
     faults: list[str] = []
-    count = valid = same = 0
+    count = valid = same = ended = 0
     words = GrammarVocabulary()
     with tempfile.TemporaryDirectory() as folder:
-        async with running(options(Path(folder), "float32")) as engine:
+        async with running(options(Path(folder), "float32", waiting_max=10_000)) as engine:
             prompt = list(words.tokenizer.encode("Write a short example as JSON.\n", add_special_tokens=False))
-            for number in range(arguments.seed, arguments.seed + arguments.schemas):
+            numbers = range(arguments.seed, arguments.seed + arguments.schemas)
+            wholes = await asyncio.gather(*(written(engine, f"w{n}", prompt, schema_of(n), 0) for n in numbers))
+            for number, whole in zip(numbers, wholes, strict=True):
                 schema = schema_of(number)
                 is_valid = jsonschema_rs.validator_for(schema).is_valid
-                whole = await written(engine, f"w{number}", prompt, schema, 0)
-                if len(whole) >= TOKENS_MAX:
+                if len(whole) >= ANSWER_MAX:
                     continue  # the small model does not come to an end of its own: nothing to hold it against
+                ended += 1
                 points = list(cut_points(words, whole))[:: arguments.stride]
                 rests = await asyncio.gather(
                     *(written(engine, f"c{number}-{cut}", [*prompt, *whole[:cut]], schema, cut) for cut in points),
@@ -284,7 +287,14 @@ async def model(arguments: argparse.Namespace) -> bool:
                         valid += 1
                     else:
                         faults.append(f"schema {number}, cut at {cut}: {text!r}")
-    figures = {"cuts": count, "valid": valid, "as the uncut answer": same, "faults (bar 0)": len(faults)}
+    figures = {
+        "schemas": arguments.schemas,
+        "whose answers ended": ended,
+        "cuts": count,
+        "valid": valid,
+        "as the uncut answer": same,
+        "faults (bar 0)": len(faults),
+    }
     report("vllm_grammar_model", figures)
     return is_faultless(faults) and count > 0
 

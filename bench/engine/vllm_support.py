@@ -68,6 +68,20 @@ class VllmTurn:
         self.total_s = 0.0
         self.cached = 0
 
+    @classmethod
+    async def of(cls, engine: VllmEngine, asked: GenerationRequest) -> VllmTurn:
+        turn, begun = cls(), time.perf_counter()
+        async for item in engine.generate(asked):
+            match item:
+                case Chunk():
+                    turn.ttft_s = turn.ttft_s or time.perf_counter() - begun
+                    turn.tokens.extend(item.tokens)
+                case Finish():
+                    turn.cached = item.cached_tokens
+        turn.total_s = time.perf_counter() - begun
+        turn.ttft_s = turn.ttft_s or turn.total_s
+        return turn
+
 
 def words(chance: random.Random, count: int) -> list[int]:
     """Tokens that nobody else's prompt begins with."""
@@ -93,17 +107,7 @@ async def answer_to(
     engine: VllmEngine, session: str, prompt: Sequence[int], max_tokens: int, banned: dict[str, float] | None = None
 ) -> VllmTurn:
     """Takes what `request` takes."""
-    turn, begun = VllmTurn(), time.perf_counter()
-    async for item in engine.generate(request(session, prompt, max_tokens, banned)):
-        match item:
-            case Chunk():
-                turn.ttft_s = turn.ttft_s or time.perf_counter() - begun
-                turn.tokens.extend(item.tokens)
-            case Finish():
-                turn.cached = item.cached_tokens
-    turn.total_s = time.perf_counter() - begun
-    turn.ttft_s = turn.ttft_s or turn.total_s
-    return turn
+    return await VllmTurn.of(engine, request(session, prompt, max_tokens, banned))
 
 
 def endings(engine: VllmEngine) -> dict[str, float]:

@@ -77,8 +77,8 @@ class VllmCore:
         return BUILD.removeprefix("vllm/").startswith(CONNECTOR_KNOWS)
 
     @property
-    def replays_grammars(self) -> bool:
-        """Whether an answer in a fixed format can be continued: our scheduler alone does that."""
+    def has_own_scheduler(self) -> bool:
+        """Whether vLLM runs our scheduler: it alone continues answers in a fixed format, and shares openings."""
         return self.is_known_version and "scheduler_cls" not in self.options.engine_args
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
@@ -262,7 +262,7 @@ class VllmCore:
             arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         # Not vLLM's choice, which takes seconds of every core for a string with a length: this one works as it goes.
         arguments["structured_outputs_config"] = StructuredOutputsConfig(backend="guidance")
-        if self.replays_grammars:
+        if self.has_own_scheduler:
             arguments["scheduler_cls"] = SCHEDULER
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs

@@ -4,6 +4,10 @@ vLLM evicts as it sees fit and does not report it, so this is an upper bound: th
 the device together. A session's stay has a tag, which is its cache salt. Forgetting a tag makes its blocks unreachable
 at once; that they are dropped, or that a parked session's go first, the connector learns with the next run.
 
+Sessions of a tenant that begin with the same whole blocks of instructions and tools share these: their stays name the
+same opening, whose tag salts them (`block_salts`). Which one is decided by a stay's first run and holds for all of it,
+so that a change of the instructions computes what stands behind it. The opening is forgotten with its last stay.
+
 For the bound on a tenant's KV (`inference.kv.tenant_quota`) tokens that a snapshot covers are counted there and not
 again. A session is counted, and may go, when it is at rest: what a run has left is then saved or will not be. Does not
 know vLLM.
@@ -11,14 +15,39 @@ know vLLM.
 
 from __future__ import annotations
 
+import array
+import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from sessions.model.types import SessionKey, TenantId
+from sessions.model.types import SessionKey, TenantId, pack_tokens
 
 TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
+
+
+class _Opening:
+    """What stays of a tenant began with."""
+
+    __slots__ = ("name", "sessions", "tag", "tokens")
+
+    def __init__(self, name: tuple[TenantId, bytes], tokens: int) -> None:
+        self.name = name
+        self.tokens = tokens
+        self.tag = secrets.token_hex(16)
+        self.sessions: set[SessionKey] = set()
+
+
+class _Beginning:
+    """Of one stay: its opening, if any, and the shared tokens of its last run."""
+
+    __slots__ = ("digest", "opening", "tokens")
+
+    def __init__(self, opening: _Opening | None) -> None:
+        self.opening = opening
+        self.tokens = 0
+        self.digest = b""
 
 
 class BlockUsage:
@@ -41,6 +70,8 @@ class BlockUsage:
         self._covered = covered
         self._tokens: OrderedDict[SessionKey, int] = OrderedDict()  # the session used longest ago first
         self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # likewise
+        self._openings: dict[tuple[TenantId, bytes], _Opening] = {}
+        self._beginnings: dict[SessionKey, _Beginning] = {}
         self._forget: list[str] = []
         self._retire: list[str] = []
 
@@ -53,7 +84,8 @@ class BlockUsage:
 
     @property
     def total_tokens(self) -> int:
-        return sum(self._tokens.values())
+        again = sum(each.tokens * max(0, self._num_resident(each) - 1) for each in self._openings.values())
+        return sum(self._tokens.values()) - again
 
     def tag(self, key: SessionKey) -> str:
         """Of the session's present stay, which begins here if it must."""
@@ -66,7 +98,53 @@ class BlockUsage:
                 break
             self._tokens.pop(oldest, None)  # vLLM has long evicted what lay under its tag
             del self._tags[oldest]
+            self._leave_opening(oldest)
         return tag
+
+    def share(self, key: SessionKey, prompt: array.array[int], shared_tokens: int) -> tuple[str, int]:
+        """The tag of the session's opening, and how many leading blocks of the prompt it salts; "", 0 where there is
+        none. `shared_tokens`: as many leading ones are instructions and tools; 0: whoever runs does not know."""
+        count = min(shared_tokens, len(prompt) - 1) // self._block_tokens * self._block_tokens
+        held = self._beginnings.get(key)
+        if held is None:
+            count = count if shared_tokens else self._known_opening(key.tenant, prompt)
+            held = self._beginnings[key] = _Beginning(self._join_opening(key, prompt[:count]) if count else None)
+        elif not shared_tokens and held.tokens < len(prompt) and _digest(prompt[: held.tokens]) == held.digest:
+            count = held.tokens
+        if held.opening is None or not count:
+            return "", 0
+        held.tokens, held.digest = count, _digest(prompt[:count])
+        return held.opening.tag, count // self._block_tokens
+
+    def resident(self, key: SessionKey) -> int:
+        """How many leading tokens of a session the device is taken to hold, its own or those of its opening."""
+        held = self._beginnings.get(key)
+        opening = held.opening if held is not None else None
+        shared = opening.tokens if opening is not None and self._num_resident(opening) else 0
+        return max(self.tokens(key), shared)
+
+    def _num_resident(self, opening: _Opening) -> int:
+        return len(opening.sessions & self._tokens.keys())
+
+    def _known_opening(self, tenant: TenantId, prompt: array.array[int]) -> int:
+        """The length of the longest opening of the tenant's that the prompt begins with."""
+        lengths = {each.tokens for (of, _), each in self._openings.items() if of == tenant}
+        fitting = (n for n in lengths if n < len(prompt) and (tenant, _digest(prompt[:n])) in self._openings)
+        return max(fitting, default=0)
+
+    def _join_opening(self, key: SessionKey, tokens: array.array[int]) -> _Opening:
+        name = key.tenant, _digest(tokens)
+        opening = self._openings.setdefault(name, _Opening(name, len(tokens)))
+        opening.sessions.add(key)
+        return opening
+
+    def _leave_opening(self, key: SessionKey) -> None:
+        held = self._beginnings.pop(key, None)
+        if held is not None and held.opening is not None:
+            held.opening.sessions.discard(key)
+            if not held.opening.sessions:
+                del self._openings[held.opening.name]
+                self._forget.append(held.opening.tag)
 
     def stays(self, key: SessionKey, tag: str) -> bool:
         return self._tags.get(key) == tag
@@ -77,13 +155,23 @@ class BlockUsage:
         self._tokens.move_to_end(key)
         total = self.total_tokens
         while total > self.device_tokens and len(self._tokens) > 1:
-            total -= self._tokens.popitem(last=False)[1]
+            oldest, held = self._tokens.popitem(last=False)
+            beginning = self._beginnings.get(oldest)
+            opening = beginning.opening if beginning is not None else None
+            total -= held - opening.tokens if opening is not None and self._num_resident(opening) else held
 
     def forget(self, key: SessionKey) -> None:
         self._tokens.pop(key, None)
         tag = self._tags.pop(key, None)
         if tag is not None:
             self._forget.append(tag)
+        self._leave_opening(key)
+
+    def forget_openings(self, tenant: TenantId) -> None:
+        """And whatever stands behind them."""
+        for opening in [each for (of, _), each in self._openings.items() if of == tenant]:
+            for key in list(opening.sessions):
+                self.forget(key)
 
     def park(self, key: SessionKey) -> None:
         tag = self._tags.get(key)
@@ -118,3 +206,7 @@ class BlockUsage:
 
     def _unsaved(self, key: SessionKey) -> int:
         return 0 if self._is_busy(key) else int(max(0, self._tokens[key] - self._covered(key)) * self._token_bytes)
+
+
+def _digest(tokens: array.array[int]) -> bytes:
+    return hashlib.blake2b(pack_tokens(tokens), digest_size=16).digest()

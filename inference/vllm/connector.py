@@ -79,7 +79,7 @@ class _Tracked:
         self.loading = False
         self.into: frozenset[int] = frozenset()  # blocks that the load writes
         self.refused = False  # what was loaded is no good: it is not offered again
-        self.forgotten = False
+        self.forgotten: set[str] = set()  # tags of it
 
 
 class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not installed where types are checked
@@ -186,10 +186,13 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         held: list[int] = []
         if not tracked.loading:  # else the blocks are the load's until it is over
             full = min(self._full_blocks(request), len(block_ids))
-            self._remember(transfer.tag, block_ids[:full])
-            if tracked.forgotten:
-                self._forget(transfer.tag)
-            elif transfer.path:
+            shared = min(full, transfer.opening_blocks)
+            self._remember(transfer.tag, block_ids[shared:full])
+            if shared:
+                self._remember(transfer.opening, block_ids[:shared])
+            for tag in tracked.forgotten:
+                self._forget(tag)
+            if transfer.path and transfer.tag not in tracked.forgotten:
                 held = list(block_ids[tracked.saved : min(full, transfer.limit_blocks)])
         if not transfer.path:
             return False, None
@@ -223,7 +226,8 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
 
     def _forget(self, tag: str) -> None:
         for tracked in self._tracked.values():
-            tracked.forgotten = tracked.forgotten or tracked.transfer.tag == tag
+            if tag in (tracked.transfer.tag, tracked.transfer.opening):
+                tracked.forgotten.add(tag)
         blocks = self._still(tag)
         self._pool.evict_blocks({block.block_id for block in blocks})
         self._evict_first(blocks)

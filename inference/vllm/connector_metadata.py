@@ -25,7 +25,8 @@ class RequestTransfer(msgspec.Struct, frozen=True):
     """What the front says about one request.
 
     `tag` names the session's stay in this engine: it is the cache salt as well, so that a forgotten session's blocks
-    can never be hit again. `path` takes the blocks from `first_block` on, `limit_blocks` at most in all."""
+    can never be hit again. `opening` is the tag of the first `opening_blocks`, which all sessions that name it share.
+    `path` takes the blocks from `first_block` on, `limit_blocks` at most in all."""
 
     tag: str
     name: str  # of the request, in reports; vLLM gives it an id of its own
@@ -34,6 +35,8 @@ class RequestTransfer(msgspec.Struct, frozen=True):
     first_block: int = 0
     limit_blocks: int = 0
     forget: tuple[str, ...] = ()  # tags of deleted sessions
+    opening: str = ""
+    opening_blocks: int = 0
     retire: tuple[str, ...] = ()  # tags of sessions that left memory: their blocks go first
 
 

@@ -1,10 +1,9 @@
 """Runs vLLM behind the `Engine` port: sessions share its blocks, and each session's KV follows it through the tiers.
 
 It decides who runs (`ConcurrencyGate`), what a session's blocks are called on the device (a random tag, which is the
-cache salt: two sessions share nothing there, and a deleted one's blocks can never be hit again), and what a run may be
-restored from (`KvOffload`). vLLM batches, pages and evicts. An opening that sessions of a tenant have in common is
-shared through the tiers: kept once in host memory and on disk, copied to the device for each session that begins with
-it.
+cache salt: a deleted session's blocks can never be hit again), and what a run may be restored from (`KvOffload`). vLLM
+batches, pages and evicts. An opening that sessions of a tenant have in common lies on the device once, under a tag of
+its own, and once in the tiers; nothing else of two sessions is shared.
 
 Without the connector (an unknown version of vLLM, a model whose KV is not plain blocks, no room in memory) it serves
 all the same and says so: KV then lives on the device alone. It does not know stop strings, filters or the log.
@@ -49,7 +48,7 @@ from inference.vllm.worker_events import Report, WorkerEventListener, WorkerRead
 from sessions.limits import Forecast, Share
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
-from sessions.model.types import Json, ResponseId, SessionKey, TenantId, Tokens
+from sessions.model.types import OPENINGS, Json, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
 __all__ = ["VllmEngine", "VllmOptions"]
@@ -312,7 +311,7 @@ class VllmEngine:
             end_tokens=self._ends,
             transfer={},
             special_tags=self._tokenizer.has_special_tags,
-            replays_grammars=self._core.replays_grammars,
+            replays_grammars=self._core.has_own_scheduler,
         )
         async with self._isolation.of(request.key) as passed:
             await self._gate.acquire(request.priority)
@@ -373,9 +372,11 @@ class VllmEngine:
 
     async def release(self, key: SessionKey) -> None:
         self._block_usage.forget(key)
+        if key.session == OPENINGS:
+            self._block_usage.forget_openings(key.tenant)
         self._isolation.forget(key)
         for run in self._runs.values():
-            if run.key == key:
+            if run.key == key or (key.session == OPENINGS and run.key.tenant == key.tenant):
                 run.started = False  # nothing of it counts as resident
         if self._offload is not None:
             self._offload.forget(key)
@@ -417,17 +418,20 @@ class VllmEngine:
         tag = self._block_usage.tag(run.key)
         transfer: dict[str, Any] = {}
         if self._offload is not None:
+            opening, opening_blocks = "", 0
+            if self._core.has_own_scheduler:
+                opening, opening_blocks = self._block_usage.share(run.key, run.prompt, shared_prefix)
             run.plan = await self._offload.plan(
                 run.name,
                 run.key,
                 run.prompt,
                 shared_prefix,
                 params.max_tokens or 1,
-                resident=self._block_usage.tokens(run.key),
+                resident=self._block_usage.resident(run.key),
                 scope=run.scope,
             )
             self._supervisor.check()
-            transfer = self._transfer(run.plan, tag)
+            transfer = self._transfer(run.plan, tag) | {"opening": opening, "opening_blocks": opening_blocks}
             params.extra_args = {**(params.extra_args or {}), "kv_transfer_params": transfer}
         run.started = self._block_usage.stays(run.key, tag)
         async with contextlib.aclosing(self._core.run(run.name, run.prompt.tolist(), tag, params, priority)) as outputs:

@@ -1,18 +1,21 @@
-"""The connector's block tables under vLLM's own scheduler and block pool: every block that a run reads is its own.
+"""The connector's block tables under our scheduler and vLLM's block pool: every block that a run reads is its own, or
+of an opening that its session has in common with others of its tenant.
 
-Only the device is made up: a block holds, for each of its places, a number that names the session and every token up to
-there. It is written when the scheduler has a token computed, a block loaded or a file's block brought in; it is read
-when a later token is computed and when a block is saved. Loads and saves take a while, some loads fail, runs are
-aborted and preempted, sessions are deleted and parked: 10,000 steps, each of which a different mixture.
+Only the device is made up: a block holds, for each of its places, a number that names the session, or the opening as
+long as that goes, and every token up to there. It is written when the scheduler has a token computed, a block loaded or
+a file's block brought in; it is read when a later token is computed and when a block is saved. Loads and saves take a
+while, some loads fail, runs are aborted and preempted, sessions are deleted and parked, instructions change: 10,000
+steps, each of which a different mixture.
 """
 
 from __future__ import annotations
 
 import random
 import tempfile
+from array import array
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -26,7 +29,9 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from inference.vllm.async_llm import VllmCore
+from inference.vllm.block_usage import BlockUsage
 from inference.vllm.connector_metadata import BlockLoad, BlockSave, SessileConnectorMetadata
+from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.support.engines.vllm_world import BLOCK_TOKENS, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
@@ -36,35 +41,44 @@ BLOCKS = 24
 SESSIONS = 9
 PROMPT_MAX, ANSWER_MAX = 7 * BLOCK_TOKENS, 2 * BLOCK_TOKENS
 RUNNING_MAX = 4
+OPENINGS = ([7] * 40, [7] * 32 + [6] * 45)  # tokens that sessions of every tenant begin with
 
 
 class Session:
-    """A conversation as the front knows it: its tokens, its stay's tag, and its newest snapshot."""
+    """A conversation as the front knows it: its tokens, and its newest snapshot."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.key = SessionKey(TenantId(f"t{number % 2}"), SessionId(f"s{number}"))
+        self.opening = OPENINGS[number // 2 % 2]
         self.tokens: list[int] = []
         self.stay = 0
         self.snapshot: list[tuple[int, ...]] = []  # what its blocks hold
 
-    @property
-    def tag(self) -> str:
-        return f"{self.number}.{self.stay}"
 
-    def places(self, tokens: list[int], stay: int) -> list[int]:
-        """What each place of the device must hold for such tokens of one of its stays."""
-        places, last = [], hash((self.number, stay))
-        for token in tokens:
+class Salts(NamedTuple):
+    """Of a run: its session's tag, and that of its opening with its length in blocks."""
+
+    tag: str
+    opening: str
+    opening_blocks: int
+
+    def places(self, tokens: list[int]) -> list[int]:
+        """What each place of the device must hold for such tokens."""
+        places, last = [], hash(self.opening or self.tag)
+        for at, token in enumerate(tokens):
+            if self.opening and at == self.opening_blocks * BLOCK_TOKENS:
+                last = hash((last, self.tag))
             last = hash((last, token))
             places.append(last)
         return places
 
 
 class Run:
-    def __init__(self, session: Session, request: Request, base: list[tuple[int, ...]]) -> None:
+    def __init__(self, session: Session, request: Request, base: list[tuple[int, ...]], salts: Salts) -> None:
         self.session = session
         self.request = request
         self.base = base
+        self.salts = salts
         self.file: dict[int, tuple[int, ...]] = {}
         self.stay = session.stay
 
@@ -91,24 +105,34 @@ class World:
         self.hasher = get_request_block_hasher(BLOCK_TOKENS, algorithm)
         self.sessions = [Session(number) for number in range(SESSIONS)]
         self.device: list[list[int]] = [[0] * BLOCK_TOKENS for _ in range(BLOCKS)]
+        self.writers: list[Session | None] = [None] * BLOCKS
+        self.usage = BlockUsage(BLOCK_TOKENS, lambda _: False, device_tokens=BLOCKS * BLOCK_TOKENS)
         self.runs: dict[str, Run] = {}
         self.loads: list[BlockLoad] = []
         self.saves: list[BlockSave] = []
-        self.forget: list[str] = []
-        self.retire: list[str] = []
         self.seen: Counter[str] = Counter()
 
     # -- what the front does -------------------------------------------------------------------------------------
 
     def ask(self, session: Session) -> None:
-        """A run of a session: it goes on where it was, or somewhere before that."""
+        """A run of a session: it goes on where it was, or somewhere before that, or with other instructions."""
         chance = self.chance
+        if chance.random() < 0.05:
+            session.opening = chance.choice(OPENINGS)
+        same = session.tokens[: len(session.opening)] == session.opening
+        session.tokens = session.tokens if same else list(session.opening)
         keep = len(session.tokens) if chance.random() < 0.7 else chance.randrange(len(session.tokens) + 1)
-        keep = min(keep, PROMPT_MAX - 8)
-        prompt = session.tokens[:keep] + [chance.randrange(1, 9) for _ in range(chance.randrange(1, 60))]
+        keep = max(min(keep, PROMPT_MAX - 8), len(session.opening))
+        count = chance.randrange(1, 60)  # what several sessions say, or one alone
+        prompt = session.tokens[:keep] + (
+            [5] * count if chance.random() < 0.5 else [chance.randrange(1, 9) for _ in range(count)]
+        )
         prompt = prompt[:PROMPT_MAX]
         session.tokens = list(prompt)
-        places = session.places(prompt, session.stay)
+        tag = self.usage.tag(session.key)
+        knows = 0 if chance.random() < 0.1 else len(session.opening)  # it may be brought up alone
+        salts = Salts(tag, *self.usage.share(session.key, array("I", prompt), knows))
+        places = salts.places(prompt)
         whole = [tuple(places[at : at + BLOCK_TOKENS]) for at in range(0, len(places) - BLOCK_TOKENS + 1, BLOCK_TOKENS)]
         shared = 0
         while shared < min(len(whole), len(session.snapshot)) and whole[shared] == session.snapshot[shared]:
@@ -116,9 +140,8 @@ class World:
         shared = min(shared, (len(prompt) - 1) // BLOCK_TOKENS)
         name = f"r{self.seen['asked']}"
         self.seen["asked"] += 1
-        transfer: dict[str, Any] = {"tag": session.tag, "name": name, "forget": self.forget}
-        transfer["retire"] = [tag for tag in self.retire if tag != session.tag]
-        self.forget, self.retire = [], []
+        forget, retire = self.usage.take_notices(tag)
+        transfer: dict[str, Any] = {**salts._asdict(), "name": name, "forget": forget, "retire": retire}
         if shared and chance.random() < 0.9:
             transfer["source"] = {
                 "path": name,
@@ -138,15 +161,15 @@ class World:
             prompt_token_ids=prompt,
             sampling_params=params,
             pooling_params=None,
-            cache_salt=session.tag,
+            cache_salt=tag,
             priority=chance.randrange(3),
             block_hasher=self.hasher,
         )
-        self.runs[name] = Run(session, request, session.snapshot[:shared])
+        self.runs[name] = Run(session, request, session.snapshot[:shared], salts)
         self.scheduler.add_request(request)
 
     def delete(self, session: Session) -> None:
-        self.forget.append(session.tag)
+        self.usage.forget(session.key)
         session.stay += 1
         session.tokens, session.snapshot = [], []
         self.seen["deleted"] += 1
@@ -201,21 +224,27 @@ class World:
         request, blocks = run.request, self.scheduler.kv_cache_manager.get_block_ids(name)[0]
         end = request.num_computed_tokens
         tokens = list(request.all_token_ids)
-        places = run.session.places(tokens[:end], run.stay)
+        places = run.salts.places(tokens[:end])
         begin = end - count
         for at in range(0, begin, BLOCK_TOKENS):
             own = places[at : min(at + BLOCK_TOKENS, begin)]
             found = self.device[blocks[at // BLOCK_TOKENS]][: len(own)]
             assert found == own, f"{name} reads what is not its own, at {at} of {begin}"
+            writer = self.writers[blocks[at // BLOCK_TOKENS]]
+            if writer is not None and writer is not run.session:
+                assert writer.key.tenant == run.session.key.tenant
+                self.seen["shared"] += 1
         self.seen["read"] += begin
         for at in range(begin, end):
             self.device[blocks[at // BLOCK_TOKENS]][at % BLOCK_TOKENS] = places[at]
+            self.writers[blocks[at // BLOCK_TOKENS]] = run.session
         return [self.chance.randrange(1, 9)] if end == len(tokens) else []
 
     def _load(self, load: BlockLoad) -> None:
         base = self.runs[load.request].base
         for number, block in enumerate(load.block_ids):
             self.device[block] = list(base[load.first_block + number])
+            self.writers[block] = self.runs[load.request].session
         self.seen["loaded"] += 1
 
     def _save(self, save: BlockSave) -> bool:
@@ -225,7 +254,7 @@ class World:
             self._save(each)
         self.saves.remove(save)
         run = self.runs[save.request]
-        places = run.session.places(list(run.request.all_token_ids), run.stay) if save.block_ids else []
+        places = run.salts.places(list(run.request.all_token_ids)) if save.block_ids else []
         for number, block in enumerate(save.block_ids):
             index = save.first_block + number
             held = tuple(self.device[block])
@@ -261,7 +290,9 @@ def test_what_a_run_reads_and_saves_is_its_own_whatever_happens_beside_it() -> N
         if chance.random() < 0.02:
             world.delete(chance.choice(world.sessions))
         if chance.random() < 0.05:
-            world.retire.extend({each.tag for each in world.sessions if each not in busy and chance.random() < 0.3})
+            for each in world.sessions:
+                if each not in busy and chance.random() < 0.3:
+                    world.usage.park(each.key)
         world.step()
     for name, run in world.runs.items():
         if not run.request.is_finished():
@@ -270,5 +301,13 @@ def test_what_a_run_reads_and_saves_is_its_own_whatever_happens_beside_it() -> N
         world.step()
     assert not world.loads and not world.saves
     assert pool.get_num_free_blocks() == BLOCKS - 1, "a block was kept by nobody"
-    floors = {"asked": 1000, "loaded": 300, "loads_failed": 30, "saved": 2000, "preempted": 30, "aborted": 100}
+    floors = {
+        "asked": 1000,
+        "loaded": 300,
+        "loads_failed": 30,
+        "saved": 2000,
+        "preempted": 30,
+        "aborted": 100,
+        "shared": 500,
+    }
     assert all(world.seen[what] >= floor for what, floor in floors.items()), dict(world.seen)

@@ -198,6 +198,58 @@ async def test_a_tenants_bound_counts_the_device_and_spares_others(world: VllmWo
     assert (await ask(engine, key("s0", "small"), prompt, max_tokens=4)).finish.cached_tokens == 0
 
 
+async def test_an_opening_lies_on_the_device_once_for_its_tenant_and_for_nobody_else(world: VllmWorld) -> None:
+    engine = await start(world)
+    opening = tuple(await engine.tokenizer.opening("You are the captain of a small ship on a wide sea. " * 6, ()))
+    whole = world.whole(len(opening))
+    prompts = [await prompt_of(engine, f"{n} is my name. Who are you?", before=opening) for n in ("Ada", "Bob")]
+    shared = {"shared_prefix": len(opening), "max_tokens": 4}
+    first = await ask(engine, key("a"), prompts[0], **shared)
+    assert first.finish.cached_tokens == 0
+    second = await ask(engine, key("b"), prompts[1], **shared)
+    assert second.finish.cached_tokens == whole > 0
+    same = await ask(engine, key("c"), prompts[0], **shared)
+    assert same.finish.cached_tokens == whole, "what stands behind the opening is each session's own"
+    assert same.tokens == first.tokens
+    foreign = await ask(engine, key("a", tenant="other"), prompts[0], **shared)
+    assert foreign.finish.cached_tokens == 0 and foreign.tokens == first.tokens
+    again = await ask(engine, key("a"), prompts[0], **shared)
+    assert again.finish.cached_tokens == world.whole(len(prompts[0]) - 1)
+    await engine.warm(key("w"), prompts[1])  # which does not know what of its prompt is an opening
+    warmed = await ask(engine, key("w"), prompts[1], **shared)
+    assert warmed.finish.cached_tokens == world.whole(len(prompts[1]) - 1)
+    await settled(engine)
+    for name in ("a", "b", "c"):
+        await engine.release(key(name))
+    assert (await ask(engine, key("d"), prompts[0], **shared)).finish.cached_tokens == whole, "w has it still"
+    assert engine.stats().counters.get("restores", 0) == 0, "no tier was needed"
+    await settled(engine)
+    await engine.release(key(OPENINGS))  # where somebody is erased
+    erased = await ask(engine, key("d"), prompts[0], **shared)
+    assert erased.finish.cached_tokens == world.whole(len(prompts[0]) - 1), "from its own snapshot"
+    assert engine.stats().counters["restores"] == 1
+    await settled(engine)
+    for name in ("d", "w"):
+        await engine.release(key(name))
+    await engine.release(key(OPENINGS))
+    gone = await ask(engine, key("e"), prompts[0], **shared)
+    assert gone.finish.cached_tokens == 0 and gone.tokens == first.tokens
+
+
+async def test_instructions_that_change_at_their_end_compute_what_stands_behind_that(world: VllmWorld) -> None:
+    engine = await start(world)
+    words = "You are the captain of a small ship on a wide sea. " * 6
+    opening = tuple(await engine.tokenizer.opening(words, ()))
+    changed = tuple(await engine.tokenizer.opening(words + "Be brief.", ()))
+    prompts = [await prompt_of(engine, "Who are you?", before=before) for before in (opening, changed)]
+    for session in ("a", "b"):
+        await ask(engine, key(session), prompts[0], shared_prefix=len(opening), max_tokens=4)
+    same = next(n for n, pair in enumerate(zip(*prompts, strict=False)) if pair[0] != pair[1])
+    assert 0 < world.whole(same) < world.whole(len(changed)) + 1
+    answer = await ask(engine, key("b"), prompts[1], shared_prefix=len(changed), max_tokens=4)
+    assert answer.finish.cached_tokens == world.whole(same)
+
+
 async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_and_for_nobody_else(
     world: VllmWorld,
 ) -> None:
@@ -210,9 +262,11 @@ async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_an
     assert first.finish.cached_tokens == 0
     await settled(engine)
     assert engine.stats().counters.get("openings_kept") is None, "what one session begins with may name a person"
+    await engine._core.reset()  # nothing of it is on the device
     second = await ask(engine, key("b"), prompts[1], **shared)
     assert second.finish.cached_tokens == 0 < whole
     await settled(engine)
+    await engine._core.reset()
     third = await ask(engine, key("c"), prompts[2], **shared)
     assert third.finish.cached_tokens == whole
     foreign = await ask(engine, key("c", tenant="other"), prompts[1], **shared)
@@ -220,6 +274,7 @@ async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_an
     await settled(engine)
     assert engine.stats().counters["openings_kept"] == 1
     await engine.release(key(OPENINGS))
+    await engine._core.reset()
     fourth = await ask(engine, key("d"), prompts[0], **shared)
     assert fourth.finish.cached_tokens == 0 and fourth.tokens == first.tokens
 

@@ -25,7 +25,7 @@ from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.scheduling.grammar_replay import EMITTED
-from inference.vllm.scheduling.scheduler import AsyncReplayScheduler, ReplayScheduler
+from inference.vllm.scheduling.scheduler import AsyncSessileScheduler, SessileScheduler
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
@@ -167,7 +167,7 @@ def test_both_of_vllms_schedulers_mask_the_first_step_by_what_was_written(asynch
         structured_output_manager=manager,
         block_size=BLOCK_TOKENS,
     )
-    assert type(scheduler) is (AsyncReplayScheduler if asynchronous else ReplayScheduler)
+    assert type(scheduler) is (AsyncSessileScheduler if asynchronous else SessileScheduler)
     schema = json.dumps(PERSON)
     written = manager.tokenizer.encode('{"name": "Ada", "born": "19', add_special_tokens=False)
     params = SamplingParams(
