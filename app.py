@@ -63,15 +63,14 @@ from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.clock import Clock
-from sessions.limits import DEFAULT_LIMITS, HoldsKV, Limiter, Limits, LimitsNow, Share, Tallies
+from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
-from sessions.model.types import Principal, ReplicaId, UnixMs
+from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
-from transport.auth.tickets import Tickets
 from transport.cli import (
     chat,
     cluster,
@@ -92,11 +91,12 @@ from transport.cli.start.security import certificate_watchers, peer_security, tl
 from transport.cli.start.startup import StartStopped, Startup
 from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
+from transport.gateway_store.history_file import open_history
+from transport.gateway_store.opening import open_shared_state
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
 from transport.http.starting_door import StartingDoor
 from transport.http.tls import ServerTls
-from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCatalog, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
@@ -217,8 +217,9 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
             content_bytes=settings.content_bytes,
             tool_deadline_s=settings.tool_deadline_s,
             turn=GenerationLimits(rollup_s=settings.rollup_ms / 1000),
-            titles=(lambda tenant: limited is None or limited.now().of(tenant).titles) if writes_titles else None,
-            share=share_function(limited),
+            titles=(lambda tenant: limits_now(limited).of(tenant).titles) if writes_titles else None,
+            context_policy=lambda tenant: limits_now(limited).of(tenant).context_policy or settings.context_policy,
+            share=lambda principal: limits_now(limited).share(principal),
             admission=admission_of(limited, engine, measures),
         ),
     )
@@ -305,6 +306,7 @@ async def serve(settings: Settings) -> int:
         LoopWatchdog(measures, stall_ms=settings.loop_stall_ms),
         open_telemetry(settings, measures, role="serve", readiness=startup.readiness) as exposition,
         open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
+        open_history(Path(settings.data), keys, clock=time.monotonic, now_ms=now_ms) as places,
     ):
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
@@ -316,6 +318,7 @@ async def serve(settings: Settings) -> int:
         services = GatewayServices(
             models=lambda: (card_of(engine.info, created=started_at, notice=model_notice(settings)),),
             keys=api_keys,
+            history=places,
             operator_api=local_operator_api(lambda: member, runtime, engine, history),
             schemas=schemas,
             erase=sweeper.eraser.sweep,
@@ -492,7 +495,7 @@ async def gateway_role(settings: Settings) -> int:
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
-        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory))
+        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory, time.monotonic))
         access, api_keys = await stack.enter_async_context(
             open_credentials(settings, store, stores.server_keys, now_ms, tickets)
         )
@@ -560,9 +563,9 @@ async def open_limits(
             yield LimitServices(limits.now, quotas, settler)
 
 
-def share_function(limited: LimitServices | None) -> Callable[[Principal], Share]:
-    """How tenants stand in an engine's queue: as the file says now, or all alike."""
-    return lambda principal: Share() if limited is None else limited.now().share(principal)
+def limits_now(limited: LimitServices | None) -> Limits:
+    """What the limits file says now; where there is none, all tenants are alike."""
+    return UNLIMITED if limited is None else limited.now()
 
 
 def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:
@@ -582,19 +585,6 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
     admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     register_limit_metrics(measures, limited.settler, admission)
     return admission
-
-
-@contextlib.asynccontextmanager
-async def open_shared_state(directory: str) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
-    """What the gateways of a cluster share in the directory's Valkey, so that it does not matter which one a client
-    reaches. Raises BadInput for a wrong address; a server that is away may come."""
-    from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
-
-    store = ValkeyGatewayStore(directory, clock=time.monotonic)
-    try:
-        yield ValkeyTickets(store), ValkeyHistory(store)
-    finally:
-        await store.close()
 
 
 @contextlib.asynccontextmanager

@@ -18,11 +18,13 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -150,6 +152,14 @@ def beside_compute(machine: BenchMachine, there: Any, host: Any) -> dict[str, fl
 # -- hand-off ----------------------------------------------------------------------------------------------------------
 
 
+def folder_in_memory(size: int, folder: Path = Path("/dev/shm")) -> Path | None:
+    """None where there is no such folder, or one too small, as in many containers: then a disk's cache is in it too."""
+    if folder.is_dir() and shutil.disk_usage(folder).free > size + (64 << 20):
+        return folder
+    print(f"{folder} has no room for {size >> 20} MiB: the hand-off goes through a folder on disk", file=sys.stderr)
+    return None
+
+
 def handoff(machine: BenchMachine, tokens: int, layers: int) -> dict[str, float]:
     """The KV of a model cut to some layers: 8 KV heads of 128, blocks of 32 tokens, bf16."""
     block, heads, width = 32, 8, 256
@@ -168,9 +178,8 @@ def handoff(machine: BenchMachine, tokens: int, layers: int) -> dict[str, float]
     target = machine.kv_device.BlockLayers(second, 2 * blocks)
     size = blocks * source.block_bytes
     rows = max(1, (16 << 20) // source.block_bytes)
-    shm = Path("/dev/shm")
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=folder_in_memory(size)) as folder:
         path = Path(folder) / "kv"
         times: dict[str, float] = {}
 
@@ -318,13 +327,17 @@ def restore(machine: BenchMachine, tokens: int, layers: int, width: int) -> dict
 
 
 def where(machine: BenchMachine) -> dict[str, Any]:
-    commit = subprocess.run(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, capture_output=True, text=True)
+    command = ("git", "rev-parse", "--short", "HEAD")
+    try:
+        commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    except OSError:  # no git there
+        commit = ""
     return {
         "device": torch.cuda.get_device_name(machine.device) if machine.gpu else platform.processor() or "CPU",
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
         "cores": os.cpu_count(),
-        "commit": commit.stdout.strip(),
+        "commit": commit,
     }
 
 
@@ -346,7 +359,12 @@ def main(arguments: list[str] | None = None) -> int:
         "restore": lambda: restore(machine, 256 if small else 4096, 2 if small else 16, 512 if small else 2048),
     }
     for name in given.part or PARTS:
-        figures = parts[name]()
+        try:
+            figures = parts[name]()
+        except (RuntimeError, OSError, ValueError, KeyError):  # the other parts are worth having
+            traceback.print_exc()
+            faults += 1
+            continue
         faults += any(value and "(bar 0)" in key for key, value in figures.items())
         print(f"\n== device {name}")
         for key, value in {**figures, **where(machine)}.items():

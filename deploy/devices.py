@@ -23,6 +23,7 @@ CUDA_ENVIRONMENT: Final = ".venv-vllm-cuda"
 COMPUTE_MIN: Final = (7, 5)  # what CUDA 13 still compiles for
 QUERY: Final = "name,memory.total,memory.free,compute_cap,driver_version"
 AMD: Final = "0x1002"
+BY_BUILD: Final = "on the CPU, or on the GPU where its build has CUDA, which docs/models.md says how to get"
 
 Vendor = Literal["nvidia", "amd", "apple"]
 
@@ -192,17 +193,26 @@ def packages_cuda(root: Path = ROOT) -> tuple[int, int] | None:
     return (int(pinned[1]), int(pinned[2])) if pinned else None
 
 
-def choose(machine: Devices, *, device: str = "auto", engine: str = "", cuda: tuple[int, int] | None = None) -> Choice:
-    """What to compute on. `device` and `engine`: what a person has set; `cuda`: of the packages. Raises DeviceError
-    for `cuda` where that cannot be."""
+def choose(
+    machine: Devices,
+    *,
+    device: str = "auto",
+    engine: str = "",
+    cuda: tuple[int, int] | None = None,
+    named: str = "",
+) -> Choice:
+    """What to compute on. `device` and `engine`: what a person has set, `named` by what else than --engine; `cuda`: of
+    the packages. Raises DeviceError for `cuda` where that cannot be."""
     on_cpu: Literal["vllm", "llama"] = "vllm" if engine == "vllm" else "llama"
     if device == "cpu":
         return Choice(on_cpu, "cpu", "the CPU, as --device cpu says")
     nvidia = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
-    against = _against_cuda(machine, nvidia, cuda) if engine in ("", "vllm") else "another engine was named"
+    if engine == "llama" and nvidia:
+        return Choice("llama", "cpu", f"llama.cpp, {named or 'as --engine llama says'}: {BY_BUILD}")
+    against = _against_cuda(machine, nvidia, cuda)
     if not against:
         return Choice("vllm", "cuda", f"vLLM on {nvidia[0].name}")
-    if device == "cuda" and engine in ("", "vllm"):
+    if device == "cuda" and (named or engine in ("", "vllm")):
         raise DeviceError(f"--device cuda: {against}")
     if on_cpu == "vllm":
         return Choice("vllm", "cpu", f"vLLM on the CPU, because {against}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,7 @@ from deploy.setup_env import ROOT, SetupError, install
 from deploy.shipped_models import DEFAULT, SHIPPED
 
 SETTINGS = ("device", "engine", "model")
+HUB = "hf:"
 
 
 class LaunchPlan(NamedTuple):
@@ -58,14 +60,20 @@ def given_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> dict
 def plan(
     arguments: Sequence[str], given: Mapping[str, str], machine: Devices, cuda: tuple[int, int] | None
 ) -> LaunchPlan:
-    """Raises DeviceError for a device that was named and cannot be used."""
+    """Raises DeviceError for a device that was named and cannot be used, and for a file that its engine cannot read."""
     engine, model = given.get("engine", ""), given.get("model", "default")
-    choice = choose(machine, device=given.get("device", "auto"), engine=engine, cuda=cuda)
     if engine == "sim":
-        return LaunchPlan(choice._replace(engine="llama", device="cpu"), "base", "", False, tuple(arguments))
-    if choice.engine == "vllm" and (model.endswith(".gguf") or ":" in model.removeprefix("hf:")):
-        why = f"llama.cpp, because {model} is a GGUF file; vLLM needs a folder, or hf:ORG/REPO"
-        choice = Choice("llama", "cpu", why)
+        return LaunchPlan(Choice("llama", "cpu", "the simulated engine"), "base", "", False, tuple(arguments))
+    gguf = is_gguf(model)
+    if gguf and engine == "vllm" and not model.startswith(HUB):  # of a hub's, its list of files says more than a name
+        raise DeviceError(f"--engine vllm reads a folder, or hf:ORG/REPO, and {model} is a GGUF: leave --engine out")
+    choice = choose(
+        machine,
+        device=given.get("device", "auto"),
+        engine="llama" if gguf and not engine else engine,
+        cuda=cuda,
+        named="" if engine else f"because {model} is a GGUF, which vLLM does not read",
+    )
     shipped = SHIPPED.get(DEFAULT.name if model == "default" else model)
     fetch = shipped.name if shipped is not None else ""
     added = () if engine or choice.engine == "llama" else ("--engine", "vllm")
@@ -76,6 +84,16 @@ def plan(
         bool(fetch) and choice.engine == "vllm",
         (*arguments, *added),
     )
+
+
+def is_gguf(model: str) -> bool:
+    """Whether `--model` names GGUF files, which llama.cpp reads: by its ending, or as repositories of a hub are named
+    that hold nothing else."""
+    if not model.startswith(HUB):
+        return model.lower().endswith(".gguf")
+    repository, _, file = model.removeprefix(HUB).partition(":")
+    name = repository.partition("@")[0].rpartition("/")[2]
+    return bool(file) or "gguf" in re.split(r"[-_.]", name.lower())
 
 
 def main(arguments: Sequence[str]) -> int:

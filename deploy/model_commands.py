@@ -92,7 +92,8 @@ def describe_device(settings: Settings) -> None:
     layers = layers_on_device(settings.device, settings.gpu_layers, backends)
     names = ", ".join(each.description for each in backends)
     chosen = f"llama.cpp with {'all' if settings.gpu_layers < 0 else layers} layers on {names}" if layers else ""
-    unused = "; `make serve` uses vLLM on it" if machine.cuda is not None and not backends else ""
+    idle = machine.cuda is not None and not backends and settings.device == "auto" and settings.gpu_layers
+    unused = "; this build of llama.cpp has no CUDA: docs/models.md says how to get one that has" if idle else ""
     print(f"Device: {machine}; {chosen or 'llama.cpp on the CPU'}{unused}", file=sys.stderr)
 
 

@@ -39,7 +39,8 @@ def direct_parameters(request: GenerationRequest, *, repeat_penalty: str = "repe
 def output_schema(request: GenerationRequest) -> Json | None:
     """The JSON schema that `text.format` requests, None for free text. Raises BadInput.
 
-    A grammar begins with its run and knows nothing of the prompt, so constrained output cannot be continued."""
+    A grammar begins with its run and knows nothing of the prompt. Of a request with `emitted` tokens the engine takes
+    the grammar to where they end, or raises `unfit_continuation`."""
     text = request.sampling.text
     schema: Json
     match text.format if text is not None else None:
@@ -53,9 +54,12 @@ def output_schema(request: GenerationRequest) -> Json | None:
             raise BadInput(
                 "invalid_format", "text.format must be of type text, json_object or json_schema.", param="text.format"
             )
-    if request.emitted:
-        raise BadInput("recovery_incompatible", "An answer in a fixed format cannot be continued after its beginning.")
     return schema
+
+
+def unfit_continuation() -> BadInput:
+    """Of an answer in a fixed format whose grammar cannot be taken to where it is: what was released does not fit."""
+    return BadInput("recovery_incompatible", "This answer in a fixed format cannot be continued from where it is.")
 
 
 def token_biases(biases: dict[str, float], vocabulary_size: int) -> Iterator[tuple[int, float]]:

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal, Protocol, get_args, runtime_checka
 import msgspec
 from msgspec import Meta
 
-from sessions.model.types import CommandId, Principal, ResponseId, SessionId, SessionKey, TenantId
+from sessions.model.types import CommandId, ContextPolicy, Principal, ResponseId, SessionId, SessionKey, TenantId
 
 MINUTE_MS: Final = 60_000
 BUSY_RETRY_MS: Final = 1_000  # nobody knows when another turn ends
@@ -63,6 +63,7 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     user: Ceilings = Ceilings()
     key_requests_per_minute: Count | None = None  # of one key, all users together that it speaks for; at each gateway
     sharing: bool = True  # False: no links are made, and those that are there show nothing
+    context_policy: ContextPolicy | None = None  # of full context windows; None: as `--context-policy` has it
     titles: bool = True  # False: conversations get no titles by themselves (nor where `--titles` is off)
 
 
@@ -139,6 +140,9 @@ DEFAULT_LIMITS: Final = Limits(
     )
 )
 """What holds where keys are demanded and no file says otherwise."""
+
+
+UNLIMITED: Final = Limits()
 
 
 def user_scope(principal: Principal) -> str:

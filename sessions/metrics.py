@@ -192,6 +192,8 @@ class Metrics:
         # -- sessions --------------------------------------------------------------------------------------------
         self.activations = counter("activations", "Sessions that came into memory, by cause.", "cause")
         self.titles = counter("titles", "Titles that sessions were given, by what made them.", "source")
+        self.compactions = counter("compactions", "Summaries of conversations, by outcome.", "outcome")
+        self.compaction_tokens = counter("compaction_tokens", "Tokens of summaries' requests, unbilled.", "kind")
         self.activation_s = histograms("activation_duration_seconds", "How long coming in took.", SHORT_S, "cause")
         self.handoffs = counter("handoffs", "Hand-offs to other replicas, by outcome.", "outcome")
         self.handoff_s = histograms("handoff_duration_seconds", "How long they took, by phase.", TURN_S, "phase")
@@ -203,16 +205,17 @@ class Metrics:
         self.schema_workers = counter("schema_workers_ended", "Schema workers that ended, by why.", "why")
 
         # What can be known in advance is there from the start: a rate needs a zero to begin from.
-        for cause in ("new", "woken", "restart", "handoff", "takeover", "orphaned"):
-            self.activations.add(cause, by=0)
-        for source in ("model", "words"):
-            self.titles.add(source, by=0)
-        for outcome in ("moved", "stayed", "failed"):
-            self.handoffs.add(outcome, by=0)
-        for why in ("limit", "killed"):
-            self.schema_workers.add(why, by=0)
-        for met in ("true", "false"):
-            self.in_target.add(met, by=0)
+        for family, labels in (
+            (self.activations, ("new", "woken", "restart", "handoff", "takeover", "orphaned")),
+            (self.titles, ("model", "words")),
+            (self.compactions, ("written", "failed")),
+            (self.compaction_tokens, ("computed", "cached", "output")),
+            (self.handoffs, ("moved", "stayed", "failed")),
+            (self.schema_workers, ("limit", "killed")),
+            (self.in_target, ("true", "false")),
+        ):
+            for label in labels:
+                family.add(label, by=0)
 
         # -- journal ---------------------------------------------------------------------------------------------
         self.journal_s = histogram("journal_append_latency_seconds", "From an append to its durability.", SHORT_S)

@@ -37,7 +37,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
-        "empty_prompt context_length_exceeded"
+        "empty_prompt context_length_exceeded too_many_pins"
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
@@ -47,7 +47,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled",
     ErrorRow(404, "NOT_FOUND"): (
         "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
-        "key_not_found review_not_found share_not_found not_found"
+        "key_not_found review_not_found share_not_found compaction_not_found not_found"
     ),
     ErrorRow(405, "UNIMPLEMENTED"): "method_not_allowed",
     ErrorRow(408, "DEADLINE_EXCEEDED"): "request_timeout",
@@ -57,13 +57,14 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(409, "ABORTED"): "response_in_progress tools_pending review_claimed session_stays",
     ErrorRow(409, "ALREADY_EXISTS"): "idempotency_conflict session_exists call_answered appealed_already",
     ErrorRow(409, "FAILED_PRECONDITION"): (
-        "session_full session_quarantined not_withheld nothing_to_share review_not_claimed review_decided"
+        "session_full session_quarantined not_withheld nothing_to_share nothing_to_compact review_not_claimed "
+        "review_decided"
     ),
     ErrorRow(410, "NOT_FOUND"): "session_deleted",
     ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large",
     ErrorRow(415, "INVALID_ARGUMENT"): "unsupported_content_encoding",
     ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions",
-    ErrorRow(500, "INTERNAL"): "tool_call_invalid",
+    ErrorRow(500, "INTERNAL"): "tool_call_invalid compaction_failed",
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full",
     ErrorRow(503, "UNAVAILABLE"): (

@@ -117,7 +117,7 @@ class Gateway:
         self.encryption = services.encryption
         self.prices = services.prices or PriceBook()
         self.ignores_unknown = services.ignores_unknown
-        self.history: HistoryIndex = services.history or MemoryHistory(loop_time)
+        self.history: HistoryIndex = MemoryHistory(loop_time) if services.history is None else services.history
         self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
         self.feeds = Feeds(sessions)
         self.logs = LogReader(store.journal, now_ms=clock.now_ms, replay_records_max=self.limits.replay_records_max)
@@ -166,8 +166,9 @@ class Gateway:
 
     # -- operations -------------------------------------------------------------------------------------------------
 
-    async def execute(self, principal: Principal, command: ActorCommand) -> Ok:
-        """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise."""
+    async def execute(self, principal: Principal, command: ActorCommand, near: SessionKey | None = None) -> Ok:
+        """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise. A session that
+        it makes is placed where `near` is, if that can be."""
         self.measures.commands.add()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
@@ -176,7 +177,7 @@ class Gateway:
                 tools, text = schemas_of(command)
                 if tools or text is not None:
                     await check_schemas(self.schemas, tools, text)
-                sent = request_of(principal, command)
+                sent = request_of(principal, command, near)
                 if self._quotas is not None:
                     ok = await self._quotas.execute(sent, self._sessions.execute)
                 else:

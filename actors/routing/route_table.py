@@ -153,9 +153,12 @@ class RouteTable:
 
     # -- routes ----------------------------------------------------------------------------------------------------
 
-    async def route(self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None) -> Route:
+    async def route(
+        self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None, near: SessionKey | None = None
+    ) -> Route:
         """Where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered that it
-        does not have the session. Raises RouteUnavailable, or SessileError."""
+        does not have the session. `near`: a session whose replica has KV that a new one begins with. Raises
+        RouteUnavailable, or SessileError."""
         owner = self.remembered(key) or await self.owner(key)
         if owner is not None:
             member = self.member(owner)
@@ -173,11 +176,20 @@ class RouteTable:
                 raise RouteUnavailable(f"{owner.replica} does not answer")
             return Route(survivor, None, activate=True, instead_of=owner)
         head = None if new else await self._journal.head(key)
-        return Route(self.place(key, head, model), None, activate=True)
+        holder = None if near is None or head is not None else await self._replica_of(near)
+        return Route(self.place(key, head, model, holder), None, activate=True)
 
-    def place(self, key: SessionKey, head: Head | None, model: str | None) -> Member:
-        """Where a session without an owner goes. Raises Unavailable when there is nowhere."""
-        holder = None
+    async def _replica_of(self, key: SessionKey) -> ReplicaId | None:
+        """The replica that has a session, or had it last."""
+        owner = self.remembered(key) or await self.owner(key)
+        if owner is not None:
+            return owner.replica
+        head = await self._journal.head(key)
+        return None if head is None else ReplicaId(last_replica(head))
+
+    def place(self, key: SessionKey, head: Head | None, model: str | None, holder: ReplicaId | None = None) -> Member:
+        """Where a session without an owner goes; `holder` has KV for one that has no log yet. Raises Unavailable when
+        there is nowhere."""
         if head is not None:
             model = head.model or model
             holder = ReplicaId(last_replica(head))

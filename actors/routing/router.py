@@ -126,7 +126,7 @@ class Router:
         absent: Owner | None = None
         while True:
             try:
-                route = await self.routes.route(key, new=new, model=model, absent=absent)
+                route = await self.routes.route(key, new=new, model=model, absent=absent, near=request.near)
                 link = await self.links.get(route.member)
                 ok, owner = await link.execute(request, activate=route.activate, instead_of=route.instead_of)
                 self.routes.remember(key, owner)

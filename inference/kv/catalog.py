@@ -56,6 +56,17 @@ class SnapshotCatalog:
                 best, most = snapshot, shared
         return best, most
 
+    def find_near(self, key: SessionKey, prompt: array.array[int], scope: bytes) -> tuple[Snapshot | None, int]:
+        """The session's snapshot that shares most leading tokens with `prompt`, or one of another session of the same
+        `scope` that shares more."""
+        best, most = self.find(key, prompt)
+        tiers: list[HostTier | ColdTier] = [self.host, *self.cold] if scope else []
+        for tier in tiers:
+            near, shared = tier.nearest(key.tenant, scope, prompt)
+            if shared > most:
+                best, most = near, shared
+        return best, most
+
     def longest(self, key: SessionKey) -> Snapshot | None:
         """The session's snapshot of most tokens."""
         return max(self.of(key), key=lambda snapshot: len(snapshot.tokens), default=None)

@@ -33,14 +33,23 @@ _PIECE_BYTES_MAX: Final = 256 << 10
 class ColdSnapshot:
     """An entry of a tier's index. Engines only hand it back."""
 
-    __slots__ = ("bytes", "key", "tier", "tokens", "used_s")
+    __slots__ = ("bytes", "key", "scope", "tier", "tokens", "used_s")
 
-    def __init__(self, tier: ColdName, key: SessionKey, tokens: array.array[int], size: int, used_s: float) -> None:
+    def __init__(
+        self,
+        tier: ColdName,
+        key: SessionKey,
+        tokens: array.array[int],
+        size: int,
+        used_s: float,
+        scope: bytes = b"",
+    ) -> None:
         self.tier = tier
         self.key = key
         self.tokens = tokens
         self.bytes = size
         self.used_s = used_s  # on the process's monotonic clock
+        self.scope = scope
 
 
 class Ranked(Indexed, Protocol):
@@ -119,6 +128,10 @@ class ColdTier(Protocol):
 
     def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
         """Likewise, of all its sessions; to be read before the next `await`."""
+        ...
+
+    def nearest(self, tenant: TenantId, scope: Blob, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
+        """The snapshot of a scope that shares most leading tokens with a prompt, as far as is known here."""
         ...
 
     def bytes_of(self, tenant: TenantId) -> int:

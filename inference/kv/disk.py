@@ -60,8 +60,16 @@ class DiskEntry(ColdSnapshot):
 
     __slots__ = ("path",)
 
-    def __init__(self, key: SessionKey, tokens: array.array[int], path: Path, size: int, used_s: float) -> None:
-        super().__init__("disk", key, tokens, size, used_s)
+    def __init__(
+        self,
+        key: SessionKey,
+        tokens: array.array[int],
+        path: Path,
+        size: int,
+        used_s: float,
+        scope: bytes = b"",
+    ) -> None:
+        super().__init__("disk", key, tokens, size, used_s, scope)
         self.path = path
 
 
@@ -147,6 +155,9 @@ class DiskTier:
     def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
         return self._index.of_tenant(tenant)
 
+    def nearest(self, tenant: TenantId, scope: bytes, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
+        return self._index.nearest(tenant, scope, prompt)
+
     def bytes_of(self, tenant: TenantId) -> int:
         return self._index.bytes_of(tenant)
 
@@ -216,7 +227,7 @@ class DiskTier:
             return False
         for overwritten in (path, path.with_suffix(_PART)):
             self.bytes -= self._stuck.pop(overwritten, 0)
-        self._insert(DiskEntry(manifest.key, manifest.ledger, path, size, time.monotonic()))
+        self._insert(DiskEntry(manifest.key, manifest.ledger, path, size, time.monotonic(), manifest.scope))
         return True
 
     async def fetch(
@@ -405,7 +416,7 @@ def _entry(path: Path, identity: KvIdentity, data_key: DataKey | None) -> DiskEn
     if status.st_size != stored.num_bytes:
         raise SnapshotRefused("truncated" if status.st_size < stored.num_bytes else "too_long")
     used_s = time.monotonic() - max(0.0, time.time() - status.st_mtime)
-    return DiskEntry(manifest.key, tokens, path, status.st_size, used_s)
+    return DiskEntry(manifest.key, tokens, path, status.st_size, used_s, manifest.scope)
 
 
 def _write(path: Path, manifest: SnapshotManifest, payload: Path, data_key: DataKey | None) -> None:

@@ -89,6 +89,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True, array_like=True):
     payload_bytes: int
     tags: bytes  # 16 bytes for each begun chunk of the payload
     key_id: str = ""
+    scope: bytes = b""  # the `cache_scope` of the run that it was made by
 
     @property
     def key(self) -> SessionKey:
@@ -113,6 +114,7 @@ def make_manifest(
     snapshot_id: bytes,
     payload_bytes: int,
     tags: bytes,
+    scope: bytes = b"",
 ) -> SnapshotManifest:
     return SnapshotManifest(
         VERSION,
@@ -124,6 +126,7 @@ def make_manifest(
         token_chain(key, identity, tokens),
         payload_bytes,
         tags,
+        scope=scope,
     )
 
 

@@ -23,7 +23,7 @@ import structlog
 
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
-from inference.kv.index import SnapshotIndex, lowest_ranked
+from inference.kv.index import Blob, SnapshotIndex, lowest_ranked
 from inference.kv.snapshot_worth import SnapshotWorth
 from sessions.model.types import SessionKey, TenantId
 
@@ -44,6 +44,7 @@ class HostSnapshot:
     path: Path
     bytes: int
     manifest: SnapshotManifest | None = None  # None: until it is tagged
+    scope: Blob = b""  # the `cache_scope` of the run that it was made by
     used_s: float = 0.0
     parked: bool = False
     users: int = 0  # readers of the file: it is not evicted meanwhile
@@ -94,6 +95,9 @@ class HostTier:
 
     def of_tenant(self, tenant: TenantId) -> Collection[HostSnapshot]:
         return self._index.of_tenant(tenant)
+
+    def nearest(self, tenant: TenantId, scope: bytes, prompt: array.array[int]) -> tuple[HostSnapshot | None, int]:
+        return self._index.nearest(tenant, scope, prompt)
 
     def bytes_of(self, tenant: TenantId) -> int:
         return self._index.bytes_of(tenant)

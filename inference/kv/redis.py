@@ -102,8 +102,8 @@ def check_address(url: str) -> None:
 class RedisSnapshot(ColdSnapshot):
     __slots__ = ("field",)
 
-    def __init__(self, key: SessionKey, tokens: array.array[int], size: int, field: str) -> None:
-        super().__init__("redis", key, tokens, size, time.monotonic())
+    def __init__(self, manifest: SnapshotManifest, size: int, field: str) -> None:
+        super().__init__("redis", manifest.key, manifest.ledger, size, time.monotonic(), manifest.scope)
         self.field = field
 
 
@@ -160,6 +160,9 @@ class RedisTier:
     def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
         return self._known.of_tenant(tenant)
 
+    def nearest(self, tenant: TenantId, scope: bytes, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
+        return self._known.nearest(tenant, scope, prompt)
+
     def bytes_of(self, tenant: TenantId) -> int:
         return self._known.bytes_of(tenant)
 
@@ -193,7 +196,7 @@ class RedisTier:
                 except SnapshotRefused as exc:
                     await self._refused(key, field, exc)
                 else:
-                    snapshots.append(RedisSnapshot(key, manifest.ledger, int(size), field))
+                    snapshots.append(RedisSnapshot(manifest, int(size), field))
         return snapshots
 
     async def _head(self, key: SessionKey, field: str) -> SnapshotManifest:
@@ -271,7 +274,7 @@ class RedisTier:
         if replaced := [older for older in covered if older != field]:
             await self._drop(key, *replaced)
         kept = [older for older in known if older.field not in covered]
-        self._know(key, [*kept, RedisSnapshot(key, tokens, len(data), field)])
+        self._know(key, [*kept, RedisSnapshot(manifest, len(data), field)])
         return True
 
     async def fetch(

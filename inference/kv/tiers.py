@@ -112,9 +112,17 @@ class Tiers:
             return False
         return await self.host.reserve(size)
 
-    def adopt(self, key: SessionKey, tokens: array.array[int], path: Path, size: int, reserved: int) -> None:
+    def adopt(
+        self,
+        key: SessionKey,
+        tokens: array.array[int],
+        path: Path,
+        size: int,
+        reserved: int,
+        scope: bytes = b"",
+    ) -> None:
         """Takes over the payload that an engine wrote to a `host.new_path`, in room that was reserved."""
-        snapshot = HostSnapshot(key, tokens, path, size)
+        snapshot = HostSnapshot(key, tokens, path, size, scope=scope)
         self.host.add(snapshot, reserved=reserved)
         self.trim(key.tenant)
         snapshot.tagging = self.host.spawn(self._tag(snapshot))
@@ -246,7 +254,9 @@ class Tiers:
 
     def _add(self, manifest: SnapshotManifest, path: Path, reserved: int) -> HostSnapshot:
         """A checked payload with its manifest, in room that was reserved for it."""
-        snapshot = HostSnapshot(manifest.key, manifest.ledger, path, manifest.payload_bytes, manifest)
+        snapshot = HostSnapshot(
+            manifest.key, manifest.ledger, path, manifest.payload_bytes, manifest, scope=manifest.scope
+        )
         self.host.add(snapshot, reserved=reserved)
         self.trim(manifest.key.tenant)
         return snapshot
@@ -260,7 +270,9 @@ class Tiers:
                 log.warning("snapshot_tagging_failed", error=str(exc))
                 await self.host.drop(snapshot)
             return
-        snapshot.manifest = make_manifest(snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags)
+        snapshot.manifest = make_manifest(
+            snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags, snapshot.scope
+        )
         if self.cold and not snapshot.forgotten:
             self.host.spawn(self._copy_down(snapshot, snapshot.manifest))
 

@@ -38,7 +38,9 @@ class _Failure(msgspec.Struct, frozen=True):
     type: str = ""
 
 
-class _Event(msgspec.Struct, frozen=True, gc=False):
+class CompletionEvent(msgspec.Struct, frozen=True, gc=False):
+    """What llama-server says of a run: of a stream each event, else its whole answer."""
+
     content: str = ""
     tokens: tuple[int, ...] = ()
     stop: bool = False
@@ -50,7 +52,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     error: _Failure | None = None
 
 
-_DECODER: Final = msgspec.json.Decoder(_Event)
+_DECODER: Final = msgspec.json.Decoder(CompletionEvent)
 _ENCODER: Final = msgspec.json.Encoder()
 _FINAL_FIELDS: Final = ["stop", "stop_type", "tokens_predicted", "timings"]
 
@@ -131,7 +133,7 @@ class LlamaCompletion:
         )
         status, answer, self._stream = await self._http.stream("/completion", body)
         if status != 200:
-            raise _error(answer)
+            raise completion_error(answer)
 
     def close(self) -> None:
         """Hangs up, also from outside: whoever waits in `next` then gets Unavailable. The server drops the run
@@ -184,7 +186,7 @@ class LlamaCompletion:
         self._emitted.extend(self._silent)
         return Chunk(self._silent, "", cached_tokens=min(self.cached_tokens, self._cached_max))
 
-    async def _next_event(self) -> _Event:
+    async def _next_event(self) -> CompletionEvent:
         stream = self._stream
         assert stream is not None
         while True:
@@ -194,14 +196,14 @@ class LlamaCompletion:
             _, mark, data = raw.partition(b"data: ")
             if not mark:
                 if raw.startswith(b"error: "):
-                    raise _error(raw[7:])
+                    raise completion_error(raw[7:])
                 continue  # a comment that keeps the connection alive
             event = _DECODER.decode(data)
             if event.error is not None:
-                raise _error(data)
+                raise completion_error(data)
             return event
 
-    async def _ids(self, event: _Event, count: int) -> tuple[int, ...]:
+    async def _ids(self, event: CompletionEvent, count: int) -> tuple[int, ...]:
         """The ids behind an event's text, `count` of them; the event itself names the last."""
         found = self._fragments.recover(event.content, count, event.tokens[-1])
         if len(found) == 1:
@@ -210,16 +212,21 @@ class LlamaCompletion:
         usual = tuple(await self._encode(event.content))
         return usual if usual in found or not found else found[0]
 
-    def _logprobs(self, event: _Event) -> tuple[Json, ...]:
+    def _logprobs(self, event: CompletionEvent) -> tuple[Json, ...]:
         if not self._top or not event.completion_probabilities:
             return ()
         return public_logprobs(event.completion_probabilities, self._top)
 
 
-def _error(answer: bytes) -> SessileError:
+def read_event(answer: bytes) -> CompletionEvent:
+    """Of a run that is not streamed."""
+    return _DECODER.decode(answer)
+
+
+def completion_error(answer: bytes) -> SessileError:
     """llama-server's error object as one of ours."""
     try:
-        failure = msgspec.json.decode(answer, type=_Event).error or _Failure()
+        failure = msgspec.json.decode(answer, type=CompletionEvent).error or _Failure()
     except msgspec.DecodeError:
         failure = _Failure()
     if failure.type == "exceed_context_size_error":

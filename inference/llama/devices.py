@@ -44,8 +44,8 @@ def layers_on_device(device: str, layers: int, backends: Sequence[Backend]) -> i
     cuda = [each for each in backends if each.name.upper().startswith("CUDA")]
     if device == "cuda" and not cuda:
         raise _unsuitable(
-            "this build of llama.cpp has no CUDA: install one that has (xllamacpp's own wheels for CUDA) in this"
-            " environment, or serve with vLLM, which `make serve` does where it finds an NVIDIA GPU"
+            "this build of llama.cpp has no CUDA: install one that has in this environment (docs/models.md says how),"
+            " or serve with vLLM, which `make serve` does where it finds an NVIDIA GPU that its packages fit"
         )
     if layers > 0 and not backends:
         raise _unsuitable(

@@ -30,6 +30,8 @@ from inference.llama.completion import LlamaCompletion
 from inference.llama.devices import ALL
 from inference.llama.eager_save import EagerSaver
 from inference.llama.gguf import GgufModel, read_model
+from inference.llama.grammar_guide import GrammarGuide, GrammarGuides
+from inference.llama.guided_completion import make_completion
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
@@ -72,6 +74,7 @@ class _Started(NamedTuple):
     eager_saver: EagerSaver
     prefill: SlotPrefill
     quota: TenantKvQuota
+    guides: GrammarGuides
 
 
 class LlamaEngine:
@@ -183,7 +186,7 @@ class LlamaEngine:
             slot_kv = SlotKv(http, tiers, usage, worth_tokens=options.spill_tokens_min)
             prefill = SlotPrefill(
                 self._scheduler,
-                functools.partial(LlamaCompletion, http, vocabulary.fragments, tokenizer.text),
+                functools.partial(make_completion, http, vocabulary.fragments, tokenizer.text),
                 slot_kv,
                 SchemaProbe(letter),
                 turn_opening_tokens=len(tokenizer.turn_opening),
@@ -220,6 +223,7 @@ class LlamaEngine:
             ),
             prefill=prefill,
             quota=quota,
+            guides=GrammarGuides(options.model_path),
         )
         self._unavailable = None
 
@@ -259,8 +263,11 @@ class LlamaEngine:
         check_stop_tokens(request.sampling, vocabulary)
         parameters = completion_parameters(request, vocabulary.size)
         self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
-        pauses = "json_schema" not in parameters  # a grammar cannot be set to where an answer is
-        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses)
+        pauses = "json_schema" not in parameters  # what is left of a constrained answer costs a request a token
+        guide: GrammarGuide | None = None
+        if not pauses and request.emitted:
+            guide = await self._up.guides.guide(parameters, request.emitted)
+        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=request.cache_scope)
         cached_tokens: int | None = None
         least = tokens_until_end(request) or INTEGER_MAX  # after so many tokens it continues as a request that may end
         while True:
@@ -271,7 +278,7 @@ class LlamaEngine:
             try:
                 if cached_tokens is None:
                     self._load.started(run.claim, len(prompt) - common_prefix(slot.tokens, prompt))
-                completion = await prefill.begin(slot_run, run.prompt, request.shared_prefix, parameters)
+                completion = await prefill.begin(slot_run, run.prompt, request.shared_prefix, parameters, guide)
                 slot_run.paused = completion is None
                 eager_saver.look()  # not before its own KV is in its slot: they share the room in host memory
                 item = await completion.next() if completion is not None else None

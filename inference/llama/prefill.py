@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from inference.llama.completion import LlamaCompletion
+from inference.llama.grammar_guide import GrammarGuide
 from inference.llama.prefix_cache import WORTH_TOKENS, PrefixCache
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import SchemaProbe
@@ -49,7 +50,7 @@ class SlotPrefill:
     def __init__(
         self,
         scheduler: Scheduler,
-        make_completion: Callable[[int, array.array[int], int, int], LlamaCompletion],
+        make_completion: Callable[[GrammarGuide | None, int, array.array[int], int, int], LlamaCompletion],
         slot_kv: SlotKv,
         schemas: SchemaProbe,
         *,
@@ -58,9 +59,9 @@ class SlotPrefill:
         always: bool,
         check: Callable[[], None],
     ) -> None:
-        """`make_completion`: of (slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many stand
-        before a user's words in every conversation. `always`: all prompts go in pieces. `check`: raises once the
-        engine is closed."""
+        """`make_completion`: of (guide, slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many
+        stand before a user's words in every conversation. `always`: all prompts go in pieces. `check`: raises once
+        the engine is closed."""
         self._scheduler = scheduler
         self._slot_kv = slot_kv
         self._prefix_cache = PrefixCache(slot_kv)
@@ -72,7 +73,12 @@ class SlotPrefill:
         self._check = check
 
     async def begin(
-        self, slot_run: SlotRun, prompt: array.array[int], shared_prefix: int, parameters: dict[str, Json]
+        self,
+        slot_run: SlotRun,
+        prompt: array.array[int],
+        shared_prefix: int,
+        parameters: dict[str, Json],
+        guide: GrammarGuide | None = None,
     ) -> LlamaCompletion | None:
         """Brings the KV up and starts the run; None: it is to make room first."""
         slot, key = slot_run.slot, slot_run.run.key
@@ -90,20 +96,20 @@ class SlotPrefill:
         if filled is None:
             return None
         resident = filled
-        trial = self._schemas.probe_parameters(parameters)
+        trial = self._schemas.probe_parameters(parameters) if guide is None else None
         if trial is not None:
             completion = await self._run(slot_run, prompt, resident, trial)
             self._schemas.judge(trial["json_schema"], await completion.next())
             await completion.next()  # its Finish
             completion.close()
             slot_run.cached_max, resident = min(slot_run.cached_max, completion.cached_tokens), len(prompt)
-        return await self._run(slot_run, prompt, resident, parameters)
+        return await self._run(slot_run, prompt, resident, parameters, guide)
 
     async def measure(self) -> None:
         """Computes some tokens for measurement, in a slot that is nobody's yet: the first turns after a start,
         whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
         for count in (1, min(self._piece_tokens, _TRIED_TOKENS)):  # the first touches all weights, and measures nothing
-            completion = self._make_completion(0, array.array("I", [0] * count), 0, INTEGER_MAX)
+            completion = self._make_completion(None, 0, array.array("I", [0] * count), 0, INTEGER_MAX)
             with contextlib.suppress(SessileError):
                 await completion.open({"n_predict": 0})
                 while isinstance(await completion.next(), Chunk):
@@ -141,12 +147,17 @@ class SlotPrefill:
             resident = len(piece)
 
     async def _run(
-        self, slot_run: SlotRun, prompt: array.array[int], resident: int, parameters: dict[str, Json]
+        self,
+        slot_run: SlotRun,
+        prompt: array.array[int],
+        resident: int,
+        parameters: dict[str, Json],
+        guide: GrammarGuide | None = None,
     ) -> LlamaCompletion:
         slot = slot_run.slot
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
         slot.saved_tokens = min(slot.saved_tokens, resident)
-        slot_run.completion = self._make_completion(slot.number, prompt, resident, slot_run.cached_max)
+        slot_run.completion = self._make_completion(guide, slot.number, prompt, resident, slot_run.cached_max)
         await slot_run.completion.open(parameters)
         return slot_run.completion
 
@@ -154,16 +165,18 @@ class SlotPrefill:
         """Makes the slot the session's and restores its KV. Returns how many tokens of `prompt` it holds then.
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
-        slot, key = slot_run.slot, slot_run.run.key
+        slot, key, scope = slot_run.slot, slot_run.run.key, slot_run.run.scope
         shared = common_prefix(slot.tokens, prompt)
         if slot.key != key or self._slot_kv.is_branch_worth_saving(slot, shared):
             await self._slot_kv.save(slot)  # nobody's slot, too: it may be on its way out since before it was freed
         resident = 0
         if slot.key is not None:
             alike = shared_prefix + self._turn_opening_tokens  # nothing of anybody's own words
-            if slot.key == key or (slot.key.tenant == key.tenant and shared <= alike):
+            if slot.is_shared_with(key, scope) or (slot.key.tenant == key.tenant and shared <= alike):
                 resident = shared
-        self._scheduler.table.assign(slot, key)
+        self._scheduler.table.assign(slot, key, scope)
+        if scope:
+            await self._slot_kv.save_near(self._scheduler.table, slot, prompt, resident)
         resident = await self._slot_kv.bring_up(slot, key, prompt, resident)
         if shared_prefix - resident < WORTH_TOKENS or slot.key != key:
             return resident

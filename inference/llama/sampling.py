@@ -3,7 +3,7 @@
 Fields that a request leaves out keep llama-server's defaults (temperature 0.8, top_k 40, top_p 0.95, min_p 0.05).
 Penalties look at the last 64 tokens, prompt included: a continuation whose prompt ends in the emitted tokens
 is penalised exactly as the unfailed run would have been. A grammar begins with its run and knows nothing of the
-prompt, so constrained output cannot be continued; that is refused with the code `recovery_incompatible`.
+prompt: the rest of a constrained answer is another matter (`grammar_guide`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sessions.model.types import Json, Sampling
 
 STOP_TOKENS: Final = "stop_token_ids"  # among the parameters; llama-server leaves names alone that it does not know
 _SEPARATORS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_SEED_BITS: Final = 0x7FFF_FFFF  # llama-server reads 32 bits, and all ones mean "draw one"
+SEED_BITS: Final = 0x7FFF_FFFF  # llama-server reads 32 bits, and all ones mean "draw one"
 
 
 def check_stop_tokens(sampling: Sampling, vocabulary: Vocabulary) -> None:
@@ -47,7 +47,7 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
     sampling = request.sampling
     parameters: dict[str, Json] = {
         "n_predict": request.max_tokens,
-        "seed": (request.seed ^ (request.seed >> 31)) & _SEED_BITS,
+        "seed": (request.seed ^ (request.seed >> 31)) & SEED_BITS,
         **direct_parameters(request),
     }
     biases: list[list[Json]] = []

@@ -29,7 +29,7 @@ from sessions.model.types import SessionKey, Tokens
 class EngineRun:
     """One run of an engine as the queue knows it: it may have several slots, one after another."""
 
-    __slots__ = ("claim", "filling", "future", "key", "pauses", "prompt", "slot", "yields")
+    __slots__ = ("claim", "filling", "future", "key", "pauses", "prompt", "scope", "slot", "yields")
 
     def __init__(
         self,
@@ -39,8 +39,10 @@ class EngineRun:
         weight: float = 1.0,
         *,
         pauses: bool = True,
+        scope: bytes = b"",
     ) -> None:
         self.key = key
+        self.scope = scope  # its `cache_scope`
         self.prompt = prompt  # what it begins from, or goes on from
         self.claim: SlotClaim[EngineRun] = SlotClaim(
             self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt)

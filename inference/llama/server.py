@@ -98,6 +98,7 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     p.n_batch = piece_tokens(options) + options.slots  # a piece stays whole beside those that decode
     p.n_ubatch = min(piece_tokens(options), 512)
     p.n_gpu_layers = options.gpu_layers
+    p.no_op_offload = not options.gpu_layers  # or a build for a GPU computes prompts there though no layer is on it
     p.cpuparams.n_threads = options.threads
     p.cpuparams_batch.n_threads = options.threads
     # Per stream one connection, plus one for saving or restoring each slot, plus short calls.

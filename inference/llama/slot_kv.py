@@ -30,7 +30,7 @@ from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
 from inference.llama.slot_usage import SlotUsage
-from inference.llama.slots import Slot
+from inference.llama.slots import Slot, SlotTable
 from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.types import SHARED, SessionKey
@@ -45,6 +45,7 @@ _COUNTERS: Final = (
     "spills",
     "restores",
     "openings_laid",
+    "restores_of_other_sessions",
     "restored_tokens",
     "saves_failed",
     "saves_of_others",
@@ -80,7 +81,7 @@ class SlotKv:
         if len(prompt) - 1 - resident < self._worth_tokens:
             return resident
         await self.tiers.discover(key, prompt[:-1])
-        snapshot, shared = self.tiers.catalog.find(key, prompt)
+        snapshot, shared = self.tiers.catalog.find_near(key, prompt, slot.scope)
         useful = min(shared, len(prompt) - 1)
         if snapshot is None or useful - resident < self._worth_tokens:
             return resident
@@ -94,11 +95,30 @@ class SlotKv:
         self.counters["restores"] += len(tokens) > 0
         if slot.key != key:
             return 0  # deleted meanwhile: the run goes on, on nothing of what it was
-        slot.tokens = tokens
-        slot.saved_tokens = len(tokens)
         restored = common_prefix(tokens, prompt)
+        if snapshot.key == key:
+            slot.tokens = tokens
+        else:  # of another session: what the two have in common is now also this one's
+            slot.tokens = tokens[:restored]
+            self.counters["restores_of_other_sessions"] += 1
+        slot.saved_tokens = len(slot.tokens)
         self.counters["restored_tokens"] += restored
         return restored
+
+    async def save_near(self, table: SlotTable, slot: Slot, prompt: array.array[int], resident: int) -> None:
+        """Saves the slot of another session of `slot`'s scope, where that one alone holds so much of a prompt that
+        bringing it out and in again is sooner done than computing."""
+        assert slot.key is not None
+        near, shared = table.nearest(slot.key, slot.scope, prompt)
+        useful = min(shared, len(prompt) - 1)
+        if near is None or useful - resident < self._worth_tokens:
+            return
+        have = max(resident, self.tiers.catalog.find_near(slot.key, prompt, slot.scope)[1])
+        size = len(near.tokens) * self._usage.bytes_per_token
+        if useful - have >= self._worth_tokens and self.tiers.cost.is_worth_saving(
+            size, have, useful, time.monotonic()
+        ):
+            await self.save(near)
 
     def is_worth_saving(self, slot: Slot) -> bool:
         return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
@@ -153,7 +173,7 @@ class SlotKv:
         key, expected = slot.key, slot.tokens
         if key is None:
             return
-        tokens = await self.store(slot, key, expected, lambda: slot.key == key)
+        tokens = await self.store(slot, key, expected, lambda: slot.key == key, slot.scope)
         if tokens is not None:
             self.counters["spills"] += 1
             if slot.tokens is expected:
@@ -161,7 +181,12 @@ class SlotKv:
             slot.saved_tokens = common_prefix(slot.tokens, tokens)
 
     async def store(
-        self, slot: Slot, key: SessionKey, expected: array.array[int], is_needed: Callable[[], bool]
+        self,
+        slot: Slot,
+        key: SessionKey,
+        expected: array.array[int],
+        is_needed: Callable[[], bool],
+        scope: bytes = b"",
     ) -> array.array[int] | None:
         """Puts what the slot holds into host memory under `key`; returns its tokens, which begin with `expected`.
 
@@ -185,7 +210,7 @@ class SlotKv:
                 return None
             if not is_needed():
                 return None
-            self.tiers.adopt(key, tokens, path, saved.n_written, size)
+            self.tiers.adopt(key, tokens, path, saved.n_written, size, scope)
             adopted = True
             self._usage.bytes_per_token = max(1, saved.n_written // max(1, saved.n_saved))
             return tokens

@@ -18,7 +18,7 @@ from sessions.model.types import SessionKey
 class Slot:
     """One of the engine's sequences. Mutable, changed by the table and, while busy, by its holder."""
 
-    __slots__ = ("busy", "key", "number", "parked", "saved_tokens", "saving", "tokens", "used")
+    __slots__ = ("busy", "key", "number", "parked", "saved_tokens", "saving", "scope", "tokens", "used")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -29,6 +29,13 @@ class Slot:
         self.parked = False  # its session left memory: first to be evicted
         self.used = 0  # when it was last released, in the table's own ticks
         self.saved_tokens = 0  # how many leading tokens a snapshot in some tier covers
+        self.scope = b""  # the `cache_scope` of its session's latest run
+
+    def is_shared_with(self, key: SessionKey, scope: bytes) -> bool:
+        """Whether a run of `key` may reuse what the slot holds."""
+        if self.key is None:
+            return False
+        return self.key == key or (scope != b"" and self.key.tenant == key.tenant and self.scope == scope)
 
 
 Ranking = Callable[[Slot], tuple[float, ...]]
@@ -79,6 +86,16 @@ class SlotTable:
         slot.busy = True
         return slot
 
+    def nearest(self, key: SessionKey, scope: bytes, prompt: array.array[int]) -> tuple[Slot | None, int]:
+        """The idle slot of another session of the scope that shares most leading tokens with a prompt, and how many."""
+        best, most = None, 0
+        for slot in self._slots:
+            if not slot.busy and slot.key != key and slot.is_shared_with(key, scope):
+                shared = common_prefix(slot.tokens, prompt)
+                if shared > most:
+                    best, most = slot, shared
+        return best, most
+
     def order_for_new_session(self) -> list[Slot]:
         """The idle slots, in the order in which sessions that have none would get them."""
         return sorted((slot for slot in self._slots if not slot.busy), key=self._place_in_line)
@@ -93,9 +110,10 @@ class SlotTable:
         shared = {slot.number: common_prefix(slot.tokens, prompt) for slot in own}
         return max(own, key=lambda slot: (shared[slot.number], slot.used))
 
-    def assign(self, slot: Slot, key: SessionKey) -> None:
+    def assign(self, slot: Slot, key: SessionKey, scope: bytes = b"") -> None:
         """The busy slot is `key`'s from now on, and empty of anybody else's tokens."""
         assert slot.busy
+        slot.scope = scope
         if slot.key != key:
             slot.key = key
             slot.tokens = array.array("I")

@@ -95,6 +95,7 @@ class SimulatedStream:
     outbox: deque[Chunk | Finish] = field(default_factory=deque)
     stalled: bool = False
     forgotten: bool = False  # the session was deleted: keep nothing
+    scope: bytes = b""  # the request's `cache_scope`
     error: SessileError | None = None
     waiter: asyncio.Future[None] | None = None
 
@@ -228,6 +229,7 @@ class SimulatedEngine:
             length = max(answer_length(base, mean), sampling.min_tokens or 0)
             stream.ends_after = max(0, length - len(request.emitted))
         stream.salt = self._salt(sampling, request.seed)
+        stream.scope = request.cache_scope
         stream.utf8 = Utf8Stream(TOKEN_BYTES[token] for token in request.emitted[-4:])
         stream.unfinished = stream.utf8.pending
         self._submit(stream)
@@ -364,7 +366,7 @@ class SimulatedEngine:
     def _begin(self, stream: SimulatedStream) -> None:
         """Of a new stream, or one that goes on."""
         del self._waiting[stream]
-        held = self._memory.take(stream.key, stream.tokens)
+        held = self._memory.take(stream.key, stream.tokens, stream.scope)
         # The last token of a prompt is always computed: its logits are what the first answer token is drawn from.
         cached_tokens = min(held, len(stream.tokens) - 1)
         if not stream.begun:
@@ -478,7 +480,7 @@ class SimulatedEngine:
         computed = len(stream.tokens) - stream.prefill_left
         if stream.decoded and not stream.prefill_left:
             computed -= 1  # the last token was drawn, but nothing has been computed from it yet
-        self._memory.put(stream.key, stream.tokens[:computed])
+        self._memory.put(stream.key, stream.tokens[:computed], stream.scope)
         self._memory.shrink_to(max(0, self.options.kv_tokens_max - self._running_tokens))
 
 

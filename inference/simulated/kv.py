@@ -1,8 +1,9 @@
 """What the simulated engine's device remembers: whole token sequences per session, bounded in tokens.
 
 A sequence that another one of the same session begins with is not kept twice, otherwise nothing is shared: a
-branch costs its whole length. Eviction takes the least recently used sequence; parked sessions go first. Sequences
-in use by a running generation are not here, so they are never evicted.
+branch costs its whole length. What a run may reuse of another session of its scope is taken as copied. Eviction takes
+the least recently used sequence; parked sessions go first. Sequences in use by a running generation are not here, so
+they are never evicted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
+from inference.kv.index import PrefixIndex
 from inference.tokens import common_prefix
-from sessions.model.types import SessionKey
+from sessions.model.types import SessionKey, TenantId
 
 
 class DeviceMemory:
@@ -24,6 +26,8 @@ class DeviceMemory:
         self.evictions = 0
         self._sequences: OrderedDict[tuple[SessionKey, int], array.array[int]] = OrderedDict()
         self._of_session: dict[SessionKey, list[int]] = {}
+        self._scope_of: dict[tuple[SessionKey, int], tuple[TenantId, bytes]] = {}
+        self._scopes: dict[tuple[TenantId, bytes], PrefixIndex[tuple[SessionKey, int]]] = {}
         self._next = 0
 
     @property
@@ -38,8 +42,8 @@ class DeviceMemory:
         """The sequences of a session; not copies."""
         return [self._sequences[key, number] for number in self._of_session.get(key, ())]
 
-    def take(self, key: SessionKey, prompt: array.array[int]) -> int:
-        """How many leading tokens of `prompt` some sequence of the session holds.
+    def take(self, key: SessionKey, prompt: array.array[int], scope: bytes = b"") -> int:
+        """How many leading tokens of `prompt` some sequence of the session holds, or one of its scope.
 
         A sequence that `prompt` begins with is taken out, because the run continues it and will `put` it back
         longer; one that only shares its beginning (another branch) stays and counts as used.
@@ -54,9 +58,10 @@ class DeviceMemory:
                 self._drop(key, found)
             else:
                 self._sequences.move_to_end((key, found))
-        return best
+        near = self._scopes.get((key.tenant, scope)) if scope else None
+        return best if near is None else max(best, near.nearest(prompt)[1])
 
-    def put(self, key: SessionKey, sequence: array.array[int]) -> None:
+    def put(self, key: SessionKey, sequence: array.array[int], scope: bytes = b"") -> None:
         """Takes ownership of `sequence`, unless it is longer than the memory; evicts others to make room."""
         if not sequence or len(sequence) > self.tokens_max:
             return
@@ -75,6 +80,9 @@ class DeviceMemory:
         self._sequences[key, self._next] = sequence
         self._of_session.setdefault(key, []).append(self._next)
         self.tokens += len(sequence)
+        if scope:
+            name = self._scope_of[key, self._next] = key.tenant, scope
+            self._scopes.setdefault(name, PrefixIndex()).add(sequence, (key, self._next))
 
     def shrink_to(self, tokens_max: int) -> None:
         """Evicts until at most `tokens_max` tokens are held."""
@@ -91,7 +99,13 @@ class DeviceMemory:
             self._drop(key, number)
 
     def _drop(self, key: SessionKey, number: int) -> None:
-        self.tokens -= len(self._sequences.pop((key, number)))
+        sequence = self._sequences.pop((key, number))
+        self.tokens -= len(sequence)
+        scope = self._scope_of.pop((key, number), None)
+        if scope is not None:
+            self._scopes[scope].remove(sequence, (key, number))
+            if not len(self._scopes[scope]):
+                del self._scopes[scope]
         numbers = self._of_session[key]
         numbers.remove(number)
         if not numbers:

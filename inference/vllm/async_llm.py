@@ -28,9 +28,11 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.process_environment import only_handed_over
+from inference.sampling import unfit_continuation
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs
+from inference.vllm.scheduling.grammar_replay import EMITTED
 from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk
@@ -39,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
+SCHEDULER: Final = "inference.vllm.scheduling.scheduler.make_scheduler"
 _CPU_KV_BYTES: Final = 1 << 30
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
 _SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs
@@ -72,6 +75,11 @@ class VllmCore:
     @property
     def is_known_version(self) -> bool:
         return BUILD.removeprefix("vllm/").startswith(CONNECTOR_KNOWS)
+
+    @property
+    def replays_grammars(self) -> bool:
+        """Whether an answer in a fixed format can be continued: our scheduler alone does that."""
+        return self.is_known_version and "scheduler_cls" not in self.options.engine_args
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
         """Blocks nobody, takes from 15 s on. Raises BadInput for settings, Unavailable for the rest."""
@@ -161,6 +169,8 @@ class VllmCore:
                     found = public_logprobs(tokens, answer.logprobs or (), params.logprobs or 0)
                     yield Chunk(tokens, answer.text, found, cached_tokens=cached or 0)
                 if reason is not None:
+                    if reason == "error" and EMITTED in (params.extra_args or ()):
+                        raise unfit_continuation()
                     if reason not in ("stop", "length", "abort"):
                         raise _refused(params, f"it ended with {reason}")
                     yield RunEnded(reason, cached or 0)
@@ -252,6 +262,8 @@ class VllmCore:
             arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         # Not vLLM's choice, which takes seconds of every core for a string with a length: this one works as it goes.
         arguments["structured_outputs_config"] = StructuredOutputsConfig(backend="guidance")
+        if self.replays_grammars:
+            arguments["scheduler_cls"] = SCHEDULER
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
             if self.is_known_version:

@@ -64,12 +64,13 @@ _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "abor
 class _Run:
     """A run of a session."""
 
-    __slots__ = ("emitted", "key", "name", "plan", "prompt", "started")
+    __slots__ = ("emitted", "key", "name", "plan", "prompt", "scope", "started")
 
-    def __init__(self, key: SessionKey, name: str, prompt: array.array[int]) -> None:
+    def __init__(self, key: SessionKey, name: str, prompt: array.array[int], scope: bytes) -> None:
         self.key = key
         self.name = name
         self.prompt = prompt
+        self.scope = scope
         self.plan: OffloadPlan | None = None
         self.started = False
         self.emitted: array.array[int] = array.array("I")
@@ -311,12 +312,13 @@ class VllmEngine:
             end_tokens=self._ends,
             transfer={},
             special_tags=self._tokenizer.has_special_tags,
+            replays_grammars=self._core.replays_grammars,
         )
         async with self._isolation.of(request.key) as passed:
             await self._gate.acquire(request.priority)
             if self._offload is not None:
                 self._offload.tiers.returns.on_turn(request.key, len(prompt))
-            run = self._enter(request.key, prompt)
+            run = self._enter(request.key, prompt, request.cache_scope)
             outputs = self._stream(run, params, request.shared_prefix, request.priority)
             async with contextlib.aclosing(self._output(run, outputs)) as items:
                 async for item in items:
@@ -402,8 +404,8 @@ class VllmEngine:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _enter(self, key: SessionKey, prompt: array.array[int]) -> _Run:
-        run = _Run(key, secrets.token_hex(8), prompt)
+    def _enter(self, key: SessionKey, prompt: array.array[int], scope: bytes = b"") -> _Run:
+        run = _Run(key, secrets.token_hex(8), prompt, scope)
         self._runs[run.name] = run
         return run
 
@@ -422,10 +424,11 @@ class VllmEngine:
                 shared_prefix,
                 params.max_tokens or 1,
                 resident=self._block_usage.tokens(run.key),
+                scope=run.scope,
             )
             self._supervisor.check()
             transfer = self._transfer(run.plan, tag)
-            params.extra_args = {"kv_transfer_params": transfer}
+            params.extra_args = {**(params.extra_args or {}), "kv_transfer_params": transfer}
         run.started = self._block_usage.stays(run.key, tag)
         async with contextlib.aclosing(self._core.run(run.name, run.prompt.tolist(), tag, params, priority)) as outputs:
             try:

@@ -31,6 +31,7 @@ from inference.kv.envelope import SnapshotRefused, checked_chunks
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
 from inference.shared_prefixes import SharedPrefixes
+from inference.tokens import common_prefix
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
 
@@ -38,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 _CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
 _COPY_BYTES: Final = 8 << 20
+_ARRIVAL_WAIT_S: Final = 1.0  # how long a run waits for what another one has just left
 _LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than looked up
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
@@ -49,6 +51,7 @@ class OffloadPlan:
     name: str
     key: SessionKey
     shared_prefix: int
+    scope: bytes
     ranks: InitVar[int]
     open_ranks: int = field(init=False)
     written: list[int] = field(init=False)  # blocks that each rank has reported while the run goes on
@@ -68,6 +71,8 @@ class OffloadPlan:
     resident_tokens: int = 0  # that were on the device before the load
     planned_s: float | None = None  # when it was handed to the run, until that has yielded something
     loaded_s: float = 0.0  # how long the load took, once it is over
+    settling: asyncio.Task[None] | None = None  # once the run is over
+    known: array.array[int] = field(default_factory=lambda: array.array("I"))  # what it had then
 
     def __post_init__(self, ranks: int) -> None:
         self.open_ranks, self.written = ranks, [0] * ranks
@@ -101,11 +106,12 @@ class KvOffload:
         max_tokens: int,
         *,
         resident: int = 0,
+        scope: bytes = b"",
     ) -> OffloadPlan:
         """What follows is `on_output`, then `settle` or `abandon`. Never raises for KV trouble.
 
         `resident`: how many tokens of the session the device is taken to hold."""
-        plan = self._plans[name] = OffloadPlan(name, key, shared_prefix, self.ranks)
+        plan = self._plans[name] = OffloadPlan(name, key, shared_prefix, scope, self.ranks)
         try:
             await self._hold_source(plan, prompt, resident)
             if self.saves:
@@ -198,7 +204,8 @@ class KvOffload:
 
     def settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
         """Makes the session's new snapshot of the run's blocks, in the background. `known`: prompt and answer."""
-        self._settling_task(plan.key, self._settle(plan, known))
+        plan.known = known
+        plan.settling = self._settling_task(plan.key, self._settle(plan, known))
 
     def _settling_task(self, key: SessionKey, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -261,7 +268,10 @@ class KvOffload:
         most = (len(prompt) - 1) // self.block_tokens
         if most * self.block_tokens - resident >= _LOOK_TOKENS:
             await self.tiers.discover(plan.key, prompt[: most * self.block_tokens])
-        snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix)
+        snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix, plan.scope)
+        have = max(resident, blocks * self.block_tokens)
+        if most * self.block_tokens - have >= _LOOK_TOKENS and await self._await_arrivals(plan, prompt, have):
+            snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix, plan.scope)
         blocks = min(blocks, most)
         if snapshot is None or not blocks:
             return
@@ -279,9 +289,26 @@ class KvOffload:
         else:
             plan.base_blocks = blocks
 
-    def _best(self, key: SessionKey, prompt: array.array[int], shared_prefix: int) -> tuple[Snapshot | None, int]:
+    async def _await_arrivals(self, plan: OffloadPlan, prompt: array.array[int], have: int) -> bool:
+        """Waits until what has just run of another session of the scope, and holds more of a prompt, is in the tiers'
+        hands. False where there is no such session, or it takes too long."""
+        near = [
+            other.settling
+            for other in self._plans.values()
+            if other.settling is not None and (other.key.tenant, other.scope) == (plan.key.tenant, plan.scope)
+            if common_prefix(other.known, prompt) - have >= _LOOK_TOKENS
+        ]
+        if not plan.scope or not near:
+            return False
+        computing_s = self.tiers.cost.prefill_s(have, len(prompt))
+        await asyncio.wait(near, timeout=min(_ARRIVAL_WAIT_S, computing_s))
+        return True
+
+    def _best(
+        self, key: SessionKey, prompt: array.array[int], shared_prefix: int, scope: bytes = b""
+    ) -> tuple[Snapshot | None, int]:
         """The snapshot that holds most leading blocks of a prompt, and how many."""
-        found, tokens = self.tiers.catalog.find(key, prompt)
+        found, tokens = self.tiers.catalog.find_near(key, prompt, scope)
         blocks = tokens // self.block_tokens
         whole = shared_prefix // self.block_tokens
         if whole > blocks:
@@ -330,7 +357,7 @@ class KvOffload:
                 if not plan.forgotten:
                     reserved, plan.reserved, plan.path = plan.reserved, 0, None
                     self.tiers.host.unreserve(reserved - size)
-                    self.tiers.adopt(plan.key, tokens, tail, size, size)
+                    self.tiers.adopt(plan.key, tokens, tail, size, size, plan.scope)
                     self.counters["saves"] += 1
             await self._keep_opening(plan, tokens)
 
@@ -339,7 +366,7 @@ class KvOffload:
         if self._is_covered(plan.key, tokens):
             return
         base_bytes = plan.base_blocks * self.block_bytes
-        base, blocks = self._best(plan.key, tokens, plan.shared_prefix)
+        base, blocks = self._best(plan.key, tokens, plan.shared_prefix, plan.scope)
         if base_bytes and (base is None or blocks < plan.base_blocks):
             self.counters["saves_without_base"] += 1
             return
@@ -400,7 +427,7 @@ class KvOffload:
             if isinstance(exc, OSError):
                 raise SnapshotRefused("unreadable") from exc
             raise
-        self.tiers.adopt(key, tokens, path, size, size)
+        self.tiers.adopt(key, tokens, path, size, size, plan.scope if key == plan.key else b"")
         self.counters["saves"] += 1
 
     def _is_covered(self, key: SessionKey, tokens: array.array[int]) -> bool:

@@ -1,9 +1,9 @@
 """Translates sampling parameters into vLLM's.
 
-Fields that a request leaves out keep vLLM's defaults. A grammar begins with its run and knows nothing of the prompt, so
-constrained output cannot be continued; that is refused with the code `recovery_incompatible`. Presence and frequency
-penalties count what this run decoded: vLLM takes no tokens that an earlier run of the response decoded, so a
-continuation is penalised a little less than the unfailed run. Stop strings are not the engine's.
+Fields that a request leaves out keep vLLM's defaults. A grammar begins with its run and knows nothing of the prompt:
+where a run continues an answer in a fixed format, the scheduler replays what was written (`grammar_replay`). Presence
+and frequency penalties count what this run decoded: vLLM takes no tokens that an earlier run of the response decoded,
+so a continuation is penalised a little less than the unfailed run. Stop strings are not the engine's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import msgspec
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from inference.sampling import direct_parameters, output_schema, token_biases
+from inference.sampling import direct_parameters, output_schema, token_biases, unfit_continuation
+from inference.vllm.scheduling.grammar_replay import EMITTED
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
@@ -50,8 +51,10 @@ def sampling_params(
     end_tokens: tuple[int, ...],
     transfer: dict[str, Json],
     special_tags: bool = False,
+    replays_grammars: bool = False,
 ) -> SamplingParams:
     """`special_tags`: the model writes the tags around a call as special tokens, which are text then.
+    `replays_grammars`: the scheduler can continue an answer in a fixed format.
 
     Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
@@ -67,6 +70,11 @@ def sampling_params(
     if sampling.logprobs or sampling.top_logprobs:
         arguments["logprobs"] = max(1, sampling.top_logprobs or 0)
     schema = output_schema(request)
+    extra: dict[str, Json] = {"kv_transfer_params": transfer} if transfer else {}
+    if schema is not None and request.emitted:
+        if not replays_grammars:
+            raise unfit_continuation()
+        extra[EMITTED] = len(request.emitted)
     if schema is not None:
         ignored = _ignored(schema)
         if ignored is not None:
@@ -77,8 +85,8 @@ def sampling_params(
             )
         # As text, which is not copied value by value on its way through vLLM.
         arguments["structured_outputs"] = StructuredOutputsParams(json=msgspec.json.encode(schema).decode())
-    if transfer:
-        arguments["extra_args"] = {"kv_transfer_params": transfer}
+    if extra:
+        arguments["extra_args"] = extra
     if special_tags:
         arguments |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
     made = SamplingParams if schema is None else CheckedParams

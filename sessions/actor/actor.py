@@ -25,6 +25,7 @@ import structlog
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.admission import admitted
+from sessions.actor.compactor import Compactor
 from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
@@ -72,7 +73,10 @@ class Actor:
         self._machine = machine
         self._world = world
         self._on_end = on_end
-        self._ledger = Ledger(machine.state, world.engine.tokenizer, world.engine.info)
+        self._ledger = Ledger(
+            machine.state, world.engine.tokenizer, world.engine.info, tenant_policy=world.limits.context_policy
+        )
+        self._compactor = Compactor(machine.state, self._ledger, world, self.post)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
         self._engine_lane: deque[OutputAccumulator | inputs_and_effects.Input] = deque()
@@ -149,7 +153,8 @@ class Actor:
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
-        self._stop_title()
+            self._compactor.leave()
+        self._stop_extras()
         self._stop_turns()
         await self._join_turns()
         self._wake_to_leave()
@@ -296,6 +301,8 @@ class Actor:
             raise
         if isinstance(envelope.request.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
             self._begin_warming()
+        elif isinstance(envelope.request.command, cm.ItemDelete | cm.ResponseErase) and self.phase is Phase.WARM:
+            self._compactor.consider(envelope.request.principal)
         if step.answer is not None:
             envelope.reply(step.answer)
 
@@ -307,7 +314,7 @@ class Actor:
             if found is not None:
                 machine.remember(found)
         if isinstance(command, (cm.TurnCommand, cm.ItemDelete, cm.ResponseErase)):
-            self._stop_title()  # it has read what is taken back
+            self._stop_extras()  # they have read what is taken back
         input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
@@ -350,7 +357,9 @@ class Actor:
         if written is not None and self.phase is Phase.WARM:
             self.post(written)
 
-    def _stop_title(self) -> None:
+    def _stop_extras(self) -> None:
+        """Stops what the server has its model write for itself."""
+        self._compactor.stop()
         if self._title_task is not None:
             self._title_task.cancel()
 
@@ -379,8 +388,11 @@ class Actor:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
                 self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
-            if step.usage and self._world.limits.titles is not None:
-                self._begin_title(step)
+            if step.usage:
+                if self._world.limits.titles is not None:
+                    self._begin_title(step)
+                if self.phase is Phase.WARM:
+                    self._compactor.consider(step.usage[-1].principal)
         self._perform_all(effects)
 
     def _fail_waiting(self, envelope: Envelope | None) -> None:
@@ -407,6 +419,11 @@ class Actor:
                 self._deadlines[effect.response_id] = self._loop.call_later(
                     max(due_s, 0.0), self.post, inputs_and_effects.ToolDeadline(effect.response_id)
                 )
+            case inputs_and_effects.Compact():
+                self._compactor.request(effect)
+            case inputs_and_effects.ShortenedContext():
+                if self.phase is Phase.WARM:
+                    self._compactor.consider(prefill=True)
             case inputs_and_effects.Erase():
                 self._end(Phase.GONE)
                 self._world.spawn(self._erase())
@@ -465,7 +482,7 @@ class Actor:
         self.phase = phase
         if phase is Phase.FENCED:
             self._world.metrics.fenced.add()
-        self._stop_title()
+        self._stop_extras()
         self._stop_turns()
         self._wake_to_leave()
         for deadline in self._deadlines.values():

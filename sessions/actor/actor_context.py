@@ -11,7 +11,7 @@ import msgspec
 from sessions.actor.admission import Admission
 from sessions.limits import Share
 from sessions.metrics import Metrics
-from sessions.model.types import Principal, SessionKey, TenantId, UnixMs
+from sessions.model.types import ContextPolicy, Principal, SessionKey, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker
 from sessions.turn.output_accumulator import GenerationLimits
 
@@ -27,6 +27,7 @@ class ActorLimits(msgspec.Struct, frozen=True):
     turn: GenerationLimits = GenerationLimits()
     admission: Admission | None = None  # None: every turn is let in
     titles: Callable[[TenantId], bool] | None = None  # whose sessions get titles of their models; None: nobody's
+    context_policy: Callable[[TenantId], ContextPolicy] | None = None  # of full windows; None: the default for all
     share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 

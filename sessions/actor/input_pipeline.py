@@ -50,6 +50,10 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
             if isinstance(command, cm.ReviewAppeal):
                 blocked = command.content is not None and await preparation.blocks(command.content)
                 return replace(input, blocked=blocked, findings=tuple(found))
+            if isinstance(command, cm.ItemPin) and command.pinned and await ledger.pinned_too_long(command.item_id):
+                raise BadInput(
+                    "too_many_pins", "The pinned messages would take more than a quarter of the context window."
+                )
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
                 return replace(input, command=await preparation.about(command), findings=tuple(found))
             return input
@@ -107,7 +111,9 @@ class InputPreparation:
                     text = await self.filter.text(given, by_model=item.role == "assistant")
                     if text != given:
                         item = msgspec.structs.replace(item, content=(InputText(text=text),))
-                    if item.role != "assistant" or not isinstance(follower, cm.NewCall):
+                    if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):
+                        tokens = await self._ledger.prepare_answer(text, leaf)
+                    elif item.role != "assistant" or not isinstance(follower, cm.NewCall):
                         tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=text))
                 case cm.NewOutput():
                     name = names.get(item.call_id) or self._ledger.name_of(item.call_id, leaf)

@@ -30,8 +30,9 @@ from sessions.model.errors import SessileError
 from sessions.model.events import Record, Terminal
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import Message, Principal, ResponseId, Sampling, Tokens
-from sessions.ports import ChatMessage, FilterSet, LateFilter
+from sessions.ports import ChatMessage, FilterSet
 from sessions.turn.ledger import Ledger
+from sessions.turn.screening import screened
 
 PROMPT: Final = (
     "Write a title for this conversation, of at most six words, in the language of the conversation. Answer with the"
@@ -133,15 +134,7 @@ class TitleWriter(msgspec.Struct, frozen=True):
 
 async def passes(filters: FilterSet, principal: Principal, title: str) -> bool:
     """Whether the output filters let a whole text through as it is."""
-    for each in filters.output_filters(principal):
-        _, verdict = each.feed(title)
-        if isinstance(each, LateFilter):
-            await each.settle()
-        if verdict.action in ("pass", "flag"):
-            _, verdict = each.finish()
-        if verdict.action not in ("pass", "flag"):
-            return False
-    return True
+    return await screened(filters, principal, title) == title
 
 
 def cleaned(text: str) -> str:

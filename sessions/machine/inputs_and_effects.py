@@ -122,6 +122,29 @@ class TitleWritten(msgspec.Struct, frozen=True):
     title: str
 
 
+class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary of the first `items` items of the branch that ends in `read`, as the log stood at `at`."""
+
+    compaction_id: ItemId
+    at: int
+    items: int
+    read: ItemId
+    text: str
+    model: str
+    prepared: Prepared
+    tokens_before: int
+    tokens_after: int
+    usage: Usage
+    cause: Literal["limit", "command"]
+
+
+class CompactionGivenUp(msgspec.Struct, frozen=True):
+    """A compaction that a command requested cannot be made."""
+
+    compaction_id: ItemId
+    error: SessileError
+
+
 Input = (
     Command
     | Output
@@ -135,6 +158,8 @@ Input = (
     | ResponsesPaused
     | ResponsesResumed
     | TitleWritten
+    | CompactionWritten
+    | CompactionGivenUp
 )
 
 
@@ -163,7 +188,20 @@ class Erase(msgspec.Struct, frozen=True):
     """The session is deleted: its KV goes now, the actor ends."""
 
 
-Effect = Start | Stop | ArmToolDeadline | Erase
+class Compact(msgspec.Struct, frozen=True):
+    """Write this compaction, which a command requested."""
+
+    compaction_id: ItemId
+    principal: Principal
+    keep_turns: int
+    leaf: ItemId | None  # of the branch; None: the newest, when it is written
+
+
+class ShortenedContext(msgspec.Struct, frozen=True):
+    """Prompts have another beginning from here on: its KV may be computed, or more be summarised."""
+
+
+Effect = Start | Stop | ArmToolDeadline | Erase | Compact | ShortenedContext
 
 
 class Step(msgspec.Struct):

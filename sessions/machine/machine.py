@@ -20,10 +20,12 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from sessions.billing.prices import PriceBook
-from sessions.machine import appeals, feedback, message_commands, responses, session_commands, turn_commands
+from sessions.machine import appeals, compaction, feedback, message_commands, responses, session_commands, turn_commands
 from sessions.machine.inputs_and_effects import (
     Activated,
     Command,
+    CompactionGivenUp,
+    CompactionWritten,
     Fitted,
     GenerationFailed,
     GenerationFinished,
@@ -57,6 +59,8 @@ _ALWAYS = (
     | cm.ReviewAppeal
     | cm.ReviewNotify
     | cm.FeedbackSet
+    | cm.SessionCompact
+    | cm.CompactionUndo
 )
 # What is put into a log under names that follow from its id.
 _NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ToolOutput | cm.TurnCreate
@@ -124,6 +128,10 @@ class Machine:
                 responses.start_all(build)
             case TitleWritten():
                 session_commands.set_title(build, input.title)
+            case CompactionWritten():
+                compaction.write_summary(build, input)
+            case CompactionGivenUp():
+                compaction.give_up(build, input)
             case _:
                 assert_never(input)
         self._patch_head(build.out)
@@ -246,6 +254,12 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
             return feedback.set_feedback(build, principal, command)
         case cm.SessionUpdate():
             return session_commands.update_session(build, command)
+        case cm.SessionCompact():
+            return compaction.request(build, principal, command)
+        case cm.CompactionUndo():
+            return compaction.undo(build, command)
+        case cm.ItemPin():
+            return compaction.pin(build, command)
         case cm.SessionDelete():
             return session_commands.delete_session(build, command)
         case cm.SessionWarm():

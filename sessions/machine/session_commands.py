@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sessions.machine import compaction
 from sessions.machine.inputs_and_effects import Erase
 from sessions.machine.item_tree import busy_conflict
 from sessions.machine.responses import end_incomplete, end_queued, response_not_found
@@ -36,7 +37,8 @@ from sessions.model.types import (
 )
 
 ERASED = "deleted"  # the category of what a client had erased
-_SAMPLING: Final = ("temperature", "max_output_tokens")  # what a session says of how its answers are drawn
+# What a session says of how its answers are drawn, and of its context.
+_SAMPLING: Final = ("temperature", "max_output_tokens", "context_policy", "compact_threshold")
 
 
 def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) -> None:
@@ -166,6 +168,7 @@ def _spans(item: Item) -> list[_Span]:
 
 def _take_back(build: StepBuilder, response_id: ResponseId, spans: list[_Span], category: str) -> None:
     """Retracts texts, and the title that the server may have made of them: the next answer brings another."""
+    compaction.void(build, [item_id for item_id, *_ in spans])
     for item_id, index, length, left in spans:
         build.put(
             ev.ContentRetracted(

@@ -9,6 +9,7 @@ be written is decided in `sessions.machine.machine`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +39,7 @@ from sessions.model.verdicts import Finding
 
 STATE_VERSION = 3
 FINDINGS_MAX = 32  # of one answer that are remembered
+COMPACTIONS_MAX = 64  # of one session, on all its branches
 _SHOWN_OF_ANSWER: Final = ("status", "model", "created_at", "completed_at", "usage")
 
 
@@ -133,6 +135,30 @@ class Review(msgspec.Struct, kw_only=True):
     decision: int = 0
 
 
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary that stands in prompts for the first `count` items of every branch that goes on from `read`."""
+
+    summary: Message
+    model: str
+    count: int
+    read: ItemId
+    tokens_before: int
+    tokens_after: int
+    tokens: bytes = b""
+    fingerprint: str = ""
+
+    @property
+    def id(self) -> ItemId:
+        return self.summary.id
+
+
+class StoredSummary(msgspec.Struct, frozen=True):
+    """What stays known of a summary in the log, in force or not: the last item that it has read, and its length."""
+
+    read: ItemId
+    length: int
+
+
 class Awaiting(msgspec.Struct, kw_only=True):
     """A turn whose last response called tools. `last` is the newest item of the turn."""
 
@@ -165,6 +191,10 @@ class State(msgspec.Struct, kw_only=True):
     queue: list[Queued] = []
     awaiting: dict[ResponseId, Awaiting] = {}
     cuts: dict[str, ItemId] = {}  # first kept item, by response; behind an empty one, by its question
+    compactions: dict[ItemId, Compaction] = {}  # in force, the oldest first
+    summaries: dict[ItemId, StoredSummary] = {}  # all whose text stands in the log
+    pinned: list[ItemId] = []
+    retracted_at: int = 0  # the offset of the last retraction
     reviews: dict[ReviewId, Review] = {}
     feedback: dict[ResponseId, dict[str, Feedback]] = {}  # of each who gave any
     recoveries: int = 0  # activations that found a turn open, since anything was achieved
@@ -210,7 +240,18 @@ def apply(state: State, record: ev.Record) -> None:
         case ev.ContextFitted():
             if private is not None and private.cut is not None:
                 state.cuts[event.response_id] = private.cut
+        case ev.ContextCompacted():
+            _compact(state, event, private)
+        case ev.CompactionUndone():
+            state.compactions.pop(event.compaction_id, None)
+        case ev.ItemPinned():
+            state.pinned = [name for name in state.pinned if name != event.item_id]
+            if event.pinned:
+                state.pinned.append(event.item_id)
         case ev.ContentRetracted():
+            state.retracted_at = record.offset
+            if state.summaries:
+                _void_compactions(state, event.item_id)
             _retract(state, event)
             open_ = state.open.get(event.response_id)
             if open_ is not None and private is not None:
@@ -223,6 +264,51 @@ def apply(state: State, record: ev.Record) -> None:
             review.outcome, review.decision = event.outcome, event.decision
         case ev.FeedbackUpdated():
             _update_feedback(state, event)
+
+
+def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | None) -> None:
+    private = private or ev.Private()
+    state.cuts = {}  # prompts are fitted anew: a cut that was made without the summary leaves out what has room again
+    state.compactions[event.summary.id] = Compaction(
+        summary=event.summary,
+        model=event.model,
+        count=event.items,
+        read=event.read_item_id,
+        tokens_before=event.tokens_before,
+        tokens_after=event.tokens_after,
+        tokens=private.tokens,
+        fingerprint=private.fingerprint,
+    )
+    state.summaries[event.summary.id] = StoredSummary(event.read_item_id, len(event.summary.text))
+    if len(state.compactions) > COMPACTIONS_MAX:
+        del state.compactions[next(iter(state.compactions))]
+
+
+def _void_compactions(state: State, retracted: ItemId) -> None:
+    """No summary outlives what it has read, nor its own retraction."""
+    for name in (retracted, *summaries_of(state, [retracted])):
+        state.compactions.pop(name, None)
+        state.summaries.pop(name, None)
+
+
+def summaries_of(state: State, items: Collection[ItemId]) -> dict[ItemId, StoredSummary]:
+    """The summaries in the log whose model had one of these items before it when it wrote, in force or not."""
+    below = set(items)
+    if not state.summaries or below.isdisjoint(state.items):
+        return {}
+    for item in state.items.values():  # a parent stands before its children
+        if item.parent_id in below:
+            below.add(item.id)
+    return {name: each for name, each in state.summaries.items() if each.read in below}
+
+
+def compaction_of(state: State, leaf: ItemId | None) -> Compaction | None:
+    """The newest summary that holds on the branch that ends in `leaf`. One that has read what stands on another branch
+    is not for this one."""
+    for each in reversed(state.compactions.values()):
+        if stands_below(state, leaf, each.read):
+            return each
+    return None
 
 
 def _update_feedback(state: State, event: ev.FeedbackUpdated) -> None:
@@ -447,6 +533,8 @@ def _remove(state: State, item_id: ItemId) -> None:
     if state.newest == item_id:
         state.newest = removed.parent_id
     state.cuts = {of: first for of, first in state.cuts.items() if item_id not in (of, first)}
+    if item_id in state.pinned:
+        state.pinned.remove(item_id)
     made_by = state.made_by.pop(item_id, None)
     answer = state.answers.get(made_by) if made_by is not None else None
     if answer is not None:
@@ -541,6 +629,24 @@ def client_state(state: State) -> dict[str, Any]:
             if answer.status
         },
     }
+    if info is not None and info.context_policy is not UNSET:
+        shown["context_policy"] = info.context_policy
+    if info is not None and info.compact_threshold is not UNSET:
+        shown["compact_threshold"] = info.compact_threshold
+    if state.compactions:
+        shown["compactions"] = [
+            {
+                "summary": each.summary,
+                "model": each.model,
+                "items": each.count,
+                "read_item_id": each.read,
+                "tokens_before": each.tokens_before,
+                "tokens_after": each.tokens_after,
+            }
+            for each in state.compactions.values()
+        ]
+    if state.pinned:
+        shown["pinned"] = list(state.pinned)
     if state.feedback:
         shown["feedback"] = [
             {"response_id": id, "by": by, "rating": each.rating, "reason": each.reason, "at": each.at}

@@ -57,7 +57,10 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
         check_tools(build, command.create.tools if command.create is not None and state.info is None else ())
     if state.info is None:
         assert command.create is not None
-        make_session(build, principal, command.id, command.create)
+        settings = msgspec.structs.replace(
+            command.create, context_policy=command.context_policy, compact_threshold=command.compact_threshold
+        )
+        make_session(build, principal, command.id, settings)
     else:
         _update_settings(build, state.info, command)
     names = item_ids_of(state.key, principal, command)
@@ -114,8 +117,12 @@ def _continued(state: State, parent: ItemId | None, command: cm.TurnCreate, *, i
 
 
 def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnCreate) -> None:
-    """Brings the session's instructions and tools to what the turn says."""
+    """Brings the session's instructions, tools and context to what the turn says."""
     changed = info
+    if command.context_policy is not UNSET:
+        changed = msgspec.structs.replace(changed, context_policy=command.context_policy)
+    if command.compact_threshold is not UNSET:
+        changed = msgspec.structs.replace(changed, compact_threshold=command.compact_threshold)
     if command.instructions is not UNSET:
         changed = msgspec.structs.replace(changed, instructions=command.instructions)
     if command.tools is not UNSET:

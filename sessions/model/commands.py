@@ -17,6 +17,7 @@ from sessions.model.types import (
     SESSION_ID_PATTERN,
     CallId,
     CommandId,
+    ContextPolicy,
     Epoch,
     InputText,
     ItemId,
@@ -36,6 +37,7 @@ SessionName = Annotated[SessionId, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
 Title = Annotated[str, msgspec.Meta(max_length=256)]
 Metadata = Annotated[dict[str, Json], msgspec.Meta(max_length=64)]
 Content = str | Annotated[tuple[InputText | OutputText, ...], msgspec.Meta(min_length=1, max_length=256)]
+CompactThreshold = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Tools = Annotated[tuple[Tool, ...], msgspec.Meta(max_length=128)]
 
 
@@ -56,6 +58,8 @@ class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.crea
     title: Title | None = None
     temperature: Temperature | None | UnsetType = UNSET
     max_output_tokens: MaxTokens | None | UnsetType = UNSET
+    context_policy: ContextPolicy | None | UnsetType = UNSET
+    compact_threshold: CompactThreshold | None | UnsetType = UNSET
 
 
 class SessionCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +114,8 @@ class SessionUpdate(SessionCommand, frozen=True, kw_only=True, tag="session.upda
     tools: Tools | None | UnsetType = UNSET
     temperature: Temperature | None | UnsetType = UNSET
     max_output_tokens: MaxTokens | None | UnsetType = UNSET
+    context_policy: ContextPolicy | None | UnsetType = UNSET
+    compact_threshold: CompactThreshold | None | UnsetType = UNSET
 
 
 class SessionDelete(SessionCommand, frozen=True, kw_only=True, tag="session.delete"):
@@ -118,6 +124,27 @@ class SessionDelete(SessionCommand, frozen=True, kw_only=True, tag="session.dele
 
 class SessionWarm(SessionCommand, frozen=True, kw_only=True, tag="session.warm"):
     """A hint that a turn is near: brings the actor and its KV up. Journals nothing."""
+
+
+class SessionCompact(SessionCommand, frozen=True, kw_only=True, tag="session.compact"):
+    """Has the conversation summarised now, all but its newest `keep_turns` turns; `ok` names the compaction, and
+    `context.compacted` or `context.compaction_failed` follows."""
+
+    keep_turns: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1
+    item_id: ItemId | None = None  # the last one of the branch; None: the newest
+
+
+class CompactionUndo(SessionCommand, frozen=True, kw_only=True, tag="compaction.undo"):
+    """Has prompts hold the messages again that a summary stands for; None: the one in force on the newest branch."""
+
+    compaction_id: ItemId | None = None
+
+
+class ItemPin(SessionCommand, frozen=True, kw_only=True, tag="item.pin"):
+    """Keeps an item in prompts word by word, or no longer; a call and its output go together."""
+
+    item_id: ItemId
+    pinned: bool = True
 
 
 class ReviewAppeal(SessionCommand, frozen=True, kw_only=True, tag="review.appeal"):
@@ -149,6 +176,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Metadata = {}
     title: Title | None = None
     listed: bool = True
+    context_policy: ContextPolicy | UnsetType = UNSET  # its turn says both
+    compact_threshold: CompactThreshold | UnsetType = UNSET
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
@@ -176,9 +205,10 @@ NewItem = NewMessage | NewCall | NewOutput
 class TurnCreate(TurnCommand, frozen=True, kw_only=True, tag="turn.create"):
     """All that a request of a stateless client needs, at once: the session, its history, the answer.
 
-    `create` says how the session is made where there is none; without it there must be one. `instructions` and
-    `tools` change those of a session that is there, where they differ. The items are laid one below the other under
-    `parent_id`, or the last item of `after_response`. `metadata` and `request` are the response's, to be shown with it.
+    `create` says how the session is made where there is none; without it there must be one. `instructions`, `tools` and
+    what is said of its context change those of a session, where they differ. The items are laid one below the other
+    under `parent_id`, or the last item of `after_response`. `metadata` and `request` are the response's, to be shown
+    with it.
     """
 
     create: SessionSettings | None = None
@@ -187,6 +217,8 @@ class TurnCreate(TurnCommand, frozen=True, kw_only=True, tag="turn.create"):
     items: tuple[NewItem, ...] = ()
     parent_id: ItemId | None | UnsetType = UNSET
     after_response: ResponseId | None = None
+    context_policy: ContextPolicy | UnsetType = UNSET
+    compact_threshold: CompactThreshold | UnsetType = UNSET
     respond: bool = True
     metadata: Metadata = msgspec.field(default_factory=dict)
     request: dict[str, Json] | UnsetType = UNSET
@@ -225,6 +257,9 @@ ClientCommand = (
     | SessionUpdate
     | SessionDelete
     | SessionWarm
+    | SessionCompact
+    | CompactionUndo
+    | ItemPin
     | ReviewAppeal
     | FeedbackSet
 )
@@ -265,6 +300,7 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"
     item_id: ItemId | None = None
     response_id: ResponseId | None = None
     review_id: ReviewId | None = None
+    compaction_id: ItemId | None = None
     noop: bool = False
 
 

@@ -17,9 +17,11 @@ from msgspec import UNSET, UnsetType
 from sessions.model.reviews import Outcome, Rating, ReviewId
 from sessions.model.types import (
     ContentPart,
+    ContextPolicy,
     Item,
     ItemId,
     Json,
+    Message,
     Principal,
     ResponseId,
     Sampling,
@@ -78,6 +80,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     title_made: bool | UnsetType = UNSET  # true: by the server, of what is in the session
     temperature: float | UnsetType = UNSET  # of answers whose command names none; likewise the next
     max_output_tokens: int | UnsetType = UNSET
+    context_policy: ContextPolicy | UnsetType = UNSET  # what becomes of a full context window; unset: the tenant's
+    compact_threshold: int | UnsetType = UNSET  # tokens of prompt from which on the conversation is compacted
     created_at: UnixMs
 
 
@@ -130,6 +134,43 @@ class ContextFitted(Event, frozen=True, kw_only=True, tag="context.fitted"):
 
     response_id: ResponseId
     dropped: int
+
+
+class ContextCompacted(Event, frozen=True, kw_only=True, tag="context.compacted"):
+    """From here on prompts have a summary in the place of the `items` items from `first_item_id` to `last_item_id`, but
+    for pinned ones; the log keeps them. It holds on branches that go on from `read_item_id`, the last item that the
+    model had read when it wrote it. `usage` is the server's own: nobody is billed for it."""
+
+    summary: Message
+    model: str
+    items: int
+    first_item_id: ItemId
+    last_item_id: ItemId
+    read_item_id: ItemId
+    tokens_before: int  # of the next prompt
+    tokens_after: int
+    usage: dict[str, Json]
+    cause: Literal["limit", "command"]
+
+
+class CompactionUndone(Event, frozen=True, kw_only=True, tag="context.compaction_undone"):
+    """Prompts have the messages again in the place of this summary."""
+
+    compaction_id: ItemId
+
+
+class CompactionFailed(Event, frozen=True, kw_only=True, tag="context.compaction_failed"):
+    """A compaction that a command requested has come to nothing; the context is as it was."""
+
+    compaction_id: ItemId
+    error: dict[str, Json]
+
+
+class ItemPinned(Event, frozen=True, kw_only=True, tag="item.pinned"):
+    """A pinned item stays in prompts word by word, whatever is summarised or left out around it."""
+
+    item_id: ItemId
+    pinned: bool
 
 
 class OutputItemAdded(ResponseEvent, frozen=True, kw_only=True, tag="response.output_item.added"):
@@ -203,6 +244,7 @@ class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.fai
     response: ResponseBody
 
 
+COMPACTION_VOIDED: Final = "compaction_voided"  # a category: of a summary, for something that it read was taken back
 ITEM_DELETED: Final = "item_deleted"  # a category: the item is out of the tree, what stood below it is its parent's
 
 
@@ -262,6 +304,10 @@ AnyEvent = (
     | ResponseCreated
     | ResponseInProgress
     | ContextFitted
+    | ContextCompacted
+    | CompactionUndone
+    | CompactionFailed
+    | ItemPinned
     | OutputItemAdded
     | OutputItemDone
     | ContentPartAdded
@@ -293,6 +339,7 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                          `fingerprint` beside a response's first ids
     a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
     context.fitted       `cut`: the first item that is kept
+    context.compacted    `tokens`: the summary as prompts have it, under `fingerprint`
     any of a response    `findings`: what filters found in its text up to here and no earlier record has
     """
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import AsyncGenerator
-from typing import Final, Literal, NamedTuple
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from sessions.model.errors import BadInput
-from sessions.model.types import Json, ResponseId, Sampling, SessionKey, Tokens
+from sessions.model.types import Json, Principal, ResponseId, Sampling, SessionKey, Tokens
 
 CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
@@ -58,6 +58,21 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0  # of its tenant's share among tenants of the priority
     shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
     model: str = ""  # the name of the smaller one where that is to write; "": the engine's own
+    cache_scope: bytes = b""  # KV of other sessions whose runs had the same may be reused; b"": only its session's own
+
+
+def cache_scope_of(principal: Principal, request: Mapping[str, Json] | None) -> bytes:
+    """The scope in which a response may reuse KV of other sessions: those of the same caller (tenant, key, user), and
+    of the same end user where the caller names one. b"": none.
+
+    Only responses to OpenAI's clients have one, whose `request` is kept: what such a client resends may lie in any of
+    its sessions. Who calls is what the server has authenticated; what a request may choose, the end user, chooses among
+    the caller's own."""
+    if request is None:
+        return b""
+    end_user = request.get("user") or request.get("safety_identifier")
+    caller: list[Any] = [principal.tenant, principal.key_id, principal.user, end_user]
+    return hashlib.blake2b(msgspec.msgpack.encode(caller), digest_size=16, person=b"cache_scope").digest()
 
 
 def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:

@@ -26,14 +26,15 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     principal: Principal
     command: ActorCommand
     digest: bytes
+    near: SessionKey | None = None  # where a session that is new is best placed: where this one is. A hint
 
 
-def request_of(principal: Principal, command: ActorCommand) -> Request:
+def request_of(principal: Principal, command: ActorCommand, near: SessionKey | None = None) -> Request:
     """A command that makes a session without a name gets the name that follows from the command."""
     if principal.token is not None:  # the log of a session does not say by which token
         principal = msgspec.structs.replace(principal, token=None)
     session = command.session or derived_session_id(principal, command.id)
-    return Request(SessionKey(principal.tenant, session), principal, command, command_digest(command))
+    return Request(SessionKey(principal.tenant, session), principal, command, command_digest(command), near)
 
 
 def answer_of(record: CommandRecord, digest: bytes) -> Ok | Conflict:

@@ -46,6 +46,11 @@ IncompleteReason = Literal[
     "quarantined",
 ]
 
+ContextPolicy = Literal["off", "truncate", "compact"]
+"""What becomes of a conversation that outgrows its window. `off`: its next turn is refused. `truncate`: the oldest
+turns are left out. `compact`: they are summarised before it is full, and left out where that fails."""
+DEFAULT_CONTEXT_POLICY: Final[ContextPolicy] = "truncate"
+
 Json = Any  # a value that came from JSON and is only carried, never interpreted
 
 

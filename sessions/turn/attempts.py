@@ -19,7 +19,7 @@ from sessions.limits import Share
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.errors import Overloaded, Unavailable
-from sessions.model.generation import Finish, GenerationRequest, continuation_seed
+from sessions.model.generation import Finish, GenerationRequest, cache_scope_of, continuation_seed
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.schemas import check_schemas
@@ -94,6 +94,8 @@ class Attempts:
         self._filters = filters
         self._inbox = inbox
         self._now = loop.time
+        request = open_.body.request
+        self._cache_scope = cache_scope_of(open_.principal, request if isinstance(request, dict) else None)
         self._late_filter_s = metrics.filter_s.of("output")
 
     @property
@@ -202,6 +204,7 @@ class Attempts:
             priority=run.share.priority,
             weight=run.share.weight,
             model=run.model,
+            cache_scope=self._cache_scope,
         )
 
     def _new_pipeline(self, emitted: Tokens, parser: ToolCallParser | None) -> OutputPipeline:

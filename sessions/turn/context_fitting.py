@@ -6,20 +6,30 @@ until the window is full again. So the prompt's prefix, and with it the KV, is s
 was journaled (`context.fitted`) gives the same prompt after a failure. It counts on its own line only: a branch from
 before the question that needed it is fitted by itself.
 
+Compaction (`compact`) comes before that where a conversation's policy has it: at `COMPACT_AT` of the room for prompts,
+down to `COMPACT_TO`, between turns. What it summarises is given by its `base`: segments before it are in no prompt, but
+for pinned ones. Neither ever parts a call from its output.
+
 Pure; lengths in tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
 import msgspec
 
 from sessions.model.errors import BadInput
-from sessions.model.types import ItemId
+from sessions.model.types import CallId, ItemId
 
 LOW_WATER = 0.6
 ANSWER_SHARE = 4  # an answer without a limit of its own is given at least window // ANSWER_SHARE
+COMPACT_AT: Final = 0.85
+COMPACT_TO: Final = 0.5
+SUMMARY_SHARE: Final = 8  # a summary has at most room // SUMMARY_SHARE tokens
+SUMMARY_MAX: Final = 2_048
+PINNED_SHARE: Final = 4  # pinned messages take at most window // PINNED_SHARE
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -29,6 +39,18 @@ class Segment(msgspec.Struct, frozen=True):
     length: int
     begins_turn: bool
     items: int = 1
+    calls: tuple[CallId, ...] = ()  # that an answer makes
+    output: CallId | None = None  # of the call that this answers
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What prompts have of a branch: its segments from `base` on, and of those before it the `pinned` ones."""
+
+    base: int = 0
+    pinned: Collection[int] = ()
+
+
+NONE_KEPT: Final = Kept()
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -47,18 +69,24 @@ def fit(
     window: int,
     answer: int | None,
     cut: ItemId | None,
+    kept: Kept = NONE_KEPT,
+    truncate: bool = True,
 ) -> Fit:
     """Where the prompt begins, given where it began last time (`cut`).
 
-    `opening` and `closing` tokens frame whatever is kept; `answer` is the room that the request asks for.
-    Raises BadInput `context_length_exceeded` when the newest turn alone does not fit.
+    `opening` and `closing` tokens frame whatever is kept; `answer` is the room that the request asks for; `kept` says
+    what stays for segments that are summarised in the opening. Raises BadInput
+    `context_length_exceeded` when the newest turn alone does not fit, or not all and nothing may be left out.
     """
-    reserve = min(answer if answer is not None else window // ANSWER_SHARE, window // 2)
+    base, pinned = kept.base, kept.pinned
+    reserve = reserved(window, answer)
     room = window - opening - closing - reserve
-    first = next((index for index, each in enumerate(segments) if each.item_id == cut), 0)
-    total = sum(each.length for each in segments[first:])
+    first = max(base, next((index for index, each in enumerate(segments) if each.item_id == cut), 0))
+    total = sum(each.length for each in segments[first:]) + _pinned_length(segments, pinned, first)
     if total <= room:
-        return Fit(first, False, sum(each.items for each in segments[:first]))
+        return Fit(first, False, _left_out(segments, pinned, base, first))
+    if not truncate:
+        raise whole_too_long(opening + closing + total, window - reserve)
     low = int(room * LOW_WATER)
     best: int | None = None
     for index in range(first, len(segments)):
@@ -66,15 +94,111 @@ def fit(
             best = index
             if total <= low:
                 break
-        total -= segments[index].length
+        if index not in pinned:
+            total -= segments[index].length
     if best is None:
         needed = opening + closing + sum(each.length for each in segments[_last_turn(segments) :])
         raise too_long(needed, window - reserve)
-    return Fit(best, True, sum(each.items for each in segments[:best]))
+    return Fit(best, True, _left_out(segments, pinned, base, best))
+
+
+def reserved(window: int, answer: int | None) -> int:
+    """What a prompt leaves of the window to its answer."""
+    return min(answer if answer is not None else window // ANSWER_SHARE, window // 2)
+
+
+def _pinned_length(segments: Sequence[Segment], pinned: Collection[int], end: int) -> int:
+    return sum(segments[index].length for index in pinned if index < end)
+
+
+def _left_out(segments: Sequence[Segment], pinned: Collection[int], base: int, first: int) -> int:
+    return sum(segments[index].items for index in range(base, first) if index not in pinned)
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """The lengths of prompts that a conversation is compacted at, and to."""
+
+    high: int
+    low: int
+    summary: int  # tokens that a summary has at most
+
+    @classmethod
+    def of(cls, window: int, answer: int | None, threshold: int | None) -> Marks:
+        room = window - reserved(window, answer)
+        high = int(room * COMPACT_AT)
+        if threshold is not None:
+            high = min(high, threshold)
+        return cls(
+            high=high,
+            low=int(high * COMPACT_TO / COMPACT_AT),
+            summary=max(16, min(SUMMARY_MAX, room // SUMMARY_SHARE)),
+        )
+
+
+class SummarySpan(msgspec.Struct, frozen=True):
+    """What is to be summarised: the segments before `end`, by a model that reads those before `read`."""
+
+    end: int
+    read: int
+
+
+def compact(
+    segments: Sequence[Segment],
+    marks: Marks,
+    *,
+    opening: int,
+    closing: int,
+    window: int,
+    instruction: int,
+    kept: Kept = NONE_KEPT,
+    keep_turns: int | None = None,
+) -> SummarySpan | None:
+    """What of a conversation that is at rest to summarise; None: nothing, or nothing that would make it shorter.
+
+    `opening` is what prompts begin with now, the summary of the segments before `kept.base` included; `instruction`
+    requests the new one behind what is read, and where not all can be read at once the rest waits for the next.
+    `keep_turns`: a compaction that was requested, whatever the length.
+    """
+    base, pinned, count = kept.base, kept.pinned, len(segments)
+    behind = [0] * (count + 1)  # tokens of the segments from each on
+    for index in range(count - 1, -1, -1):
+        behind[index] = behind[index + 1] + segments[index].length
+    now = opening + _pinned_length(segments, pinned, base) + behind[base] + closing
+    if keep_turns is None and now <= marks.high:
+        return None
+    ends = [index for index in range(base + 1, count) if segments[index].begins_turn] + [count] * (count > base)
+    room = window - marks.summary - instruction - opening - _pinned_length(segments, pinned, base)
+    readable = [end for end in ends if behind[base] - behind[end] <= room]
+    if not readable:
+        return None
+    read = readable[-1]
+    if keep_turns is not None:
+        turns = [index for index in range(count) if segments[index].begins_turn]
+        last = count if keep_turns == 0 else turns[-keep_turns] if keep_turns <= len(turns) else 0
+        fitting = [end for end in readable if end <= last]
+        return SummarySpan(fitting[-1], read) if fitting else None
+
+    def after(end: int) -> int:
+        return opening + marks.summary + _pinned_length(segments, pinned, end) + behind[end] + closing
+
+    end = next((end for end in readable if after(end) <= marks.low), None)
+    if end is None:
+        between = [each for each in readable if each < count and after(each) <= (marks.low + marks.high) // 2]
+        end = between[-1] if between else read
+    return SummarySpan(end, read) if after(end) < now else None
 
 
 def _last_turn(segments: Sequence[Segment]) -> int:
     return max((index for index, each in enumerate(segments) if each.begins_turn), default=0)
+
+
+def whole_too_long(needed: int, room: int) -> BadInput:
+    return BadInput(
+        "context_length_exceeded",
+        f"This conversation takes {needed} tokens of context and {room} are there, and its `context_policy` is `off`:"
+        " begin a new one, or change it.",
+        param="content",
+    )
 
 
 def too_long(needed: int, room: int) -> BadInput:

@@ -10,8 +10,8 @@ Does not know engines or KV: these compare ids and reuse what matches (I6).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, dropwhile, groupby
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, groupby, islice
 from operator import is_
 from typing import Final, NamedTuple
 
@@ -20,32 +20,39 @@ from msgspec import UNSET
 
 from sessions.machine import item_tree
 from sessions.machine.inputs_and_effects import Prepared
-from sessions.machine.state import Open, State, cut_of
+from sessions.machine.state import Answer, Compaction, Open, State, compaction_of, cut_of, stands_below
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.events import SessionInfo
 from sessions.model.generation import RAW_PROMPT, EngineInfo
 from sessions.model.types import (
+    DEFAULT_CONTEXT_POLICY,
     CallId,
+    ContextPolicy,
     FunctionCall,
     FunctionCallOutput,
     Item,
     ItemId,
     Message,
     Role,
+    TenantId,
     Tokens,
     Tool,
     pack_tokens,
     unpack_tokens,
 )
 from sessions.ports import ChatMessage, Tokenizer
-from sessions.turn.context_fitting import Segment, fit, too_long
+from sessions.turn.context_fitting import PINNED_SHARE, Kept, Marks, Segment, compact, fit, too_long
 
+ANSWERS_LOOKED_AT: Final = 256  # for the one that a client has changed
 NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
 
 
 Packed = tuple[bytes, ...]
 """Token ids of a piece, packed, in parts that the state holds as well."""
+
+
+Pieces = list[tuple[Segment, Packed]]
 
 
 class PromptPlan(msgspec.Struct, frozen=True):
@@ -63,6 +70,45 @@ class PromptPlan(msgspec.Struct, frozen=True):
         return len(self.prompt) - len(self.emitted)
 
 
+class CompactionPlan(msgspec.Struct, frozen=True):
+    """What a model is to run for a summary, and what it will stand for."""
+
+    prompt: array[int]
+    items: int  # of the branch, from its first, that it stands for
+    read: ItemId  # the last one that the model reads
+    tokens_before: int  # of a prompt as it is now
+    tokens_kept: int  # of one with the summary, but for the summary
+    tokens_max: int
+    more: bool  # not all could be read: another is due behind it
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A branch, piece by piece, with what stands in its prompts for the pieces before `base`."""
+
+    pieces: Pieces
+    base: int = 0
+    summary: Packed = ()
+    pinned: tuple[int, ...] = ()  # pieces that stay, in order
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [segment for segment, _ in self.pieces]
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.base, self.pinned)
+
+    @property
+    def summary_length(self) -> int:
+        return sum(map(len, self.summary)) // 4
+
+    def packed(self, first: int, end: int | None = None) -> bytes:
+        """The ids of the summary, of what is pinned before `first`, and of the pieces from there on."""
+        head = chain.from_iterable(self.pieces[index][1] for index in self.pinned if index < first)
+        kept = chain.from_iterable(packed for _, packed in self.pieces[first:end])
+        return b"".join(chain(self.summary, head, kept))
+
+
 class PromptText(NamedTuple):
     """A text of a prompt, and whether it is the model's, as far as the prompt says."""
 
@@ -73,7 +119,15 @@ class PromptText(NamedTuple):
 class Ledger:
     """The token ids of one session's branches. Belongs to its actor."""
 
-    def __init__(self, state: State, tokenizer: Tokenizer, engine: EngineInfo) -> None:
+    def __init__(
+        self,
+        state: State,
+        tokenizer: Tokenizer,
+        engine: EngineInfo,
+        *,
+        tenant_policy: Callable[[TenantId], ContextPolicy] | None = None,
+    ) -> None:
+        self._tenant_policy = tenant_policy
         self._state = state
         self._tokenizer = tokenizer
         self._engine = engine
@@ -91,6 +145,14 @@ class Ledger:
         info = self._state.info
         return info.tools if info is not None else ()
 
+    @property
+    def policy(self) -> ContextPolicy:
+        """What becomes of this conversation when its window is full."""
+        info = self._state.info
+        if info is not None and info.context_policy is not UNSET:
+            return info.context_policy
+        return DEFAULT_CONTEXT_POLICY if self._tenant_policy is None else self._tenant_policy(self._state.key.tenant)
+
     async def prepare(self, message: ChatMessage) -> Prepared:
         """The ids of a new message. Raises BadInput when it could never fit the window."""
         tokens = await self._tokenizer.message(message)
@@ -98,6 +160,32 @@ class Ledger:
         if len(tokens) > room:
             raise too_long(len(tokens), room)
         return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
+
+    async def prepare_answer(self, text: str, question: ItemId | None) -> Prepared:
+        """The ids of an answer that a client brings in the place of one of ours: cut, edited, with parts taken out. As
+        far as the two read alike they are those of ours, whose KV is there; text that a model wrote may have others
+        than it is tokenised to."""
+        prepared = await self.prepare(ChatMessage(role="assistant", text=text))
+        for answer, ours in self._answers_to(question):
+            written = [*self._tokenizer.answer_opening, *unpack_tokens(answer.tokens), *self._tokenizer.answer_closing]
+            read = [
+                *self._tokenizer.answer_opening,
+                *await self._tokenizer.text(ours),
+                *self._tokenizer.answer_closing,
+            ]
+            tokens = as_written(unpack_tokens(prepared.tokens), read, written)
+            if tokens is not None:
+                return Prepared(pack_tokens(tokens), prepared.fingerprint)
+        return prepared
+
+    def _answers_to(self, question: ItemId | None) -> Iterator[tuple[Answer, str]]:
+        """Our newest answers to it whose ids are known, with their texts."""
+        for answer in islice(reversed(self._state.answers.values()), ANSWERS_LOOKED_AT):
+            if answer.tail or len(answer.items) != 1 or answer.fingerprint != self._tokenizer.fingerprint:
+                continue
+            item = self._state.items.get(answer.items[0])
+            if isinstance(item, Message) and item.parent_id == question:
+                yield answer, item.text
 
     async def plan(self, open_: Open) -> PromptPlan:
         """The prompt of a response: opening + kept items + answer opening + what it has written already.
@@ -107,22 +195,24 @@ class Ledger:
         if isinstance(open_.body.request, dict) and open_.body.request.get(RAW_PROMPT):
             return await self._plan_raw(open_)
         opening = await self._open()
-        pieces = await self._pieces(item_tree.branch(self._state, open_.body.parent_id))
+        line = await self._line(open_.body.parent_id)
         emitted = unpack_tokens(bytes(open_.tokens))
         if open_.tail:
             emitted.extend(await self._tokenizer.text(open_.tail))
         answer_opening = self._tokenizer.answer_opening
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         fitted = fit(
-            [segment for segment, _ in pieces],
-            opening=len(opening),
+            line.segments,
+            opening=len(opening) + line.summary_length,
             closing=len(answer_opening),
             window=window,
             answer=answer_max,
             cut=self._state.cuts.get(open_.id),
+            kept=line.kept,
+            truncate=self.policy != "off",
         )
         prompt = array("I", opening)
-        prompt.frombytes(b"".join(chain.from_iterable(packed for _, packed in pieces[fitted.first :])))
+        prompt.frombytes(line.packed(fitted.first))
         prompt.extend(answer_opening)
         prompt.extend(emitted)
         room = window - len(prompt)
@@ -133,7 +223,7 @@ class Ledger:
             shared_prefix=len(opening),
             max_tokens=left,
             dropped=fitted.dropped,
-            cut=pieces[fitted.first][0].item_id if fitted.moved else None,
+            cut=line.pieces[fitted.first][0].item_id if fitted.moved else None,
         )
 
     async def _plan_raw(self, open_: Open) -> PromptPlan:
@@ -157,20 +247,106 @@ class Ledger:
         """The ids of a branch as the next prompt would begin with them, up to an answer that is being written: what KV
         is warmed for."""
         prompt = array("I", await self._open())
-        path = item_tree.branch(self._state, leaf)
-        cut = cut_of(self._state, leaf)
-        kept = path if cut is None else dropwhile(lambda item: item.id != cut, path)
-        for made_by, group in groupby(kept, key=lambda item: self._state.made_by.get(item.id)):
-            if made_by in self._state.open:
-                break
-            if made_by is not None:
-                prompt.frombytes(b"".join(await self._answer(tuple(group))))
-            else:
-                for sent in _group_by_message(group):
-                    prompt.frombytes(b"".join(await self._render_group(sent)))
+        cut, end = cut_of(self._state, leaf), leaf
+        while end is not None and self._state.made_by.get(end) in self._state.open:
+            end = self._state.items[end].parent_id
+        line = await self._line(end)
+        begin = next((index for index, (each, _) in enumerate(line.pieces) if each.item_id == cut), 0) if cut else 0
+        prompt.frombytes(line.packed(max(line.base, begin)))
         return prompt
 
-    async def _pieces(self, path: list[Item]) -> list[tuple[Segment, Packed]]:
+    async def compaction(
+        self, leaf: ItemId | None, instruction: ChatMessage, *, keep_turns: int | None = None
+    ) -> CompactionPlan | None:
+        """The prompt that a summary is requested with: the conversation as it stands, and `instruction` behind it, so
+        that the rest is in its KV. None where there is nothing to summarise."""
+        info, tokenizer, window = self._state.info, self._tokenizer, self._engine.context_window
+        if info is None or leaf is None:
+            return None
+        opening, line = await self._open(), await self._line(leaf)
+        requested = [*await tokenizer.message(instruction), *tokenizer.answer_opening]
+        answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
+        threshold = info.compact_threshold if info.compact_threshold is not UNSET else None
+        marks = Marks.of(window, answer, threshold)
+        segments, cut = line.segments, cut_of(self._state, leaf)
+        if cut is not None and any(each.item_id == cut for each in segments[line.base + 1 :]):
+            marks = msgspec.structs.replace(marks, high=min(marks.high, marks.low))  # something was left out already
+        span = compact(
+            segments,
+            marks,
+            opening=len(opening) + line.summary_length,
+            closing=len(tokenizer.answer_opening),
+            window=window,
+            instruction=len(requested),
+            kept=line.kept,
+            keep_turns=keep_turns,
+        )
+        if span is None:
+            return None
+        prompt = array("I", opening)
+        prompt.frombytes(line.packed(line.base, span.read))
+        prompt.extend(requested)
+        path = item_tree.branch(self._state, leaf)
+        closing = len(opening) + len(tokenizer.answer_opening)
+        kept = Line(line.pieces, span.end, (), line.pinned)
+        return CompactionPlan(
+            prompt=prompt,
+            items=sum(each.items for each in segments[: span.end]),
+            read=path[sum(each.items for each in segments[: span.read]) - 1].id,
+            tokens_before=closing + len(line.packed(line.base)) // 4,
+            tokens_kept=closing + len(kept.packed(kept.base)) // 4,
+            tokens_max=marks.summary,
+            more=span.read < len(segments),
+        )
+
+    async def pinned_too_long(self, item_id: ItemId) -> bool:
+        """Whether an item, with what goes with it, has no place among the pinned ones of its branch."""
+        leaf = self._state.newest
+        if not stands_below(self._state, leaf, item_id):
+            leaf = item_id
+        path = item_tree.branch(self._state, leaf)
+        pieces = await self._pieces(path)
+        pinned = pinned_pieces(path, pieces, [*self._state.pinned, item_id])
+        return sum(pieces[index][0].length for index in pinned) > self._engine.context_window // PINNED_SHARE
+
+    async def _line(self, leaf: ItemId | None) -> Line:
+        """The branch that ends in `leaf`, as prompts have it."""
+        state = self._state
+        path = item_tree.branch(state, leaf)
+        pieces = await self._pieces(path)
+        compaction = compaction_of(state, leaf) if state.compactions else None
+        if compaction is None and not state.pinned:
+            return Line(pieces)
+        base, summary = 0, Packed()
+        if compaction is not None:
+            base = _index_behind(pieces, compaction.count)
+            summary = await self._summary(compaction) if base else summary
+        pinned = self._pinned(path, pieces) if state.pinned else ()
+        if sum(map(len, summary)) // 4 > self._engine.context_window // 2:  # of a model with a larger window
+            base, summary = 0, Packed()
+        return Line(pieces, base, summary, pinned)
+
+    def _pinned(self, path: list[Item], pieces: Pieces) -> tuple[int, ...]:
+        """The pieces that stay whatever is left out: the newest of them, where there is no room for all."""
+        room, kept = self._engine.context_window // PINNED_SHARE, list[int]()
+        for index in reversed(pinned_pieces(path, pieces, self._state.pinned)):
+            room -= pieces[index][0].length
+            if room < 0:
+                break
+            kept.append(index)
+        return tuple(reversed(kept))
+
+    async def _summary(self, compaction: Compaction) -> Packed:
+        if compaction.fingerprint == self._tokenizer.fingerprint:
+            return (compaction.tokens,)
+        items: tuple[Item, ...] = (compaction.summary,)
+        made = self._kept(items)
+        if made is None:
+            message = summary_message(compaction.summary.text, compaction.model)
+            made = self._keep(items, await self._tokenizer.message(message))
+        return made
+
+    async def _pieces(self, path: list[Item]) -> Pieces:
         """The pieces of a branch, message by message. Those of the branch before it, up to where the two part, are
         taken over: a turn costs its own items. Nothing stands behind an answer that has not ended."""
         settled, pieces = self._settled
@@ -186,9 +362,10 @@ class Ledger:
                 items = tuple(group)
                 groups = [(items, await self._answer(items))]
             for items, packed in groups:
-                first = items[0]
-                begins_turn = isinstance(first, Message) and first.role == "user"
-                pieces.append((Segment(first.id, sum(map(len, packed)) // 4, begins_turn, len(items)), packed))
+                segment = _segment(items, sum(map(len, packed)) // 4)
+                if segment.output is not None:
+                    _join(pieces, segment.output)
+                pieces.append((segment, packed))
         self._settled = (path, pieces)
         return pieces
 
@@ -312,6 +489,23 @@ class Ledger:
         return None
 
 
+def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]) -> list[int] | None:
+    """`given` with the ids of `written` as far as it agrees with `read`, two tokenisations of one text; None where that
+    changes nothing.
+
+    What stands behind the last difference of those two is the same text, and so is what stands before it."""
+    shared = _common(given, read)
+    alike = _common(read[::-1], written[::-1])
+    if shared < len(read) - alike or read == written:
+        return None
+    return [*written[: len(written) - (len(read) - shared)], *given[shared:]]
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
 def _group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
     """What clients sent, message by message: calls belong to the answer that they stand behind."""
     sent: tuple[Item, ...] = ()
@@ -323,6 +517,62 @@ def _group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
         sent += (item,)
     if sent:
         yield sent
+
+
+def _segment(items: Sequence[Item], length: int) -> Segment:
+    first = items[0]
+    return Segment(
+        first.id,
+        length,
+        begins_turn=isinstance(first, Message) and first.role == "user",
+        items=len(items),
+        calls=tuple(item.call_id for item in items if isinstance(item, FunctionCall)),
+        output=first.call_id if isinstance(first, FunctionCallOutput) else None,
+    )
+
+
+def _join(pieces: Pieces, call_id: CallId) -> None:
+    """An output is coming behind `pieces`: no prompt begins between it and its call."""
+    between: list[int] = []
+    for index in range(len(pieces) - 1, -1, -1):
+        segment = pieces[index][0]
+        if call_id in segment.calls:
+            for each in between:
+                pieces[each] = (msgspec.structs.replace(pieces[each][0], begins_turn=False), pieces[each][1])
+            return
+        if segment.begins_turn:
+            between.append(index)
+
+
+def _index_behind(pieces: Pieces, count: int) -> int:
+    """The piece behind the first `count` items; 0 where none begins there."""
+    ends = accumulate(segment.items for segment, _ in pieces)
+    return next((index for index, end in enumerate(ends, 1) if end == count), 0)
+
+
+def pinned_pieces(path: Sequence[Item], pieces: Pieces, pinned: Collection[ItemId]) -> list[int]:
+    """The pieces that these items stand in, in order; those with calls and those with their outputs together."""
+    where: dict[ItemId, int] = {}
+    at = 0
+    for index, (segment, _) in enumerate(pieces):
+        where.update((item.id, index) for item in path[at : at + segment.items])
+        at += segment.items
+    kept = {where[name] for name in pinned if name in where}
+    for index in list(kept):
+        segment = pieces[index][0]
+        if segment.output is not None:
+            calls = (each for each in range(index - 1, -1, -1) if segment.output in pieces[each][0].calls)
+            kept.update((next(calls, index),))
+    for index in list(kept):
+        calls_made = pieces[index][0].calls
+        if calls_made:
+            kept.update(each for each in range(index + 1, len(pieces)) if pieces[each][0].output in calls_made)
+    return sorted(kept)
+
+
+def summary_message(text: str, model: str) -> ChatMessage:
+    """A summary as prompts have it: the user's side, for it may repeat what users and tools have put in."""
+    return ChatMessage(role="user", text=f"[Summary of our conversation so far, written by {model}]\n{text}")
 
 
 def _prompt_text(item: Item) -> PromptText:

@@ -40,6 +40,8 @@ _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
 _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
+_VALUES: Final = frozenset({"const", "enum", "default", "examples"})  # keywords of values, not of schemas
+_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # by names of any kind
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
@@ -72,17 +74,40 @@ def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
 
 def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
     """The engine's grammar for a call that must be made: the object between the tags, and nothing around it."""
-    shapes: list[Json] = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or _NO_PARAMETERS},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
+    shapes: list[Json] = []
+    for index, tool in enumerate(tools):
+        place = "#/properties/arguments" if len(tools) == 1 else f"#/anyOf/{index}/properties/arguments"
+        shapes.append(
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": tool.name},
+                    "arguments": _placed(tool.parameters or _NO_PARAMETERS, place),
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
     schema = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
     return TextOptions({"type": "json_schema", "name": "tool_call", "schema": schema})
+
+
+def _placed(schema: Json, place: str) -> Json:
+    """A schema as a part of another one, at `place`: what refers to its root refers to that."""
+    if isinstance(schema, list):
+        return [_placed(each, place) for each in schema]
+    if not isinstance(schema, dict) or "$id" in schema:
+        return schema
+    placed: dict[str, Json] = {}
+    for keyword, value in schema.items():
+        if keyword in _OF_SCHEMAS and isinstance(value, dict):
+            placed[keyword] = {name: _placed(inner, place) for name, inner in value.items()}
+        else:
+            placed[keyword] = value if keyword in _VALUES else _placed(value, place)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        placed["$ref"] = place + reference[1:]
+    return placed
 
 
 class ToolCallParser:

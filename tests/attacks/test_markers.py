@@ -153,6 +153,7 @@ def items(m: Iterator[str]) -> list[Sample]:
 def item_refusals(m: Iterator[str]) -> list[Sample]:
     return [
         {"type": next(m)},
+        {"type": "compaction", "encrypted_content": next(m)},
         {"role": "user", "content": [{"type": next(m)}]},
         {"type": "function_call_output", "call_id": "x", "output": [{"type": next(m)}]},
     ]
@@ -176,6 +177,17 @@ def responses(m: Iterator[str]) -> list[Sample]:
         {"model": "simulated", "input": "x", "conversation": next(m)},
         {"model": "simulated", "input": "x", "conversation": {"id": next(m)}},
         {"model": "simulated", "input": "x", "tool_choice": {"type": "function", "name": next(m)}},
+    ]
+
+
+def compactions(m: Iterator[str]) -> list[Sample]:
+    kept = {name: next(m) for name in ("prompt_cache_key", "prompt_cache_retention", "service_tier")}
+    return [
+        {"model": "simulated", "input": items(m), "instructions": next(m), **kept},
+        {"model": "simulated", "input": next(m)},
+        *({"model": "simulated", "input": [each]} for each in item_refusals(m)),
+        {"model": next(m), "input": "x"},
+        {"model": "simulated", "previous_response_id": next(m)},
     ]
 
 
@@ -227,6 +239,7 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
         ("post", "/v1/responses/input_tokens"): token_counts(m),
         ("post", "/tokenize"): tokenized(m),
         ("post", "/v1/responses"): responses(m),
+        ("post", "/v1/responses/compact"): compactions(m),
         ("post", "/v1/conversations"): [{"items": items(m), **metadata}, *({"items": [e]} for e in item_refusals(m))],
         ("post", "/v1/conversations/{conversation}/items"): [
             {"items": items(m)},
@@ -340,6 +353,9 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "review.appeal", **here, "content": next(m), "note": next(m)},
         {"type": "review.appeal", **here, "response_id": next(m)},
         {"type": "feedback.set", **here, "response_id": next(m), "rating": "down", "reason": next(m)},
+        {"type": "session.compact", **here, "item_id": next(m)},
+        {"type": "compaction.undo", **here, "compaction_id": next(m)},
+        {"type": "item.pin", **here, "item_id": next(m)},
         {"type": "subscribe", "session": "ses_elsewhere", "epoch": next(m), "offset": 0},
         {"type": "session.list", "after": next(m)},
         {"type": "session.search", "q": next(m), "after": next(m)},
@@ -404,16 +420,19 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("Update", {**here, **settings, "tools": [{"type": "function", **function(m)}]}),
         ("Send", {**here, "content": next(m), "at_root": True}),
         # refused
-        ("Create", {"session": next(m), "model": next(m), "tools": tool}),
+        ("Create", {"session": next(m), "model": next(m), "tools": tool, "context_policy": next(m)}),
         ("Send", {**here, "content": "x", "role": next(m), "parent_id": next(m), "sampling": plain, "parts": odd}),
         ("Edit", {**here, "item_id": next(m), "content": next(m), "parts": odd, "sampling": plain}),
         ("Edit", {**here, "item_id": "x", "parts": parts}),
         ("Respond", {**here, "parent_id": next(m), "sampling": plain}),
         ("Cancel", {**here, "response_id": next(m)}),
         ("AnswerTool", {**here, "call_id": next(m), "output": next(m)}),
-        ("Update", {**here, "tools": tool, "clear": [next(m)]}),
+        ("Update", {**here, "tools": tool, "clear": [next(m)], "context_policy": next(m)}),
         ("Appeal", {**here, "response_id": next(m), "content": next(m), "note": next(m)}),
         ("Rate", {**here, "response_id": next(m), "rating": next(m), "reason": next(m)}),
+        ("Compact", {**here, "item_id": next(m)}),
+        ("UndoCompaction", {**here, "compaction_id": next(m)}),
+        ("Pin", {**here, "item_id": next(m)}),
         ("List", {"after": next(m)}),
         ("History", {**here, "position": {"epoch": next(m)}}),
     ]

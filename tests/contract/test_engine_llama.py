@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk, KVPlace
-from sessions.model.types import OPENINGS, Sampling, SessionKey, TextOptions
+from sessions.model.types import OPENINGS, Json, Sampling, SessionKey, TextOptions
 from sessions.ports import ChatMessage
 from tests.support.engines.engines import (
     SLOTS,
@@ -343,12 +344,55 @@ async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(start: Star
     assert engine.stats().running == 0
 
 
-async def test_constrained_output_cannot_be_continued_and_says_so(start: Start) -> None:
+async def test_a_constrained_answer_goes_on_from_each_of_its_tokens(start: Start) -> None:
+    """As at a replica that gets the tokens so far and nothing else."""
+    engine = await start()
+    schema: Json = {
+        "type": "object",
+        "properties": {
+            "größe": {"enum": ["groß 😀", 7]},
+            "id": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"},
+            "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/person"}]},
+        },
+        "required": ["größe", "id", "next"],
+        "additionalProperties": False,
+        "$defs": {"person": PERSON},
+    }
+    validator = jsonschema_rs.validator_for(schema)
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    whole = await ask(engine, key("a"), prompt, max_tokens=120, sampling=formatted(schema))
+    assert whole.finish.reason == "stop"
+    validator.validate(msgspec.json.decode(whole.text))
+    released = ""
+    emitted: tuple[int, ...] = ()
+    for chunk in whole.chunks:
+        released, emitted = released + chunk.text, (*emitted, *chunk.tokens)
+        rest = await ask(
+            engine, key("a"), (*prompt, *emitted), max_tokens=120, sampling=formatted(schema), emitted=emitted
+        )
+        assert rest.finish.reason == "stop"
+        validator.validate(msgspec.json.decode(released + rest.text))
+    assert rest.text == ""
+
+
+async def test_spellings_of_control_tokens_in_a_string_do_not_end_a_constrained_answer(start: Start) -> None:
     engine = await start()
     prompt = await prompt_of(engine, "Describe a person as JSON.")
-    with pytest.raises(BadInput) as refused:
-        await ask(engine, key("a"), prompt, sampling=formatted(PERSON), emitted=prompt[-1:])
-    assert refused.value.code == "recovery_incompatible"
+    released = '{"name": "<|im_end|>'
+    emitted = tuple(await engine.tokenizer.text(released))
+    rest = await ask(engine, key("a"), (*prompt, *emitted), max_tokens=80, sampling=formatted(PERSON), emitted=emitted)
+    assert msgspec.json.decode(released + rest.text)["name"].startswith("<|im_end|>")
+
+
+async def test_a_text_that_does_not_fit_its_format_is_not_continued(start: Start) -> None:
+    engine = await start()
+    prompt = await prompt_of(engine, "Describe a person as JSON.")
+    for text in ("Once upon", '{"nome', '{"name": "far too long for it'):
+        emitted = tuple(await engine.tokenizer.text(text))
+        with pytest.raises(BadInput) as refused:
+            await ask(engine, key("a"), (*prompt, *emitted), sampling=formatted(PERSON), emitted=emitted)
+        assert refused.value.code == "recovery_incompatible"
+    assert engine.stats().running == 0
 
 
 async def test_biases_and_log_probabilities(start: Start) -> None:

@@ -21,6 +21,7 @@ from tests.support.cluster.directories import Server, cluster_url, running
 from transport.auth import tickets
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets
+from transport.gateway_store import valkey
 from transport.gateway_store.valkey import PAUSE_S, ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
 from transport.openai.history import (
     GIVEN_MAX,
@@ -367,3 +368,28 @@ async def test_a_server_that_hangs_holds_up_one_call_at_a_time() -> None:
         finally:
             for each in world.stores:
                 await each.close()
+
+
+async def test_the_session_that_has_most_in_common_is_known_to_every_gateway_of_a_cluster(world: World) -> None:
+    mine, theirs = b"m" * 16, b"t" * 16
+    deep, middle, shallow = (bytes([number]) * 16 for number in range(3))
+    await world.near.history.mark(mine, [deep, middle, shallow], SessionId("old"))
+    await world.far.history.mark(mine, [middle, shallow], SessionId("new"))
+    for gateway in (world.near, world.far):
+        if not world.stores:
+            assert await gateway.history.nearest(mine, [deep]) is None, "one process has one replica"
+            continue
+        assert await gateway.history.nearest(mine, [b"?" * 16, deep, middle]) == "old"
+        assert await gateway.history.nearest(mine, [b"?" * 16, middle]) == "new"
+        assert await gateway.history.nearest(mine, [b"?" * 16]) is None
+        assert await gateway.history.nearest(theirs, [deep, middle, shallow]) is None
+    assert all(0 < left <= HISTORY_TTL_S * 1000 for left in world.keys().values())
+
+
+async def test_what_is_marked_for_one_caller_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(valkey, "MARKS_PER_CALLER_MAX", 10)
+    for number in range(30):
+        marks = [number.to_bytes(16), (number + 1000).to_bytes(16)]
+        await world.near.history.mark(b"m" * 16, marks, SessionId(f"s{number}"))
+    kept = [client.hlen(key) for client in world.clients() for key in client.scan_iter("*")]
+    assert kept == ([10] if world.stores else [])

@@ -21,7 +21,13 @@ from msgspec import Meta
 
 from sessions.model.api_keys import ApiKeyRequest, user_of_key
 from sessions.model.errors import BadInput
-from sessions.model.types import DEFAULT_SCOPES, Authority, Principal, Scope, TenantId
+from sessions.model.types import (
+    DEFAULT_SCOPES,
+    Authority,
+    Principal,
+    Scope,
+    TenantId,
+)
 
 DEFAULT_MODEL: Final = "default"
 PREFIX: Final = "SESSILE_"
@@ -131,6 +137,9 @@ class Settings:
     tool_deadline_s: float = option(600.0, "SECONDS", "how long a turn waits for its tools", gt=0)
     titles: Literal["auto", "model", "off"] = option(
         "auto", None, "conversations are named by their model; auto: unless its text is simulated"
+    )
+    context_policy: Literal["off", "truncate", "compact"] = option(
+        "truncate", None, "what becomes of a conversation that outgrows its context window"
     )
     orphan_policy: Literal["continue", "pause", "cancel"] = option(
         "continue", None, "what an answer without readers does"

@@ -3,6 +3,7 @@
     {namespace}:ticket:DIGEST           STRING  the principal behind a ticket, for 30 s
     {{namespace}:places:ROOT}:CHAIN     ZSET    places by when they are forgotten (microseconds of the server's clock);
                                                 before each, in one byte, how often it was given
+    {{namespace}:near:CALLER}           HASH    of digests of what a caller's sessions begin with, the last such session
 
 Names are digests: of the ticket, and of everything that a history is (tenant and principal first). So nobody can write
 another's, and nothing that is kept here can be redeemed or read. ROOT stands for a conversation's first message: what
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha1
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import structlog
@@ -30,9 +31,17 @@ from actors.directory.address import client_for, parse
 from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
 from actors.directory.topology import servers_for
 from sessions.model.errors import Unavailable
-from sessions.model.types import Principal
+from sessions.model.types import Principal, SessionId
 from transport.auth import tickets
-from transport.openai.history import GIVEN_MAX, GIVEN_TTL_S, HISTORY_TTL_S, PLACES_PER_KEY_MAX, ROOT_BYTES, HistoryPlace
+from transport.openai.history import (
+    GIVEN_MAX,
+    GIVEN_TTL_S,
+    HISTORY_TTL_S,
+    MARKS_PER_CALLER_MAX,
+    PLACES_PER_KEY_MAX,
+    ROOT_BYTES,
+    HistoryPlace,
+)
 
 TIMEOUT_S: Final = 0.3
 PAUSE_S: Final = 1.0
@@ -99,6 +108,14 @@ for at, key in ipairs(KEYS) do
   redis.call('DEL', key)
 end
 return false
+"""
+
+# KEYS: the caller; ARGV: seconds, how many marks, session, marks
+_MARK: Final = """
+for at = 4, #ARGV do redis.call('HSET', KEYS[1], ARGV[at], ARGV[3]) end
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+local over = redis.call('HLEN', KEYS[1]) - tonumber(ARGV[2])
+if over > 0 then redis.call('HDEL', KEYS[1], unpack(redis.call('HRANDFIELD', KEYS[1], over))) end
 """
 
 log = structlog.get_logger(__name__)
@@ -198,6 +215,8 @@ class ValkeyTickets:
 class ValkeyHistory:
     """Implements `transport.openai.history.HistoryIndex`."""
 
+    shared: ClassVar[bool] = True
+
     def __init__(self, store: ValkeyGatewayStore) -> None:
         self._store = store
 
@@ -218,6 +237,18 @@ class ValkeyHistory:
 
     async def drop(self, chain: bytes, place: HistoryPlace) -> None:
         await self._change(_DROP, chain, place)
+
+    async def mark(self, caller: bytes, marks: Sequence[bytes], session: SessionId) -> None:
+        bounds = round(HISTORY_TTL_S), MARKS_PER_CALLER_MAX
+        await self._store.run(_MARK, [self._caller(caller)], *bounds, session, *marks)
+
+    async def nearest(self, caller: bytes, marks: Sequence[bytes]) -> SessionId | None:
+        key = self._caller(caller)
+        found = await self._store.call(key, "HMGET", key, *marks)
+        return next((SessionId(session.decode()) for session in found if session is not None), None)
+
+    def _caller(self, caller: bytes) -> str:
+        return f"{{{self._store.namespace}:near:{caller.hex()}}}"
 
     async def _change(self, script: str, chain: bytes, place: HistoryPlace) -> None:
         bounds = round(HISTORY_TTL_S), PLACES_PER_KEY_MAX, round(GIVEN_TTL_S), GIVEN_MAX

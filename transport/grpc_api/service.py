@@ -97,6 +97,15 @@ class SessionsService(made.SessionsServicer):
     async def Rate(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("feedback_set", pb.FeedbackSet, context)
 
+    async def Compact(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("session_compact", pb.SessionCompact, context)
+
+    async def UndoCompaction(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("compaction_undo", pb.CompactionUndo, context)
+
+    async def Pin(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("item_pin", pb.ItemPin, context)
+
     async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()

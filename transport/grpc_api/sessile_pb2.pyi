@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionCreate(_message.Message):
-    __slots__ = ("id", "session", "model", "instructions", "tools", "metadata", "title", "temperature", "max_output_tokens")
+    __slots__ = ("id", "session", "model", "instructions", "tools", "metadata", "title", "temperature", "max_output_tokens", "context_policy", "compact_threshold")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class SessionCreate(_message.Message):
     TITLE_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_POLICY_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     model: str
@@ -27,7 +29,9 @@ class SessionCreate(_message.Message):
     title: str
     temperature: float
     max_output_tokens: int
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
+    context_policy: str
+    compact_threshold: int
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ...) -> None: ...
 
 class MessageCreate(_message.Message):
     __slots__ = ("id", "session", "content", "parts", "parent_id", "at_root", "role", "no_response", "queue", "sampling")
@@ -112,7 +116,7 @@ class ToolOutput(_message.Message):
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., call_id: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ...) -> None: ...
 
 class SessionUpdate(_message.Message):
-    __slots__ = ("id", "session", "title", "metadata", "instructions", "tools", "clear", "temperature", "max_output_tokens")
+    __slots__ = ("id", "session", "title", "metadata", "instructions", "tools", "clear", "temperature", "max_output_tokens", "context_policy", "compact_threshold")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +126,8 @@ class SessionUpdate(_message.Message):
     CLEAR_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_POLICY_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     title: str
@@ -131,7 +137,9 @@ class SessionUpdate(_message.Message):
     clear: _containers.RepeatedScalarFieldContainer[str]
     temperature: float
     max_output_tokens: int
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., clear: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ...) -> None: ...
+    context_policy: str
+    compact_threshold: int
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., clear: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ...) -> None: ...
 
 class SessionDelete(_message.Message):
     __slots__ = ("id", "session")
@@ -177,8 +185,42 @@ class FeedbackSet(_message.Message):
     reason: str
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., response_id: _Optional[str] = ..., rating: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class SessionCompact(_message.Message):
+    __slots__ = ("id", "session", "keep_turns", "item_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_TURNS_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    session: str
+    keep_turns: int
+    item_id: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., keep_turns: _Optional[int] = ..., item_id: _Optional[str] = ...) -> None: ...
+
+class CompactionUndo(_message.Message):
+    __slots__ = ("id", "session", "compaction_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    session: str
+    compaction_id: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., compaction_id: _Optional[str] = ...) -> None: ...
+
+class ItemPin(_message.Message):
+    __slots__ = ("id", "session", "item_id", "pinned")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    session: str
+    item_id: str
+    pinned: bool
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., pinned: _Optional[bool] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set")
+    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set", "session_compact", "compaction_undo", "item_pin")
     SESSION_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_EDIT_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +232,9 @@ class Command(_message.Message):
     SESSION_WARM_FIELD_NUMBER: _ClassVar[int]
     REVIEW_APPEAL_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_SET_FIELD_NUMBER: _ClassVar[int]
+    SESSION_COMPACT_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_UNDO_FIELD_NUMBER: _ClassVar[int]
+    ITEM_PIN_FIELD_NUMBER: _ClassVar[int]
     session_create: SessionCreate
     message_create: MessageCreate
     message_edit: MessageEdit
@@ -201,10 +246,13 @@ class Command(_message.Message):
     session_warm: SessionWarm
     review_appeal: ReviewAppeal
     feedback_set: FeedbackSet
-    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ..., feedback_set: _Optional[_Union[FeedbackSet, _Mapping]] = ...) -> None: ...
+    session_compact: SessionCompact
+    compaction_undo: CompactionUndo
+    item_pin: ItemPin
+    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ..., feedback_set: _Optional[_Union[FeedbackSet, _Mapping]] = ..., session_compact: _Optional[_Union[SessionCompact, _Mapping]] = ..., compaction_undo: _Optional[_Union[CompactionUndo, _Mapping]] = ..., item_pin: _Optional[_Union[ItemPin, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
-    __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop", "review_id")
+    __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop", "review_id", "compaction_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +261,7 @@ class Ok(_message.Message):
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     NOOP_FIELD_NUMBER: _ClassVar[int]
     REVIEW_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     epoch: str
@@ -221,7 +270,8 @@ class Ok(_message.Message):
     response_id: str
     noop: bool
     review_id: str
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., item_id: _Optional[str] = ..., response_id: _Optional[str] = ..., noop: _Optional[bool] = ..., review_id: _Optional[str] = ...) -> None: ...
+    compaction_id: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., item_id: _Optional[str] = ..., response_id: _Optional[str] = ..., noop: _Optional[bool] = ..., review_id: _Optional[str] = ..., compaction_id: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repeat_penalty", "seed", "max_output_tokens", "stop", "logit_bias", "logprobs", "top_logprobs", "tool_choice", "parallel_tool_calls", "text", "ignore_eos", "min_tokens", "stop_token_ids")
@@ -435,7 +485,7 @@ class SessionSummary(_message.Message):
     def __init__(self, id: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open: _Optional[bool] = ..., created_at: _Optional[int] = ..., updated_at: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews", "incomplete", "temperature", "max_output_tokens", "answers", "feedback")
+    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews", "incomplete", "temperature", "max_output_tokens", "answers", "feedback", "context_policy", "compact_threshold", "compactions", "pinned")
     class MadeByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -478,6 +528,10 @@ class State(_message.Message):
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_POLICY_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -499,7 +553,27 @@ class State(_message.Message):
     max_output_tokens: int
     answers: _containers.MessageMap[str, EndedResponse]
     feedback: _containers.RepeatedCompositeFieldContainer[Feedback]
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ..., incomplete: _Optional[_Mapping[str, str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., answers: _Optional[_Mapping[str, EndedResponse]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ...) -> None: ...
+    context_policy: str
+    compact_threshold: int
+    compactions: _containers.RepeatedCompositeFieldContainer[Compaction]
+    pinned: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ..., incomplete: _Optional[_Mapping[str, str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., answers: _Optional[_Mapping[str, EndedResponse]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ..., pinned: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Compaction(_message.Message):
+    __slots__ = ("summary", "model", "items", "read_item_id", "tokens_before", "tokens_after")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    READ_ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    summary: Item
+    model: str
+    items: int
+    read_item_id: str
+    tokens_before: int
+    tokens_after: int
+    def __init__(self, summary: _Optional[_Union[Item, _Mapping]] = ..., model: _Optional[str] = ..., items: _Optional[int] = ..., read_item_id: _Optional[str] = ..., tokens_before: _Optional[int] = ..., tokens_after: _Optional[int] = ...) -> None: ...
 
 class EndedResponse(_message.Message):
     __slots__ = ("status", "model", "created_at", "completed_at", "usage")
@@ -696,7 +770,7 @@ class ResponseError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
-    __slots__ = ("model", "instructions", "tools", "metadata", "title", "created_at", "temperature", "max_output_tokens", "title_made")
+    __slots__ = ("model", "instructions", "tools", "metadata", "title", "created_at", "temperature", "max_output_tokens", "title_made", "context_policy", "compact_threshold")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
@@ -706,6 +780,8 @@ class SessionInfo(_message.Message):
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TITLE_MADE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_POLICY_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     model: str
     instructions: str
     tools: _containers.RepeatedCompositeFieldContainer[Tool]
@@ -715,10 +791,12 @@ class SessionInfo(_message.Message):
     temperature: float
     max_output_tokens: int
     title_made: bool
-    def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., title_made: _Optional[bool] = ...) -> None: ...
+    context_policy: str
+    compact_threshold: int
+    def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., title_made: _Optional[bool] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated")
+    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -750,6 +828,10 @@ class Event(_message.Message):
     REVIEW_APPEALED_FIELD_NUMBER: _ClassVar[int]
     REVIEW_DECIDED_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_UPDATED_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_COMPACTED_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_COMPACTION_UNDONE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_COMPACTION_FAILED_FIELD_NUMBER: _ClassVar[int]
+    ITEM_PINNED_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -781,7 +863,11 @@ class Event(_message.Message):
     review_appealed: ReviewAppealed
     review_decided: ReviewDecided
     feedback_updated: FeedbackUpdated
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ...) -> None: ...
+    context_compacted: ContextCompacted
+    context_compaction_undone: CompactionUndone
+    context_compaction_failed: CompactionFailed
+    item_pinned: ItemPinned
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ..., context_compacted: _Optional[_Union[ContextCompacted, _Mapping]] = ..., context_compaction_undone: _Optional[_Union[CompactionUndone, _Mapping]] = ..., context_compaction_failed: _Optional[_Union[CompactionFailed, _Mapping]] = ..., item_pinned: _Optional[_Union[ItemPinned, _Mapping]] = ...) -> None: ...
 
 class SessionChanged(_message.Message):
     __slots__ = ("info",)
@@ -844,6 +930,52 @@ class ContextFitted(_message.Message):
     response_id: str
     dropped: int
     def __init__(self, response_id: _Optional[str] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class ContextCompacted(_message.Message):
+    __slots__ = ("summary", "model", "items", "first_item_id", "last_item_id", "read_item_id", "tokens_before", "tokens_after", "usage", "cause")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    READ_ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    summary: Item
+    model: str
+    items: int
+    first_item_id: str
+    last_item_id: str
+    read_item_id: str
+    tokens_before: int
+    tokens_after: int
+    usage: Usage
+    cause: str
+    def __init__(self, summary: _Optional[_Union[Item, _Mapping]] = ..., model: _Optional[str] = ..., items: _Optional[int] = ..., first_item_id: _Optional[str] = ..., last_item_id: _Optional[str] = ..., read_item_id: _Optional[str] = ..., tokens_before: _Optional[int] = ..., tokens_after: _Optional[int] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class CompactionUndone(_message.Message):
+    __slots__ = ("compaction_id",)
+    COMPACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    compaction_id: str
+    def __init__(self, compaction_id: _Optional[str] = ...) -> None: ...
+
+class CompactionFailed(_message.Message):
+    __slots__ = ("compaction_id", "error")
+    COMPACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    compaction_id: str
+    error: Error
+    def __init__(self, compaction_id: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class ItemPinned(_message.Message):
+    __slots__ = ("item_id", "pinned")
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    item_id: str
+    pinned: bool
+    def __init__(self, item_id: _Optional[str] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class OutputItem(_message.Message):
     __slots__ = ("response_id", "sequence_number", "output_index", "item")

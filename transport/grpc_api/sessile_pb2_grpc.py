@@ -109,6 +109,21 @@ class SessionsStub:
                 request_serializer=transport_dot_grpc__api_dot_sessile__pb2.FeedbackSet.SerializeToString,
                 response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
                 _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/sessile.v1.Sessions/Compact',
+                request_serializer=transport_dot_grpc__api_dot_sessile__pb2.SessionCompact.SerializeToString,
+                response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+                _registered_method=True)
+        self.UndoCompaction = channel.unary_unary(
+                '/sessile.v1.Sessions/UndoCompaction',
+                request_serializer=transport_dot_grpc__api_dot_sessile__pb2.CompactionUndo.SerializeToString,
+                response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+                _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/sessile.v1.Sessions/Pin',
+                request_serializer=transport_dot_grpc__api_dot_sessile__pb2.ItemPin.SerializeToString,
+                response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+                _registered_method=True)
 
 
 class SessionsServicer:
@@ -210,6 +225,24 @@ class SessionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Compact(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndoCompaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pin(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -286,6 +319,21 @@ def add_SessionsServicer_to_server(servicer, server):
             'Rate': grpc.unary_unary_rpc_method_handler(
                     servicer.Rate,
                     request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.FeedbackSet.FromString,
+                    response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
+            ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.SessionCompact.FromString,
+                    response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
+            ),
+            'UndoCompaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndoCompaction,
+                    request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.CompactionUndo.FromString,
+                    response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.ItemPin.FromString,
                     response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
             ),
     }
@@ -693,6 +741,87 @@ class Sessions:
             target,
             '/sessile.v1.Sessions/Rate',
             transport_dot_grpc__api_dot_sessile__pb2.FeedbackSet.SerializeToString,
+            transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sessile.v1.Sessions/Compact',
+            transport_dot_grpc__api_dot_sessile__pb2.SessionCompact.SerializeToString,
+            transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndoCompaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sessile.v1.Sessions/UndoCompaction',
+            transport_dot_grpc__api_dot_sessile__pb2.CompactionUndo.SerializeToString,
+            transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sessile.v1.Sessions/Pin',
+            transport_dot_grpc__api_dot_sessile__pb2.ItemPin.SerializeToString,
             transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
             options,
             channel_credentials,

@@ -36,8 +36,12 @@ _VALUE: Final = "google.protobuf.Value"
 _OBJECT_LEVELS: Final = 3  # a Struct, its entry, its Value
 _LIST_LEVELS: Final = 2
 _LEVELS: Final = 86
+_CLEARABLE: Final = (
+    *("title", "metadata", "instructions", "temperature", "max_output_tokens"),
+    *("context_policy", "compact_threshold"),
+)
 _CLEARED: Final[dict[str, Any]] = {
-    **dict.fromkeys(("title", "metadata", "instructions", "temperature", "max_output_tokens")),
+    **dict.fromkeys(_CLEARABLE),
     "tools": [],
 }
 

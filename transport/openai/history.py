@@ -18,6 +18,10 @@ the same session, whose KV up to there it shares; an edited or repeated question
 place is given `GIVEN_MAX` times, so that a beginning which a thousand conversations have in common does not tie them
 all to one actor, and for `GIVEN_TTL_S` from the first time on. Whoever finds nothing begins a session of its own.
 Losing the index costs tokens, never a conversation.
+
+A new session begins best where its caller's KV is. So what sessions begin with is marked too, for the gateways of a
+cluster: `nearest` gives the session that has most in common with a history. It is a hint for placement and nothing
+else; whose KV an engine may reuse is decided by who calls (`sessions.model.generation.cache_scope_of`).
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -40,6 +44,9 @@ GIVEN_MAX: Final = 8  # times that one place is given
 GIVEN_TTL_S: Final = 3600.0
 PLACES_LOOKED_UP_MAX: Final = 128  # of a history, the newest: an exchange has two
 ROOT_BYTES: Final = 8
+MARK_BYTES: Final = 16
+MARKED_TEXT_BYTES: Final = 64  # shorter beginnings of instructions are computed as soon
+MARKS_PER_CALLER_MAX: Final = 20_000  # more: some of them, whichever, are forgotten
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -57,6 +64,9 @@ class HistoryIndex(Protocol):
 
     Every call may raise Unavailable; callers go on as if nothing had been found."""
 
+    shared: ClassVar[bool]
+    """By the gateways of a cluster, which place sessions; else nothing need be marked."""
+
     async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         """The first of these chains of one conversation that has a place, by its number, and that place: the one that
         was given least often, of those which never were the newest."""
@@ -70,6 +80,12 @@ class HistoryIndex(Protocol):
     async def drop(self, chain: bytes, place: HistoryPlace) -> None:
         """Nobody can go on from it any more."""
 
+    async def mark(self, caller: bytes, marks: Sequence[bytes], session: SessionId) -> None:
+        """A session of the caller begins with what these marks stand for."""
+
+    async def nearest(self, caller: bytes, marks: Sequence[bytes]) -> SessionId | None:
+        """The session that was marked last with the first of these marks that is known."""
+
 
 @dataclass(slots=True)
 class _CachedPlace:
@@ -80,6 +96,8 @@ class _CachedPlace:
 
 class MemoryHistory:
     """Implements `HistoryIndex` for one process."""
+
+    shared: ClassVar[bool] = False
 
     def __init__(self, clock: Callable[[], float], *, places_max: int = HISTORY_PLACES_MAX) -> None:
         self._clock = clock
@@ -113,6 +131,10 @@ class MemoryHistory:
             return
         self._add(chain, _CachedPlace(place, self._clock() + HISTORY_TTL_S))
 
+    def _add_known(self, chain: bytes, place: HistoryPlace, left_s: float) -> None:
+        """One that was put before this process began."""
+        self._add(chain, _CachedPlace(place, self._clock() + left_s))
+
     async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
         there = next((each for each in self._places.get(chain, ()) if each.place == place), None)
         given = GIVEN_MAX - 1 if there is None else max(0, there.given - 1)
@@ -120,6 +142,12 @@ class MemoryHistory:
 
     async def drop(self, chain: bytes, place: HistoryPlace) -> None:
         self._keep(chain, [each for each in self._places.get(chain, ()) if each.place != place])
+
+    async def mark(self, caller: bytes, marks: Sequence[bytes], session: SessionId) -> None:
+        """Nothing: one process has one replica."""
+
+    async def nearest(self, caller: bytes, marks: Sequence[bytes]) -> SessionId | None:
+        return None
 
     def _add(self, chain: bytes, new: _CachedPlace) -> None:
         rest = [each for each in self._places.get(chain, ()) if each.place != new.place]
@@ -176,6 +204,32 @@ def extend_chain_all(chain: bytes, units: Iterable[Unit]) -> list[bytes]:
         chain = extend_chain(chain, unit)
         behind.append(chain)
     return behind
+
+
+class Opening(NamedTuple):
+    """What a history begins with, as far as its sessions are looked for by it: where none of its messages leads to a
+    place, the session that has most of it in common is where its KV is."""
+
+    caller: bytes
+    marks: list[bytes]  # those of more come first
+
+
+def opening_of(caller: bytes, instructions: str | None, root: bytes, behind: Sequence[bytes]) -> Opening:
+    """Marks of the messages, of the instructions with the tools, and of the instructions' beginnings, of which each is
+    half as long as the one before it. `caller`: of `caller_of`."""
+    marks = [chain[-MARK_BYTES:] for chain in (root, *behind[:PLACES_LOOKED_UP_MAX])][::-1]
+    text = (instructions or "").encode()
+    length = 1 << max(0, len(text).bit_length() - 1)
+    while length >= MARKED_TEXT_BYTES:
+        marks.append(hashlib.sha256(caller + text[:length]).digest()[-MARK_BYTES:])
+        length //= 2
+    return Opening(caller, [*marks, caller])
+
+
+def caller_of(principal: Principal, user: str | None, model: str) -> bytes:
+    """Whose sessions are looked for: nobody else's have these names."""
+    who: list[Any] = [principal.tenant, principal.id, user, model]
+    return hashlib.sha256(_encode(who)).digest()[-MARK_BYTES:]
 
 
 def _hashed_fields(item: cm.NewItem) -> list[Any]:

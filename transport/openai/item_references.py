@@ -78,7 +78,7 @@ async def resolve_references(
     known.add(state)
     items = [await known.resolved(item, at, states) if is_reference(item) else item for at, item in enumerate(given)]
     held = branch_items(state["items"], ItemId(given[last].id or ""))
-    if [_content(item) for item in items[: last + 1]] == [_content(as_input(item)) for item in held]:
+    if [input_content(item) for item in items[: last + 1]] == [input_content(as_input(item)) for item in held]:
         return ResolvedInput(items[last + 1 :], key.session, held[-1].id)
     return ResolvedInput(items)
 
@@ -113,7 +113,7 @@ class _Items:
         if item is None:
             raise _not_found(name, at)
         resolved = as_input(item)
-        self._text += sum(len(text) for text in _content(resolved) if isinstance(text, str))
+        self._text += sum(len(text) for text in input_content(resolved) if isinstance(text, str))
         if self._text > TEXT_MAX:
             raise TooLarge(
                 "too_large",
@@ -149,7 +149,7 @@ def as_input(item: Item) -> InputItem:
             return InputItem(type="function_call_output", call_id=item.call_id, output=item.output)
 
 
-def _content(item: InputItem) -> list[object]:
+def input_content(item: InputItem) -> list[object]:
     """What a model reads of an item."""
     texts = [
         text if isinstance(text, str) or text is None else "".join(part.text or "" for part in text)

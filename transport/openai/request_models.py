@@ -162,6 +162,7 @@ class InputItem(LenientModel):
     name: str | None = None
     arguments: str | None = None
     output: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
+    encrypted_content: Annotated[str, StringConstraints(max_length=4096)] | None = None  # of a compaction
 
 
 class FunctionTool(ChatFunction):
@@ -189,6 +190,11 @@ class ConversationRef(LenientModel):
     id: Key
 
 
+class ContextManagement(RequestModel):
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+
+
 class ResponsesRequest(SamplingRequest):
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
     input: str | Annotated[list[InputItem], Field(max_length=4096)] | None = None
@@ -204,5 +210,19 @@ class ResponsesRequest(SamplingRequest):
     include: list[str] | None = None
     stream_options: StreamOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     reasoning: dict[str, Any] | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
+
+
+class CompactRequest(RequestModel):
+    """What is to be compacted: a history, the one behind a response, or that with more input."""
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    input: str | Annotated[list[InputItem], Field(max_length=4096)] | None = None
+    instructions: str | None = None
+    previous_response_id: Key | None = None
+    # OpenAI's service knows these; here they have no effect.
+    prompt_cache_key: Annotated[str, StringConstraints(max_length=512)] | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None

@@ -288,6 +288,16 @@ class ResponseObject(ResponseModel):
     user: str | None
 
 
+class CompactedResponse(ResponseModel):
+    """A conversation's user messages, and the compaction item that stands for all of it."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
+
+
 class DeletedObject(ResponseModel):
     id: str
     deleted: Literal[True]
@@ -364,6 +374,9 @@ class SessionFields(ResponseModel):
     max_output_tokens: int | None
     created_at: int | None
     reviews: list[dict[str, Any]] = []
+    context_policy: str | None = None
+    compact_threshold: int | None = None
+    compactions: list[dict[str, Any]] = []
 
 
 class SessionObject(SessionFields):
@@ -390,6 +403,7 @@ class SessionState(SessionFields):
     incomplete: dict[str, str]
     answers: dict[str, dict[str, Any]]
     feedback: list[dict[str, Any]] = []
+    pinned: list[str] = []
 
 
 class SessionExport(ResponseModel):

@@ -87,12 +87,12 @@ def response(
         "incomplete_details": None if cancelled else body.incomplete_details,
         "model": body.model,
         "output": [item(each, NONE if logprobs is None else logprobs.of(each.id)) for each in body.output],
-        "usage": None if body.usage is None else _usage(body.usage),
+        "usage": None if body.usage is None else usage(body.usage),
         "metadata": body.metadata,
     }
 
 
-def _usage(given: Mapping[str, Any]) -> dict[str, Json]:
+def usage(given: Mapping[str, Any]) -> dict[str, Json]:
     """With the field that OpenAI's clients expect besides: writing to the cache costs nothing extra here."""
     return {**given, "input_tokens_details": {"cache_write_tokens": 0, **given["input_tokens_details"]}}
 

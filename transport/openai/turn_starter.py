@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -49,9 +49,11 @@ from transport.openai.history import (
     HistoryMatch,
     HistoryPlace,
     Unit,
+    caller_of,
     chain_root,
     extend_chain_all,
     find_history,
+    opening_of,
 )
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import StartedTurn, check, resume
@@ -74,6 +76,7 @@ class TurnInput(NamedTuple):
     choices: int = 1
     metadata: Mapping[str, Json] = MappingProxyType({})
     request: Mapping[str, Json] = MappingProxyType({"store": False})
+    context: Mapping[str, Any] = MappingProxyType({})  # what it says of its conversation's context
 
 
 class TurnRequest(NamedTuple):
@@ -260,11 +263,26 @@ class TurnStarter:
             with suppress(Unavailable):
                 await self._history.drop(match.chain, match.place)
             command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the pointer
-        return await self._send(draft, _turn(draft, command_id, None))
+        turn = _turn(draft, command_id, None)
+        return await (self._send_near if self._history.shared else self._send)(draft, turn)
 
-    async def _send(self, draft: _Draft, turn: cm.TurnCreate) -> StartedTurn:
+    async def _send_near(self, draft: _Draft, turn: cm.TurnCreate) -> StartedTurn:
+        """Begins a session where the one is that has most in common with it, and marks what it begins with."""
         principal, given = draft.principal, draft.input
-        sent = await self.send(principal, turn)
+        caller = caller_of(principal, given.user, given.model)
+        opening = opening_of(caller, given.instructions, draft.root, draft.chains)
+        near: SessionKey | None = None
+        with suppress(Unavailable):
+            session = await self._history.nearest(*opening)
+            near = None if session is None else SessionKey(principal.tenant, session)
+        started = await self._send(draft, turn, near)
+        with suppress(Unavailable):
+            await self._history.mark(*opening, turn.session)
+        return started
+
+    async def _send(self, draft: _Draft, turn: cm.TurnCreate, near: SessionKey | None = None) -> StartedTurn:
+        principal, given = draft.principal, draft.input
+        sent = await self.send(principal, turn, near=near)
         responses = sent.responses
         with sent.cursor.closed_on_error():
             parent = turn.parent_id if sent.last is None else sent.last
@@ -299,14 +317,21 @@ class TurnStarter:
 
     # -- any ------------------------------------------------------------------------------------------------------
 
-    async def send(self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None) -> StartedTurn:
+    async def send(
+        self,
+        principal: Principal,
+        turn: cm.TurnCreate,
+        seen: EventId | None = None,
+        *,
+        near: SessionKey | None = None,
+    ) -> StartedTurn:
         """Sends a turn, with a reader already on its log, who may have `seen` some of it. Whoever gets the cursor
         closes it."""
         # It follows none until the answer names one: nobody comes back to what closing cancels, which was begun without
         # a key.
         cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session), follows=())
         with cursor.closed_on_error():
-            ok = await self.gateway.execute(principal, turn)
+            ok = await self.gateway.execute(principal, turn, near)
         assert ok.offset is not None
         await self._check_seen(cursor, ok.offset, seen)
         responses = () if ok.response_id is None else (ok.response_id,)
@@ -318,6 +343,11 @@ class TurnStarter:
         if seen is not None:
             with cursor.closed_on_error():
                 await check(cursor, after, seen)
+
+    async def find_history(self, principal: Principal, given: TurnInput) -> HistoryMatch | None:
+        """Where a history, or its beginning, lies already."""
+        root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
+        return await self._find(_Draft(principal, CommandId(""), given, root, extend_chain_all(root, given.units)))
 
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
         """Raises NotFound, Unavailable."""
@@ -348,5 +378,6 @@ def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> c
         parent_id=parent,
         metadata=dict(given.metadata),
         request=dict(given.request),
+        **given.context,
         **msgspec.structs.asdict(given.sampling),
     )

@@ -85,6 +85,10 @@ class Scrubber:
                 shown = replace(
                     event, part=self._content(event.part, (event.item_id, event.content_index), record.offset)
                 )
+            case ev.ContextCompacted():
+                summary = self._item(event.summary, record.offset)
+                assert isinstance(summary, Message)
+                shown = replace(event, summary=summary)
             case ev.ResponseCreated() | ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
                 shown = replace(event, response=self._response(event.response, record.offset))
             case ev.ResponseQueued():

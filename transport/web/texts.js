@@ -163,6 +163,7 @@ const GERMAN = {
   "the server failed": "der Server ist ausgefallen",
   "The oldest message was left out: the conversation is longer than the model can read at once.": "Die älteste Nachricht fehlte: Die Unterhaltung ist länger, als das Modell auf einmal lesen kann.",
   "The {n} oldest messages were left out: the conversation is longer than the model can read at once.": "Die {n} ältesten Nachrichten fehlten: Die Unterhaltung ist länger, als das Modell auf einmal lesen kann.",
+  "Earlier messages were summarised: from here on the model reads a summary of the {n} oldest.": "Frühere Nachrichten wurden zusammengefasst: Von hier an liest das Modell eine Zusammenfassung der {n} ältesten.",
   "Ask for a review": "Um Prüfung bitten",
   "A person looks at what was withheld; you see here what they decide": "Ein Mensch sieht sich das Zurückgehaltene an; hier steht, wie er entscheidet",
   "A person has looked at it: it need not have been withheld. You may ask again.": "Ein Mensch hat es geprüft: Es hätte nicht zurückgehalten werden müssen. Du kannst noch einmal fragen.",

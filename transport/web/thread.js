@@ -107,6 +107,7 @@ class Message {
       const n = response.dropped;
       parts.push(n === 1 ? t("The oldest message was left out: the conversation is longer than the model can read at once.") : t("The {n} oldest messages were left out: the conversation is longer than the model can read at once.", { n }));
     }
+    if (response?.summarised) parts.push(t("Earlier messages were summarised: from here on the model reads a summary of the {n} oldest.", { n: response.summarised }));
     if (response?.status === "failed") parts.push(t("No answer: {why}", { why: response.error?.message ?? t("the server failed") }));
     if (response?.status === "incomplete") parts.push(REASONS[response.reason ?? ""] ?? `${t("Ended early.")}${response.reason ? ` (${response.reason})` : ""}`);
     if (response !== undefined && standing(review) !== "") parts.push(standing(review));

@@ -3,7 +3,7 @@ export { SessileClient, type ClientEvents, type ClientOptions, type CommandOptio
 export { Session, type SendOptions, type Sent, type SessionEvents, type SessionPhase } from "./session.js";
 export { Answer, type Piece } from "./answer.js";
 export { View, isOpen, itemText } from "./view.js";
-export type { Entry, FeedbackRecord, ResponseRecord, ResponseStatus, ReviewRecord } from "./view.js";
+export type { CompactionRecord, Entry, FeedbackRecord, ResponseRecord, ResponseStatus, ReviewRecord } from "./view.js";
 export { Core, backoffMs, place, type ClientPhase, type Effect, type Status } from "./core.js";
 export { memoryStorage, type Platform, type StorageLike, type Timers, type WebSocketClass, type WebSocketLike } from "./platform.js";
 export { decode as msgpackDecode, encode as msgpackEncode } from "./msgpack.js";

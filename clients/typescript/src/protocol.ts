@@ -94,6 +94,10 @@ export interface SessionState {
   /** Id of a response that has ended → what made it, when, and what it took. Times in ms. */
   answers?: { [responseId: string]: AnswerState };
   feedback?: FeedbackState[];
+  /** Summaries in force, the oldest first. */
+  compactions?: CompactionState[];
+  /** Ids of items that the model reads word by word. */
+  pinned?: string[];
   temperature?: number | null;
   max_output_tokens?: number | null;
   head?: string | null;
@@ -117,6 +121,14 @@ export interface AnswerState {
   created_at: number;
   completed_at: number;
   usage: Usage | null;
+}
+
+/** What a snapshot says of a summary, and `context.compacted`. */
+export interface CompactionState {
+  summary: Item;
+  model: string;
+  items: number;
+  read_item_id: string;
 }
 
 export type Rating = "up" | "down";

@@ -201,6 +201,24 @@ export class Session extends Emitter<SessionEvents> {
     await this.link.command("feedback.set", { response_id: responseId, rating, ...(reason === "" ? {} : { reason }) });
   }
 
+  /**
+   * Have the model summarise all but the newest turns now; the id of the summary, which comes as `context.compacted`, or
+   * `context.compaction_failed` says why not.
+   */
+  async compact(options: { keep_turns?: number; item_id?: string } = {}): Promise<string> {
+    return String((await this.link.command("session.compact", options))["compaction_id"]);
+  }
+
+  /** The model reads the messages again that a summary stands for; without an id: the one in force on the newest branch. */
+  async undoCompaction(compactionId?: string): Promise<void> {
+    await this.link.command("compaction.undo", compactionId === undefined ? {} : { compaction_id: compactionId });
+  }
+
+  /** Keep an item in what the model reads, word by word, or no longer. */
+  async pin(itemId: string, pinned = true): Promise<void> {
+    await this.link.command("item.pin", { item_id: itemId, pinned });
+  }
+
   async update(fields: { title?: string | null; metadata?: Metadata | null; [key: string]: Json | undefined }): Promise<void> {
     await this.link.command("session.update", fields);
   }

@@ -9,7 +9,7 @@
  * Invariants: applying the events 1…n, and loading a snapshot at k and applying k+1…n, show the same. Items are replaced,
  * never changed in place, so `===` tells whether one must be drawn again. Order and exactly-once are the caller's (core.ts).
  */
-import type { ContentPart, FeedbackState, Item, LogEvent, Metadata, Rating } from "./protocol.js";
+import type { CompactionState, ContentPart, FeedbackState, Item, LogEvent, Metadata, Rating } from "./protocol.js";
 import type { ReviewState, SessionState, Usage, WireError } from "./protocol.js";
 
 export type ResponseStatus = "queued" | "in_progress" | "completed" | "incomplete" | "failed";
@@ -30,6 +30,8 @@ export interface ResponseRecord {
   readonly error?: WireError;
   /** How many of the oldest items the model no longer saw. */
   readonly dropped?: number;
+  /** How many of the oldest items the model reads a summary of since it ended (`View.compactions`). */
+  readonly summarised?: number;
   /** While queued: the message that waits with it. */
   readonly waiting?: Item;
 }
@@ -51,6 +53,15 @@ export interface FeedbackRecord {
   readonly by: string;
   readonly rating: Rating;
   readonly reason: string;
+}
+
+/** A summary that the model reads in the place of the first `items` items of the branches that go on from `readItemId`. */
+export interface CompactionRecord {
+  readonly id: string;
+  readonly text: string;
+  readonly model: string;
+  readonly items: number;
+  readonly readItemId: string;
 }
 
 /** One step of a branch. `id` is an item's, or a response's that has no item yet. */
@@ -89,6 +100,10 @@ export class View {
   readonly reviews = new Map<string, ReviewRecord>();
   /** By response and who rated it. */
   readonly feedback = new Map<string, FeedbackRecord>();
+  /** Those in force, the oldest first. */
+  readonly compactions = new Map<string, CompactionRecord>();
+  /** Ids of items that the model reads word by word, whatever is summarised. */
+  readonly pinned = new Set<string>();
   title: string | null = null;
   metadata: Metadata = {};
   model: string | null = null;
@@ -176,6 +191,8 @@ export class View {
     this.responses.clear();
     this.reviews.clear();
     this.feedback.clear();
+    this.compactions.clear();
+    this.pinned.clear();
     this.children.clear();
     this.owner.clear();
     this.head_ = this.newest = null;
@@ -199,6 +216,8 @@ export class View {
     for (const { response_id, item } of state.queued ?? []) this.enqueue(response_id, item);
     if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
     this.loadEnded(earlier, state);
+    for (const told of state.compactions ?? []) this.compact(told);
+    for (const id of state.pinned ?? []) this.pinned.add(id);
     // An answer without words has just begun, so it is younger than any item.
     const begun = this.open.filter((response) => response.status !== "queued" && response.output.length === 0);
     const newest = state["newest"] as string | null | undefined;
@@ -258,6 +277,13 @@ export class View {
       feedback: [...this.feedback.values()].map(({ responseId, by, rating, reason }) => ({ response_id: responseId, by, rating, reason })),
       responses: [...this.responses.values()].filter((response) => !isOpen(response)),
       newest: this.newest,
+      compactions: [...this.compactions.values()].map(({ id, text, model, items, readItemId }) => ({
+        summary: { id, type: "message", role: "user", parent_id: null, content: [{ type: "input_text", text }] },
+        model,
+        items,
+        read_item_id: readItemId,
+      })),
+      pinned: [...this.pinned],
       reviews: [...this.reviews.values()].map(({ id, category, responseId, appealed, outcome }) => ({
         review_id: id,
         category,
@@ -283,7 +309,16 @@ export class View {
         return;
       case "item.created":
         return this.put(event["item"] as Item);
+      case "context.compacted":
+        return this.compact(event as unknown as CompactionState);
+      case "context.compaction_undone":
+        return this.uncompact(String(event["compaction_id"]));
+      case "item.pinned":
+        if (event["pinned"] === true) this.pinned.add(event.item_id ?? "");
+        else this.pinned.delete(event.item_id ?? "");
+        return;
       case "content.retracted":
+        if (event["category"] === "compaction_voided") return this.uncompact(event.item_id ?? "");
         return event["category"] === "item_deleted" ? this.remove(event.item_id ?? "") : this.retract(event);
       case "review.appealed":
         return this.review(event as unknown as ReviewState, true, null);
@@ -341,6 +376,18 @@ export class View {
     const key = `${responseId} ${by}`;
     this.feedback.delete(key); // the newest stands last
     if (rating) this.feedback.set(key, { responseId, by, rating, reason: reason ?? "" });
+  }
+
+  private compact({ summary, model, items, read_item_id: readItemId }: CompactionState): void {
+    this.compactions.set(summary.id, { id: summary.id, text: itemText(summary), model, items, readItemId });
+    const owner = this.owner.get(readItemId);
+    if (owner !== undefined) this.respond(owner, { summarised: items });
+  }
+
+  private uncompact(id: string): void {
+    const owner = this.owner.get(this.compactions.get(id)?.readItemId ?? "");
+    this.compactions.delete(id);
+    if (owner !== undefined) this.respond(owner, { summarised: 0 });
   }
 
   private enqueue(responseId: string, item: Item | null | undefined): void {
@@ -437,6 +484,7 @@ export class View {
       if (response.output.includes(id)) this.respond(response.id, { output: response.output.filter((each) => each !== id) });
     }
     this.owner.delete(id);
+    this.pinned.delete(id);
     if (this.head_ === id) this.head_ = parentId;
     if (this.newest === id) this.newest = parentId;
   }

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { FakeSession } from "./fake-session.js";
 import { seeded } from "./seeded.js";
-import { View, type LogEvent } from "./surface.js";
+import { View, type CompactionState, type Item, type LogEvent } from "./surface.js";
 
 function history(seed: number, steps: number): { session: FakeSession; snapshots: string[] } {
   const random = seeded(seed);
@@ -287,4 +287,30 @@ test("what made an answer, when and at what cost is the same live and from a sna
   assert.deepEqual(again.feedbackOf("r"), live.feedbackOf("r"));
   live.apply({ type: "feedback.updated", response_id: "r", by: "ana", rating: null });
   assert.equal(live.feedbackOf("r"), undefined);
+});
+
+test("summaries and pins are the same live and from a snapshot, and go with their retraction", () => {
+  const said = { id: "u", parent_id: null, type: "message", role: "user", content: [], status: "completed", created_at: 3 };
+  const item = { id: "a", parent_id: "u", type: "message", role: "assistant", content: [], status: "completed", created_at: 5 };
+  const summary = (id: string): Item => ({ id, parent_id: null, type: "message", role: "user", content: [{ type: "input_text", text: "In short." }] });
+  const told = (id: string): CompactionState => ({ summary: summary(id), model: "m", items: 2, read_item_id: "a" });
+  const live = new View();
+  live.apply({ type: "item.created", item: said });
+  live.apply({ type: "response.created", response_id: "r", response: { id: "r", parent_id: "u" } });
+  live.apply({ type: "response.completed", response_id: "r", response: { id: "r", parent_id: "u", output: [item] } });
+  live.apply({ type: "context.compacted", ...told("c1") });
+  live.apply({ type: "item.pinned", item_id: "u", pinned: true });
+  const snapshot = new View();
+  snapshot.load({ items: [said, item], open: [], made_by: { a: "r" }, compactions: [told("c1")], pinned: ["u"], head: "a" });
+  const stored = new View();
+  stored.load(live.state());
+  for (const view of [live, snapshot, stored]) {
+    assert.deepEqual([...view.compactions.values()], [{ id: "c1", text: "In short.", model: "m", items: 2, readItemId: "a" }]);
+    assert.deepEqual([[...view.pinned], view.responses.get("r")!.summarised, view.items.size], [["u"], 2, 2]);
+    view.apply({ type: "context.compacted", ...told("c2") });
+    view.apply({ type: "content.retracted", response_id: "", item_id: "c1", content_index: 0, start: 0, end: 9, replacement: "", category: "compaction_voided" });
+    view.apply({ type: "context.compaction_undone", compaction_id: "c2" });
+    view.apply({ type: "item.pinned", item_id: "u", pinned: false });
+    assert.deepEqual([view.compactions.size, view.pinned.size, view.responses.get("r")!.summarised], [0, 0, 0]);
+  }
 });

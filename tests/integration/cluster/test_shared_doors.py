@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
@@ -10,7 +12,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from app import open_shared_state
 from inference.simulated import SimulatedEngine
 from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
@@ -21,9 +22,11 @@ from tests.support.cluster.directories import Server as Valkey
 from tests.support.cluster.directories import running
 from tests.support.cluster.real import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
 from tests.support.doors.websocket_wire import shake_hands, wire
+from tests.support.rounds.mutated_histories import sentence
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets
 from transport.gateway import Gateway, GatewayServices
+from transport.gateway_store.opening import open_shared_state
 from transport.http.server import Server
 from transport.openai.history import HistoryIndex, HistoryPlace, MemoryHistory
 from transport.openai.model_catalog import card_of
@@ -84,7 +87,9 @@ async def fronts(cluster: RealCluster, valkey: Valkey) -> AsyncIterator[tuple[Fr
     async with AsyncExitStack() as stack:
         near, far = [
             await stack.enter_async_context(
-                front(cluster, name, *await stack.enter_async_context(open_shared_state(valkey.unix_url)))
+                front(
+                    cluster, name, *await stack.enter_async_context(open_shared_state(valkey.unix_url, time.monotonic))
+                )
             )
             for name in ("g1", "g2")
         ]
@@ -112,7 +117,7 @@ async def test_a_ticket_of_one_is_good_once_at_the_other(fronts: tuple[Front, Fr
 
 async def test_a_ticket_speaks_for_the_user_that_it_was_asked_for(cluster: RealCluster, valkey: Valkey) -> None:
     service = Principal(tenant=ALICE.tenant, key_id="k", role="service")
-    async with open_shared_state(valkey.unix_url) as shared, front(cluster, "g1", *shared) as near:
+    async with open_shared_state(valkey.unix_url, time.monotonic) as shared, front(cluster, "g1", *shared) as near:
         near.gateway.access._keys[key_digest("sk-2")] = service
         headers = {"authorization": "Bearer sk-2", "x-sessile-user": "ann"}
         ticket = (await near.http.post("/v1/ws/tickets", headers=headers)).json()["ticket"]
@@ -147,6 +152,21 @@ async def test_a_client_that_resends_its_history_is_known_at_both(fronts: tuple[
         assert again.headers["x-session-id"] in sessions
         assert again.json()["usage"]["prompt_tokens"] == before["prompt_tokens"]
         assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
+
+
+async def test_a_new_conversation_begins_on_the_replica_that_has_most_of_it_whichever_gateway_it_comes_by(
+    fronts: tuple[Front, Front],
+) -> None:
+    near, far = fronts
+    rng = random.Random(5)
+    for _ in range(6):
+        system = sentence(rng, 60)
+        first = await near.chat([{"role": "system", "content": system}, {"role": "user", "content": "Hello"}])
+        changed = [{"role": "system", "content": f"{system} Be brief."}, {"role": "user", "content": "Good morning"}]
+        second = await far.chat(changed)
+        assert first.headers["x-session-id"] != second.headers["x-session-id"]
+        usage = second.json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 60, "not so by chance, six times"
 
 
 async def test_without_valkey_tickets_are_to_be_tried_again_and_histories_are_new(

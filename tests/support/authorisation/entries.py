@@ -155,6 +155,8 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/responses", "chat", body=fixed(**INPUT)),
     Http("POST", "/v1/responses", "chat", "response", body=lambda n: {**INPUT, "previous_response_id": n.response}),
     Http("POST", "/v1/responses", "chat", "session", body=lambda n: {**INPUT, "conversation": n.session}),
+    Http("POST", "/v1/responses/compact", "chat", body=fixed(**INPUT)),
+    Http("POST", "/v1/responses/compact", "chat", "response", body=lambda n: {"previous_response_id": n.response}),
     Http("GET", "/v1/responses/{response_id}", "read", "response"),
     Http("GET", "/v1/responses/{response_id}", "read", "response", query={"stream": "true"}),
     Http("GET", "/v1/responses/{response_id}/input_items", "read", "response"),
@@ -245,6 +247,9 @@ COMMANDS: tuple[Command, ...] = (
         "session",
         lambda n, i: cm.FeedbackSet(id=i, session=_session(n), response_id=n.response, rating="down", reason="x"),
     ),
+    Command(cm.SessionCompact, "chat", "session", lambda n, i: cm.SessionCompact(id=i, session=_session(n))),
+    Command(cm.CompactionUndo, "chat", "session", lambda n, i: cm.CompactionUndo(id=i, session=_session(n))),
+    Command(cm.ItemPin, "chat", "session", lambda n, i: cm.ItemPin(id=i, session=_session(n), item_id=n.item)),
     Command(cm.SessionDelete, "chat", "session", lambda n, i: cm.SessionDelete(id=i, session=_session(n))),
 )
 NOTHING_TO_ALLOW: tuple[type[msgspec.Struct], ...] = (Hello, Ack, Ping, Pong, Unsubscribe)
@@ -288,6 +293,9 @@ METHODS: tuple[Method, ...] = (
     Method("Warm", "chat", "session", lambda n: pb.SessionWarm(session=n.session)),
     Method("Appeal", "chat", "session", lambda n: pb.ReviewAppeal(session=n.session, response_id=n.response)),
     Method("Rate", "chat", "session", lambda n: pb.FeedbackSet(session=n.session, response_id=n.response, rating="up")),
+    Method("Compact", "chat", "session", lambda n: pb.SessionCompact(session=n.session)),
+    Method("UndoCompaction", "chat", "session", lambda n: pb.CompactionUndo(session=n.session)),
+    Method("Pin", "chat", "session", lambda n: pb.ItemPin(session=n.session, item_id=n.item)),
     Method("Delete", "chat", "session", lambda n: pb.SessionDelete(session=n.session)),
 )
 

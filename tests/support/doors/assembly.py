@@ -15,7 +15,7 @@ from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Accounting, Inference, Stores
 from actors.maintenance.erasure import Eraser
-from app import LimitServices, admission_of, open_limits, settlement_listener, share_function
+from app import LimitServices, admission_of, limits_now, open_limits, settlement_listener
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.keys import MemoryKeyStore
@@ -75,7 +75,10 @@ def new_id() -> str:
 def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
     """As `app.py` makes them of a file of limits."""
     return RuntimeLimits(
-        actor=ActorLimits(share=share_function(limited), admission=admission_of(limited, engine, measures))
+        actor=ActorLimits(
+            share=lambda principal: limits_now(limited).share(principal),
+            admission=admission_of(limited, engine, measures),
+        )
     )
 
 

@@ -237,6 +237,10 @@ class Player:
                 return f"=> arm the tool deadline of {self.names.short(effect.response_id)}"
             case inputs_and_effects.Erase():
                 return "=> erase"
+            case inputs_and_effects.Compact():
+                return f"=> compact all but {effect.keep_turns} turns"
+            case inputs_and_effects.ShortenedContext():
+                return "=> prefill"
             case _:
                 assert_never(effect)
 

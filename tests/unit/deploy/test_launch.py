@@ -52,9 +52,10 @@ def test_what_a_person_has_set_stays() -> None:
     assert plan((), {"engine": "sim"}, GPU, CUDA)[1:4] == ("base", "", False)
     assert plan((), {"device": "cpu"}, GPU, CUDA).group == "base"
     assert plan((), {"model": "hf:Qwen/Qwen3-8B"}, GPU, CUDA)[1:4] == ("vllm-cuda", "", False)
-    for gguf in ("m.gguf", "hf:Qwen/Qwen3-8B-GGUF:Q8_0"):
+    for gguf in ("m.gguf", "hf:Qwen/Qwen3-8B-GGUF:Q8_0", "hf:Qwen/Qwen3-8B-GGUF", "hf:a/b-gguf@main", "hf:a/b:c.gguf"):
         start = plan((), {"model": gguf}, GPU, CUDA)
         assert start.group == "base" and "GGUF" in start.choice.why and start.arguments == ()
+    assert plan((), {"model": "hf:gguf-org/Qwen3-8B"}, GPU, CUDA).group == "vllm-cuda"
     assert plan((), {"model": "smollm2-135m"}, Devices(), CUDA).fetch == "smollm2-135m"
     assert plan((), {"engine": "vllm"}, GPU, CUDA).arguments == ()
     for machine, device, group in ((GPU, "auto", "vllm-cuda"), (GPU, "cpu", "vllm"), (Devices(), "auto", "vllm")):
@@ -62,3 +63,17 @@ def test_what_a_person_has_set_stays() -> None:
         assert (start.group, start.choice.environment, start.convert) == (group, f".venv-{group}", True)
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
         plan((), {"device": "cuda"}, Devices(), CUDA)
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"):
+        plan((), {"device": "cuda", "model": "m.gguf"}, Devices(), CUDA)
+    with pytest.raises(DeviceError, match="leave --engine out"):
+        plan((), {"engine": "vllm", "model": "m.gguf"}, GPU, CUDA)
+
+
+def test_beside_a_gpu_llama_cpp_is_not_said_to_be_on_the_cpu_before_its_build_is_known() -> None:
+    old = GPU._replace(cuda=(12, 8))  # which vLLM's packages do not fit, and a build of llama.cpp may
+    for given in ({"engine": "llama"}, {"model": "m.gguf"}, {"model": "m.gguf", "device": "cuda"}):
+        for machine in (GPU, old):
+            start = plan((), given, machine, CUDA)
+            assert start.group == "base" and "on the GPU where its build has CUDA" in start.choice.why
+    assert plan((), {"engine": "llama", "device": "cpu"}, GPU, CUDA).choice.why == "the CPU, as --device cpu says"
+    assert plan((), {"engine": "sim"}, GPU, CUDA).choice.why == "the simulated engine"

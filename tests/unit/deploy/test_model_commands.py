@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from deploy import model_commands, shipped_models
-from deploy.model_commands import model_notice, prepared, run_models_command, with_model
+from deploy.devices import Devices, Gpu
+from deploy.model_commands import describe_device, model_notice, prepared, run_models_command, with_model
 from deploy.shipped_models import DEFAULT, SMALL
+from inference.llama import devices as llama_devices
+from inference.llama.devices import Backend
 from inference.models.library import ModelLibrary, PulledModel
 from sessions.model.errors import SessileError
 from transport.cli import commands, models
 from transport.cli.settings import BadSetting, Settings
+
+CUDA0 = Backend("CUDA0", "NVIDIA H200", 139 << 30)
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +80,32 @@ def test_a_taken_port_is_refused_before_anything_is_pulled(monkeypatch: pytest.M
         prepared(commands.Serve(), Settings(model="hf:a/b"))
     sim = Settings(engine="sim")
     assert prepared(commands.Serve(), sim) is sim and prepared(commands.RunGateway(), Settings()) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("settings", "backends", "said"),
+    [
+        (Settings(), [], "llama.cpp on the CPU; this build of llama.cpp has no CUDA"),
+        (Settings(device="cpu"), [], "llama.cpp on the CPU"),
+        (Settings(gpu_layers=0), [], "llama.cpp on the CPU"),
+        (Settings(), [CUDA0], "llama.cpp with all layers on NVIDIA H200"),
+        (Settings(gpu_layers=12), [CUDA0], "llama.cpp with 12 layers on NVIDIA H200"),
+        (Settings(device="cpu"), [CUDA0], "llama.cpp on the CPU"),
+    ],
+)
+def test_a_start_says_what_is_computed_on(
+    settings: Settings,
+    backends: list[Backend],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    machine = Devices((Gpu("nvidia", "NVIDIA H200", 140 << 30),), "580.95", (13, 0))
+    monkeypatch.setattr(model_commands, "find_devices", lambda: machine)
+    monkeypatch.setattr(llama_devices, "find_backends", lambda: backends)
+    describe_device(settings)
+    line = capsys.readouterr().err.removeprefix("Device: 1 × NVIDIA H200 with 140 GiB, driver 580.95, CUDA 13.0; ")
+    assert line.startswith(said) and ("no CUDA" in line) == ("no CUDA" in said)
 
 
 def test_models_are_listed_and_removed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.generation import CONTINUOUS_USAGE, RAW_PROMPT
-from sessions.model.types import Principal
+from sessions.model.types import Json, Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
@@ -98,16 +98,22 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> 
     sampling = chat_sampling(body)
     tools = chat_tools(body.tools)
     model.check(sampling, tools, format_param="response_format")
+    user = body.user or body.safety_identifier
     return TurnInput(
         model=model.id,
-        user=body.user or body.safety_identifier,
+        user=user,
         instructions=instructions,
         tools=tools,
         units=units,
         sampling=sampling,
         choices=body.n or 1,
-        request={"store": False, CONTINUOUS_USAGE: True} if counted else {"store": False},
+        request=_journaled(user, **({CONTINUOUS_USAGE: True} if counted else {})),
     )
+
+
+def _journaled(user: str | None, **more: Json) -> dict[str, Json]:
+    """What stays of a request with its response: the end user too, for whose histories its KV may be found."""
+    return {"store": False, **({} if user is None else {"user": user}), **more}
 
 
 # -- bare prompts -----------------------------------------------------------------------------------------------------
@@ -125,16 +131,17 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     model.check(sampling, format_param="prompt")
     check_optional(request, model, sampling)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    user = body.user or body.safety_identifier
     turns = [
         TurnInput(
             model=model.id,
-            user=body.user or body.safety_identifier,
+            user=user,
             instructions=None,
             tools=(),
             units=[Unit((cm.NewMessage(content=prompt),))],
             sampling=sampling,
             choices=body.n or 1,
-            request={"store": False, RAW_PROMPT: True, **({CONTINUOUS_USAGE: True} if usage.each else {})},
+            request=_journaled(user, **{RAW_PROMPT: True}, **({CONTINUOUS_USAGE: True} if usage.each else {})),
         )
         for prompt in prompts
     ]

@@ -7,6 +7,7 @@ is stateless: its session is found by the history that the client resends, and i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final
@@ -14,10 +15,11 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, NotFound
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Conflict, Gone, Internal, NotFound, Unavailable
 from sessions.model.types import (
     INTEGER_MAX,
     CommandId,
@@ -28,6 +30,8 @@ from sessions.model.types import (
     SessionId,
     SessionKey,
     Tool,
+    UnixMs,
+    Usage,
     derived_session_id,
 )
 from transport.http import sse
@@ -36,18 +40,34 @@ from transport.http.headers import EventId, event_id_format, last_event_id, read
 from transport.http.strict_json import StrictRoute
 from transport.http.unknown_parameters import check_optional
 from transport.openai import responses_render
+from transport.openai.compaction import (
+    behind_compaction,
+    compacted,
+    compaction_not_found,
+    last_compaction,
+    place_of,
+)
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.log_cursor import LogCursor
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import input_units, response_sampling, response_tools
-from transport.openai.request_models import ConversationRef, InputItem, ResponsesRequest
-from transport.openai.response_models import STREAM, ItemList, ResponseDeleted, ResponseObject, answers
+from transport.openai.request_models import CompactRequest, ConversationRef, InputItem, ResponsesRequest
+from transport.openai.response_models import (
+    STREAM,
+    CompactedResponse,
+    ItemList,
+    ResponseDeleted,
+    ResponseObject,
+    answers,
+)
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
 from transport.openai.turn_starter import TurnInput, TurnRequest
 
 ROUTE: Final = "responses"
+COMPACT_ROUTE: Final = "responses.compact"
+SUMMARY_WAIT_S: Final = 300.0
 
 
 routes = APIRouter(tags=["responses"], route_class=StrictRoute)
@@ -98,7 +118,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)
     _check(body)
-    if body.store is False:
+    resolved = await _behind_compaction_item(request, principal, body)
+    if body.store is False and resolved is None:
         resolved = await _resolved(request, principal, body)
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
@@ -111,7 +132,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         answer = ResponseReader(resumed.cursor, resumed.responses[0], resumed.after)
     else:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
-        command = await stored_turn(request, principal, body, model, command_id)
+        command = await stored_turn(request, principal, body, model, command_id, resolved)
         await gateway.check_schemas(principal, *cm.schemas_of(command))
         if headers.idempotency_key is not None:
             await starter.bind(principal, command)
@@ -135,8 +156,14 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
 
 
 async def stored_turn(
-    request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard, command_id: CommandId
+    request: Request,
+    principal: Principal,
+    body: ResponsesRequest,
+    model: ModelCard,
+    command_id: CommandId,
+    resolved: ResolvedInput | None = None,
 ) -> cm.TurnCreate:
+    """`resolved`: the input, where that is known already."""
     tools = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
@@ -154,7 +181,8 @@ async def stored_turn(
         session = within = SessionId(conversation)
         instructions = UNSET if body.instructions is None else body.instructions
         turn_tools = UNSET if body.tools is None else tools
-    resolved = await _resolved(request, principal, body, within=within, after=after)
+    if resolved is None:
+        resolved = await _resolved(request, principal, body, within=within, after=after)
     if resolved.session is not None:
         session = resolved.session
     elif within is None:
@@ -177,10 +205,105 @@ async def stored_turn(
             previous_response_id=body.previous_response_id,
             conversation=None if conversation is None else {"id": conversation},
             background=bool(body.background),
+            store=False if body.store is False else None,
             **_echoed(body),
         ),
+        **_context(body),
         **asdict(sampling),
     )
+
+
+@routes.post("/v1/responses/compact", response_model=None, responses=answers(CompactedResponse))
+async def compact(request: Request, body: CompactRequest) -> Response:
+    """Summarises a conversation; its `output` stands for all of it in the `input` of what follows."""
+    gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
+    gateway.check_draining()
+    if not body.input and body.previous_response_id is None:
+        raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
+    command_id = starter.command_id(principal, COMPACT_ROUTE, read_retry_headers(request).idempotency_key)
+    turn = await _compact_turn(request, principal, body, command_id)
+    sent = await starter.send(principal, turn)
+    with sent.cursor as cursor:
+        leaf = sent.last if turn.items else turn.parent_id
+        if not isinstance(leaf, str):
+            assert turn.after_response is not None
+            leaf = await _last_item(request, principal, cursor.key, turn.after_response)
+        ok = await gateway.execute(
+            principal,
+            cm.SessionCompact(id=CommandId(f"{command_id}.c"), session=turn.session, keep_turns=0, item_id=leaf),
+        )
+        assert ok.compaction_id is not None and ok.offset is not None
+        try:
+            async with asyncio.timeout(SUMMARY_WAIT_S):
+                at, event = await _compaction_outcome(cursor, ok.offset, ok.compaction_id)
+        except TimeoutError as error:
+            raise Internal("compaction_failed", "Writing the summary takes too long.") from error
+        _, state = await gateway.logs.state(principal, cursor.key)
+        shown: dict[str, Any]
+        if isinstance(event, ev.ContextCompacted):
+            shown = {"summary": event.summary, "read_item_id": event.read_item_id, "usage": event.usage}
+        else:
+            shown = _summary_in_force(state, leaf, event)
+        name = ok.compaction_id.replace("cmp_", "resp_", 1)
+        return JSONResponse(compacted(name, turn.session, shown, state, at=at))
+
+
+async def _compact_turn(
+    request: Request, principal: Principal, body: CompactRequest, command_id: CommandId
+) -> cm.TurnCreate:
+    """The command that brings what is to be compacted into its session, as far as it is not there."""
+    starter, model = turn_starter_of(request), card(gateway_of(request).models, body.model)
+    given = ResponsesRequest(
+        model=body.model,
+        input=body.input,
+        instructions=body.instructions,
+        previous_response_id=body.previous_response_id,
+    )
+    resolved = await _behind_compaction_item(request, principal, given)
+    if resolved is None and body.previous_response_id is None and not has_references(given.input):
+        history = stateless_turn(given, model, given.input)
+        match = await starter.find_history(principal, history)
+        if match is not None:
+            rest = tuple(item for unit in history.units[match.units :] for item in unit.items)
+            session, leaf = match.place
+            return cm.TurnCreate(id=command_id, session=session, parent_id=leaf, items=rest, respond=False)
+    turn = await stored_turn(request, principal, given, model, command_id, resolved)
+    return replace(
+        turn,
+        create=None if turn.create is None else replace(turn.create, listed=False),
+        instructions=UNSET,
+        tools=UNSET,
+        request=UNSET,
+        respond=False,
+    )
+
+
+async def _last_item(request: Request, principal: Principal, key: SessionKey, response_id: ResponseId) -> ItemId:
+    _, state = await gateway_of(request).logs.state(principal, key)
+    made_by = state["made_by"]
+    return next(ItemId(item) for item in reversed(made_by) if made_by[item] == response_id)
+
+
+async def _compaction_outcome(
+    cursor: LogCursor, after: int, compaction_id: ItemId
+) -> tuple[UnixMs, ev.ContextCompacted | ev.CompactionFailed]:
+    async for record in cursor.records(after):
+        event = record.event
+        if isinstance(event, ev.ContextCompacted) and event.summary.id == compaction_id:
+            return record.at, event
+        if isinstance(event, ev.CompactionFailed) and event.compaction_id == compaction_id:
+            return record.at, event
+    raise Unavailable("journal_unavailable", "The log of this conversation ended before its summary was written.")
+
+
+def _summary_in_force(state: dict[str, Any], leaf: ItemId, failed: ev.CompactionFailed) -> dict[str, Any]:
+    """The summary that ends where another was requested, so that there was nothing to add to it. Raises what failed."""
+    for each in reversed(state.get("compactions", ())):
+        if failed.error["code"] == "nothing_to_compact" and each["read_item_id"] == leaf:
+            return {**each, "usage": Usage(0, 0).public()}
+    if failed.error["code"] == "nothing_to_compact":
+        raise Conflict("nothing_to_compact", failed.error["message"])
+    raise Internal("compaction_failed", failed.error["message"])
 
 
 @routes.get("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseObject, also=STREAM))
@@ -315,7 +438,35 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
         request=responses_render.requested(
             sampling, tools, instructions=body.instructions, store=False, **_echoed(body)
         ),
+        context=_context(body),
     )
+
+
+async def _behind_compaction_item(
+    request: Request, principal: Principal, body: ResponsesRequest
+) -> ResolvedInput | None:
+    """Where an input with a compaction item goes on; None for one that has none. Raises BadInput, NotFound."""
+    at = last_compaction(body.input)
+    if at is None:
+        return None
+    assert isinstance(body.input, list)
+    if body.previous_response_id is not None or body.conversation is not None:
+        what = "A compaction item stands for what came before it: leave out 'previous_response_id' and 'conversation'."
+        raise BadInput("invalid_request", what, param=f"input[{at}]")
+    session, compaction_id = place_of(body.input[at], at)
+    try:
+        _, state = await gateway_of(request).logs.state(principal, SessionKey(principal.tenant, session))
+    except (NotFound, Gone) as error:
+        raise compaction_not_found(at) from error
+    return behind_compaction(body.input, at, session, compaction_id, state)
+
+
+def _context(body: ResponsesRequest) -> dict[str, Any]:
+    """What a request says of its conversation's context."""
+    if not body.context_management:
+        return {}
+    threshold = body.context_management[0].compact_threshold
+    return {"context_policy": "compact"} | ({} if threshold is None else {"compact_threshold": threshold})
 
 
 def _echoed(body: ResponsesRequest) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class SessionChange(request_models.RequestModel):
     instructions: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
+    context_policy: Literal["off", "truncate", "compact"] | None = None
+    compact_threshold: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] | None = None
 
 
 class ShareRequest(request_models.RequestModel):
@@ -94,6 +96,7 @@ async def described(request: Request, principal: Principal, session: str) -> dic
         "epoch": done.epoch,
         "offset": done.offset,
         **{name: state[name] for name in names},
+        **{name: state[name] for name in ("context_policy", "compact_threshold", "compactions") if name in state},
         "reviews": state.get("reviews", []),
         "open": [each["response_id"] for each in state["open"]],
         "num_items": len(state["items"]),

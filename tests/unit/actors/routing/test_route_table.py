@@ -165,3 +165,24 @@ async def test_a_gateway_has_a_replica_while_one_takes_sessions_and_answers() ->
         assert not router.routes.has_replica
         router.routes.view = View(0, ())
         assert not router.routes.has_replica
+
+
+@virtual
+async def test_a_new_session_is_placed_where_the_one_near_it_is_or_was_last() -> None:
+    async with cluster(replicas=4) as made:
+        where = made.gateways["g1"].router.routes
+        one = await made.gateways["g1"].create("one")
+        owner = where.remembered(one)
+        assert owner is not None
+
+        async def places(near: SessionKey | None) -> set[str]:
+            routes = [
+                await where.route(key(number), new=True, model=None, absent=None, near=near) for number in range(12)
+            ]
+            assert all(route.activate and route.owner is None for route in routes)
+            return {route.member.replica for route in routes}
+
+        assert len(await places(None)) > 1 and len(await places(key(99))) > 1, "a session that nobody knows is no hint"
+        near = await where.route(key(1), new=True, model=None, absent=None, near=one)
+        assert near.member.replica == owner.replica
+        assert len(await places(one)) > 1, "and no more than the bound on a replica's load allows"

@@ -32,7 +32,7 @@ class Completions:
         self.first_text = "{"
 
     def __call__(
-        self, slot_number: int, prompt: array.array[int], resident: int, cached_max: int
+        self, guide: object, slot_number: int, prompt: array.array[int], resident: int, cached_max: int
     ) -> FinishedCompletion:
         return FinishedCompletion(self, len(prompt), resident)
 

@@ -24,6 +24,13 @@ def test_a_step_computes_few_tokens_on_a_cpu_and_many_on_a_gpu(set_to: int, gpu_
     assert piece_tokens(options) == expected
 
 
+@pytest.mark.parametrize("gpu_layers", [0, 12])
+def test_without_a_layer_on_the_gpu_nothing_is_computed_there(gpu_layers: int, tmp_path: Path) -> None:
+    options = LlamaOptions(model_path=Path("m.gguf"), gpu_layers=gpu_layers)
+    parameters = LlamaServer(options, 512, tmp_path)._parameters
+    assert (parameters.n_gpu_layers, parameters.no_op_offload) == (gpu_layers, gpu_layers == 0)
+
+
 class FakeServer:
     """Takes the handlers of signals over, as llama.cpp does, and listens."""
 

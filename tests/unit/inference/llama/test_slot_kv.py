@@ -122,3 +122,38 @@ def test_a_slots_file_begins_with_its_tokens_or_is_refused(tmp_path: Path) -> No
 def test_the_first_estimate_of_a_tokens_kv_comes_from_the_models_head() -> None:
     assert bytes_per_token(METADATA, "llama") == 2 * 2 * 2 * 2 * 16
     assert bytes_per_token({}, "llama") > 0
+
+
+async def test_what_another_session_of_the_scope_holds_is_brought_up_as_far_as_it_is_the_same(
+    slot_kv: SlotKv, server: SlotServer
+) -> None:
+    holder = slot_of("a", PROMPT)
+    holder.scope = b"mine"
+    await slot_kv.save(holder)
+    prompt = PROMPT[:80] + as_tokens([7, 7, 7])
+    for name, scope, restored in (("b", b"", 0), ("c", b"another's", 0), ("d", b"mine", 80)):
+        slot = slot_of(name, array.array("I"))
+        slot.scope = scope
+        assert await slot_kv.bring_up(slot, key(name), prompt, 0) == restored
+        assert slot.tokens == PROMPT[:restored], "the rest of what the other session holds is not this one's"
+        assert not slot_kv.is_worth_saving(slot)
+    assert slot_kv.counters["restores_of_other_sessions"] == len(server.restored) == 1
+
+
+async def test_the_slot_at_rest_of_another_session_of_the_scope_is_saved_for_a_run_that_begins_like_it(
+    slot_kv: SlotKv,
+) -> None:
+    table = SlotTable(3)
+    one, other = (table.acquire(key(name), PROMPT) for name in ("a", "x"))
+    assert one is not None and other is not None
+    for slot, scope in ((one, b"mine"), (other, b"another's")):
+        table.assign(slot, key(f"of {scope!r}"), scope)
+        slot.tokens = PROMPT
+        table.release(slot)
+    new = table.acquire(key("b"), PROMPT)
+    assert new is not None
+    for scope, length, spills in ((b"", 100, 0), (b"mine", 10, 0), (b"mine", 100, 1), (b"mine", 100, 1)):
+        table.assign(new, key("b"), scope)
+        await slot_kv.save_near(table, new, PROMPT[:length], 0)
+        assert slot_kv.counters["spills"] == spills
+    assert other.saved_tokens == 0 and one.saved_tokens == len(PROMPT)

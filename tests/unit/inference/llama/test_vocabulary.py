@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.llama.vocabulary import ByteFragments, read_vocabulary
+from inference.llama.vocabulary import ByteFragments, read_vocabulary, token_pieces
 
 PIECES = {
     10: b"\xf0\x9f",
@@ -63,3 +63,24 @@ def test_byte_level_and_sentencepiece_vocabularies_are_read() -> None:
     )
     assert pieces.fragments.recover("😀", 4, 6) == [(3, 4, 5, 6)]
     assert pieces.adds_bos and pieces.adds_space and pieces.bos_text == "<s>"
+
+
+def test_every_token_has_the_bytes_that_it_adds_and_control_tokens_none() -> None:
+    byte_level = token_pieces(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.tokens": ["ðŁ", "Ġb", "<|end|>", "<tool call>", "日"],
+            "tokenizer.ggml.token_type": [1, 1, 3, 4, 1],
+        }
+    )
+    assert byte_level.text == [b"\xf0\x9f", b" b", b"", b"<tool call>", "日".encode()]
+    assert byte_level.spelled == [b"\xf0\x9f", b" b", b"\xff<|end|>", b"<tool call>", "日".encode()]
+    pieces = token_pieces(
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": ["<unk>", "</s>", "<0xF0>", "\u2581a\u2581", "<0xF0>"],
+            "tokenizer.ggml.token_type": [2, 3, 6, 1],
+        }
+    )
+    assert pieces.text == [b"", b"", b"\xf0", b" a ", b"<0xF0>"]
+    assert pieces.spelled[:2] == [b"\xff<unk>", b"\xff</s>"]

@@ -45,3 +45,15 @@ def test_device_memory_is_bounded_and_never_invents_a_prefix(steps: list[tuple[s
     for name in put:
         memory.erase(key(name))
     assert memory.tokens == 0
+
+
+def test_a_run_takes_what_other_sessions_of_its_scope_hold_and_leaves_it_there() -> None:
+    memory = DeviceMemory(100)
+    memory.put(key("a"), as_tokens([1, 2, 3]), b"mine")
+    memory.put(key("b"), as_tokens([1, 2, 3, 4]), b"another's")
+    memory.put(key("c"), as_tokens([1, 2, 3, 4]))
+    prompt = as_tokens([1, 2, 3, 4, 5])
+    for scope, held in ((b"mine", 3), (b"another's", 4), (b"", 0), (b"nobody's", 0)):
+        assert memory.take(key("new"), prompt, scope) == held
+    memory.erase(key("a"))
+    assert memory.take(key("new"), prompt, b"mine") == 0

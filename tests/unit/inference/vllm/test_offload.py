@@ -466,3 +466,46 @@ async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(offl
         if chance.randrange(3):
             await offload.settled()
     assert sources > 100
+
+
+async def test_a_new_session_is_restored_from_another_one_of_its_scope(offload: KvOffload) -> None:
+    device = Device(offload)
+    tokens = array.array("I", range(21))
+    plan = await offload.plan("r1", key("a"), tokens, 0, 8, scope=b"mine")
+    device.save(plan, tokens)
+    offload.settle(plan, tokens)
+    await offload.settled()
+    for who, scope in ((key("b"), b""), (key("b"), b"another's"), (key("b", "other"), b"mine")):
+        plan = await offload.plan("r2", who, tokens, 0, 8, scope=scope)
+        assert plan.source is None
+        await offload.abandon(plan)
+    changed = array.array("I", [*range(14), *range(100, 110)])
+    plan = await offload.plan("r3", key("b"), changed, 0, 8, scope=b"mine")
+    assert plan.base_blocks == 3 and plan.source is not None
+    device.load(plan, changed)
+    device.save(plan, changed)
+    offload.settle(plan, changed)
+    await offload.settled()
+    assert offload.tiers.catalog.place(key("b")).tokens == 24, "a snapshot of its own, the shared blocks copied"
+    await offload.tiers.erase(key("a"))
+    plan = await offload.plan("r4", key("b"), changed, 0, 8)
+    assert plan.base_blocks == 5
+    device.load(plan, changed)
+    await offload.abandon(plan)
+
+
+async def test_a_run_waits_for_what_another_session_of_its_scope_has_just_left(offload: KvOffload) -> None:
+    device = Device(offload)
+    tokens = array.array("I", range(72))
+    before = await offload.plan("r1", key("a"), tokens, 0, 8, scope=b"mine")
+    device.save(before, tokens, close=False)
+    offload.settle(before, tokens)
+    waiting = asyncio.create_task(offload.plan("r2", key("b"), tokens, 0, 8, scope=b"mine"))
+    other = await offload.plan("r3", key("c"), tokens, 0, 8, scope=b"another's")
+    assert other.source is None, "nobody waits for what is not theirs"
+    await offload.abandon(other)
+    assert not waiting.done()
+    device.save(before, tokens)
+    plan = await waiting
+    assert plan.source is not None and plan.base_blocks == 17
+    await offload.abandon(plan)

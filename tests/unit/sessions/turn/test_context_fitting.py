@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from sessions.model.errors import BadInput
 from sessions.model.types import ItemId
-from sessions.turn.context_fitting import LOW_WATER, Fit, Segment, fit
+from sessions.turn.context_fitting import LOW_WATER, Fit, Kept, Marks, Segment, SummarySpan, compact, fit
 
 lengths = st.integers(0, 60)
 
@@ -127,3 +128,79 @@ def test_an_answer_may_ask_for_half_the_window_at_most() -> None:
 
 def test_an_empty_branch_fits() -> None:
     assert fit([], opening=5, closing=1, window=100, answer=None, cut=None) == Fit(0, False, 0)
+
+
+@given(
+    branches(),
+    st.integers(60, 900),
+    st.integers(0, 20),
+    st.integers(0, 60),
+    st.sets(st.integers(0, 60), max_size=4),
+    st.one_of(st.none(), st.integers(0, 5)),
+    st.one_of(st.none(), st.integers(20, 600)),
+)
+def test_a_compaction(
+    segments: list[Segment],
+    window: int,
+    opening: int,
+    base_at: int,
+    pins: set[int],
+    keep_turns: int | None,
+    threshold: int | None,
+) -> None:
+    starts = [index for index, each in enumerate(segments) if each.begins_turn]
+    base = max((each for each in starts if each <= base_at), default=0)
+    pinned = sorted(each for each in pins if each < len(segments))
+    marks = Marks.of(window, None, threshold)
+
+    def length(end: int, summary: int) -> int:
+        kept = sum(segments[each].length for each in pinned if each < end)
+        return opening + summary + kept + total(segments[end:]) + 1
+
+    span = compact(
+        segments,
+        marks,
+        opening=opening,
+        closing=1,
+        window=window,
+        instruction=30,
+        kept=Kept(base, pinned),
+        keep_turns=keep_turns,
+    )
+    now = length(base, 0)
+    if keep_turns is None and now <= marks.high:
+        assert span is None, "nothing is summarised before it must be"
+    if span is None:
+        return
+    assert base < span.end <= span.read <= len(segments)
+    for end in (span.end, span.read):
+        assert end == len(segments) or segments[end].begins_turn, "whole turns at a time"
+    read = length(base, 0) - 1 - total(segments[span.read :])
+    assert read + 30 + marks.summary <= window, "what is read, the instruction and the summary have room"
+    if keep_turns is not None:
+        assert sum(each.begins_turn for each in segments[span.end :]) >= keep_turns
+    else:
+        assert length(span.end, marks.summary) < now, "it makes the prompt shorter"
+
+
+def test_a_compaction_goes_down_to_its_low_mark_and_reads_all_that_it_can() -> None:
+    segments = [Segment(ItemId(f"q{number}"), 50, True) for number in range(13)]
+    marks = Marks.of(1_000, None, None)
+    assert (marks.high, marks.low, marks.summary) == (637, 374, 93)
+    room: dict[str, Any] = {"opening": 10, "closing": 1, "window": 1_000, "instruction": 30}
+    assert compact(segments[:12], marks, **room) is None
+    span = compact(segments, marks, **room)
+    assert span == SummarySpan(8, 13)  # 10 + 93 + 5 * 50 + 1 <= 374
+    longer = [*segments, *(Segment(ItemId(f"r{number}"), 50, True) for number in range(10))]
+    span = compact(longer, marks, **room)
+    assert span is not None and span.read == 17 and span.end == 17  # the rest is for the next one
+    assert Marks.of(1_000, None, 200) == Marks(high=200, low=117, summary=93)
+
+
+def test_a_fit_keeps_what_is_pinned_and_refuses_where_nothing_may_be_left_out() -> None:
+    segments = [Segment(ItemId(f"q{number}"), 40, True) for number in range(6)]
+    room: dict[str, Any] = {"opening": 0, "closing": 0, "window": 200, "answer": 50}
+    fitted = fit(segments, **room, cut=None, kept=Kept(1, (0, 2)))
+    assert fitted == Fit(5, True, 3)  # 40 of q5, 80 of q0 and q2; q1, q3 and q4 are left out
+    with pytest.raises(BadInput, match="context_policy"):
+        fit(segments, **room, cut=None, truncate=False)

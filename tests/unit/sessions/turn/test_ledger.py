@@ -7,27 +7,35 @@ reversible, both must agree token for token.
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inference.simulated import SimulatedTokenizer, decode
+from inference.simulated.vocabulary import TOKEN_BYTES
 from sessions.machine import inputs_and_effects
+from sessions.machine.item_tree import branch
 from sessions.machine.state import apply, client_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput
 from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CallId,
     FunctionCall,
     FunctionCallOutput,
     ItemId,
     Message,
     ResponseId,
     Tool,
+    pack_tokens,
+    unpack_tokens,
 )
 from sessions.ports import ChatMessage
-from sessions.turn.ledger import Ledger
+from sessions.turn.ledger import Ledger, as_written, pinned_pieces
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
@@ -347,3 +355,104 @@ async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_re
                 await compare(response)
                 await desk.says(response, f"word {number}", tail=chance.choice(("", " hal")))
                 desk.finish(response)
+
+
+async def test_a_call_and_its_output_stay_together_when_pinned_and_when_cut() -> None:
+    desk = Desk(tools=(Tool(name="look"),))
+    asked = await desk.ask("look it up")
+    (call,) = await desk.calls(asked, "{}")
+    await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=CallId(call), output="seen"))
+    desk.finish(next(iter(desk.state.open)))
+    output = next(item for item in desk.state.items.values() if isinstance(item, FunctionCallOutput))
+    asked = await desk.ask("and now")
+    path = branch(desk.state, desk.state.open[asked].body.parent_id)
+    pieces = await desk.ledger._pieces(path)
+    made = [pieces[index][0] for index in pinned_pieces(path, pieces, [output.id])]
+    assert [bool(each.calls) for each in made] == [True, False] and made[1].output == call
+    by_call = pinned_pieces(path, pieces, [next(i.id for i in path if isinstance(i, FunctionCall))])
+    assert by_call == pinned_pieces(path, pieces, [output.id])
+
+
+async def test_no_prompt_begins_between_a_call_and_an_output_that_comes_late() -> None:
+    desk = Desk()
+    items = (
+        cm.NewMessage(content="first"),
+        cm.NewCall(call_id=CallId("c"), name="look", arguments="{}"),
+        cm.NewMessage(content="between"),
+        cm.NewOutput(call_id=CallId("c"), output="seen"),
+        cm.NewMessage(content="behind"),
+    )
+    command = cm.TurnCreate(id=desk.name(), session=SESSION, items=items, respond=False)
+    desk.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command)))
+    pieces = await desk.ledger._pieces(branch(desk.state, desk.state.newest))
+    begins = [segment.begins_turn for segment, _ in pieces]
+    assert begins == [True, False, False, False, True]
+
+
+PIECES = ("a", "b", "ab", "ba", "aab")
+
+
+def segmentations() -> st.SearchStrategy[tuple[list[int], list[int]]]:
+    """Two ways to write one text in pieces."""
+
+    def both(text: str) -> st.SearchStrategy[tuple[list[int], list[int]]]:
+        one = st.randoms(use_true_random=False).map(lambda rng: split(text, rng))
+        return st.tuples(one, one)
+
+    return st.text("ab", max_size=20).flatmap(both)
+
+
+def split(text: str, rng: random.Random) -> list[int]:
+    pieces = []
+    while text:
+        pieces.append(rng.choice([number for number, piece in enumerate(PIECES) if text.startswith(piece)]))
+        text = text[len(PIECES[pieces[-1]]) :]
+    return pieces
+
+
+def joined(pieces: list[int]) -> str:
+    return "".join(PIECES[piece] for piece in pieces)
+
+
+def common(left: list[int], right: list[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+
+
+@given(segmentations(), st.integers(0, 20), st.lists(st.integers(0, len(PIECES) - 1), max_size=5))
+def test_an_answer_that_was_changed_keeps_its_text_and_the_ids_that_it_was_written_with(
+    both: tuple[list[int], list[int]], cut: int, more: list[int]
+) -> None:
+    read, written = both
+    changed = [*read[:cut], *more]
+    made = as_written(changed, read, written)
+    if made is not None:
+        assert joined(made) == joined(changed)
+    behind = common(read[::-1], written[::-1])
+    shared = common(changed, read)
+    if read != written and shared >= len(read) - behind:
+        kept = len(written) - (len(read) - shared)
+        assert made is not None and made[:kept] == written[:kept], "what stands before the change is as it was written"
+
+
+async def test_an_answer_that_its_client_changed_keeps_the_ids_that_the_model_gave_it() -> None:
+    desk = Desk()
+    first = await desk.ask("go on")
+    await desk.says(first, "where is the river")
+    desk.finish(first)
+    question, _ = desk.state.items
+    answer = desk.state.answers[first]
+    word, *rest = unpack_tokens(answer.tokens)
+    spelled = [*TOKEN_BYTES[word], *rest]  # as no tokenizer would write it
+    assert len(spelled) > 1 + len(rest)
+    answer.tokens = pack_tokens(spelled)
+    for text, parent, kept in (
+        ("where is the river and the sea", question, True),
+        ("where is the", question, True),
+        ("what is the river", question, False),
+        ("where is the river and the sea", None, False),
+    ):
+        prepared = await desk.ledger.prepare_answer(text, parent)
+        ids = list(unpack_tokens(prepared.tokens))
+        plain = list(await desk.tokenizer.message(ChatMessage(role="assistant", text=text)))
+        assert decode(ids) == decode(plain)
+        assert ids == (plain if not kept else [plain[0], *TOKEN_BYTES[word], *plain[2:]])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import jsonschema_rs
 import pytest
 
 from sessions.machine import event_writer
 from sessions.model.errors import Internal
-from sessions.model.types import Sampling, Tool, pack_tokens, unpack_tokens
+from sessions.model.types import Json, Sampling, Tool, pack_tokens, unpack_tokens
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools, invalid_call
@@ -135,6 +136,31 @@ def test_tokens_stay_out_of_the_ledger_until_the_call_is_over() -> None:
     assert inside.tokens == b"" and SECOND.startswith(inside.tail)
     over = calls.accept(Release(rest, pack_tokens([4]), ""))
     assert (over.tokens, over.tail) == (pack_tokens([3, 4]), "")
+
+
+def test_references_to_a_tools_own_definitions_hold_in_the_schema_of_a_call() -> None:
+    again: Json = {"$ref": "#/$defs/node"}
+    node: Json = {"type": "object", "properties": {"next": again, "const": again, "$ref": {"const": {"$ref": "#/x"}}}}
+    tree = Tool(name="tree", parameters={"$ref": "#/$defs/node", "$defs": {"node": node}})
+    loop = Tool(name="loop", parameters={"type": "object", "properties": {"again": {"anyOf": [{"$ref": "#"}]}}})
+    for tools, first, second in (
+        ((tree,), "#/properties/arguments/$defs/node", None),
+        ((tree, loop), "#/anyOf/0/properties/arguments/$defs/node", "#/anyOf/1/properties/arguments"),
+    ):
+        made = constrained_output(Sampling(tool_choice="required"), tools).format
+        assert made is not None
+        shapes = made["schema"].get("anyOf", [made["schema"]])
+        arguments = shapes[0]["properties"]["arguments"]
+        assert arguments["$ref"] == first
+        inner = arguments["$defs"]["node"]["properties"]
+        assert inner == {"next": {"$ref": first}, "const": {"$ref": first}, "$ref": {"const": {"$ref": "#/x"}}}
+        if second is not None:
+            assert shapes[1]["properties"]["arguments"]["properties"]["again"]["anyOf"][0]["$ref"] == second
+        value: Json = {"name": "tree", "arguments": {"next": {"next": 3}}}
+        validator = jsonschema_rs.validator_for(made["schema"])
+        assert not validator.is_valid(value)
+        value["arguments"] = {"next": {"next": {}}}
+        assert validator.is_valid(value)
 
 
 def test_a_call_that_must_be_made_has_no_tags() -> None:

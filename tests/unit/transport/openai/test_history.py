@@ -15,9 +15,11 @@ from transport.openai.history import (
     HistoryPlace,
     MemoryHistory,
     Unit,
+    caller_of,
     chain_root,
     extend_chain_all,
     find_history,
+    opening_of,
 )
 
 ASK = Unit((cm.NewMessage(content="hello"),))
@@ -158,3 +160,21 @@ async def test_what_was_given_is_let_go_of_after_its_hour_though_nobody_asks() -
     clock.now = GIVEN_TTL_S
     await index.put(b"more", place("c"))
     assert len(index) == 2 and not index._given
+
+
+def test_what_a_history_begins_with_is_marked_from_the_whole_down_to_the_beginnings_of_its_instructions() -> None:
+    caller = caller_of(LOCAL_PRINCIPAL, None, "m")
+
+    def marks(instructions: str, *units: Unit) -> list[bytes]:
+        root = start(instructions=instructions)
+        return opening_of(caller, instructions, root, extend_chain_all(root, units)).marks
+
+    whole = marks("x" * 200, ASK, ANSWER)
+    assert len(whole) == len(set(whole)) == 6 and whole[-1] == caller, "two messages, the root, 128, 64, the caller"
+    assert marks("x" * 200, ASK, MORE)[1:] == whole[1:], "the first message on"
+    assert marks("x" * 200 + "y", ASK, ANSWER)[3:] == whole[3:], "its end changed"
+    assert marks("x" * 100, ASK)[2:] == whole[4:]
+    assert marks("", ASK)[-1] == caller
+    others = [caller_of(LOCAL_PRINCIPAL, "u", "m"), caller_of(LOCAL_PRINCIPAL, None, "n")]
+    others.append(caller_of(Principal(tenant=TenantId("t"), key_id="local"), None, "m"))
+    assert len({caller, *others}) == 4

@@ -1,0 +1,143 @@
+"""Says which tokens may follow in an answer in a fixed format that goes on after a failure.
+
+llama-server makes a grammar anew for each run and cannot take one to the middle of an answer. So for an answer that is
+continued the grammar is kept here, by the engine that llama.cpp itself has for JSON schemas (llguidance): the released
+tokens go through it as ids, about a microsecond each, and `GuidedCompletion` has every further one chosen among those
+that fit. An answer that does not fail never comes here.
+
+The vocabulary is read from the model file with the first guide, in a thread, as all that takes longer than a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from inference.llama.gguf import read_model
+from inference.llama.vocabulary import END_TOKENS, token_pieces
+from inference.sampling import unfit_continuation
+from inference.tokens import Utf8Stream
+from sessions.model.errors import BadInput
+from sessions.model.types import Json, Tokens
+
+LIFT: Final = 200.0  # far more than logits differ by, and little enough that they keep their digits
+_HEAD: Final = '%llguidance {"no_forcing": true}\nstart: %json '  # forced text would be tokenised; here it never is
+_ALLOWED: Final = 200  # in llguidance's table, of a byte a token
+
+
+class GuideVocabulary(NamedTuple):
+    """A model's tokens as a grammar sees them."""
+
+    pieces: Sequence[bytes]
+    tokenizer: LLTokenizer
+
+
+class GrammarGuide:
+    """The grammar of one answer, at the place where it is. `biases`, then `accept` what was chosen, and so on."""
+
+    def __init__(
+        self,
+        vocabulary: GuideVocabulary,
+        matcher: LLMatcher,
+        given: Sequence[Sequence[Json]] = (),
+        *,
+        lifts: bool = True,
+    ) -> None:
+        """`given`: the request's own biases; False bans a token. `lifts`: tokens may be lifted above others, which a
+        penalty that divides would make much of."""
+        self._pieces = vocabulary.pieces
+        self._matcher = matcher
+        self._banned = [token for token, bias in given if bias is False]
+        self._given = {token: bias for token, bias in given if bias is not False}
+        self._lifts = lifts
+        self._utf8 = Utf8Stream()
+
+    @property
+    def complete(self) -> bool:
+        """Nothing can follow."""
+        return bool(self._matcher.is_stopped() and not self._matcher.is_error())
+
+    def biases(self) -> list[list[Json]]:
+        """`logit_bias` for the next token: those that fit are lifted above all others, or the others are banned,
+        whichever are fewer."""
+        allowed = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) == _ALLOWED
+        if self._matcher.is_error():
+            raise unfit_continuation()
+        kept = allowed.copy()
+        kept[self._banned] = False
+        if kept.any():  # a ban of all that fits would leave the choice to what does not
+            allowed = kept
+        if self._lifts and 2 * np.count_nonzero(allowed) <= len(allowed):
+            return [[token, LIFT + self._given.get(token, 0.0)] for token in np.flatnonzero(allowed).tolist()]
+        banned: list[list[Json]] = [[token, False] for token in np.flatnonzero(~allowed).tolist()]
+        return banned + [[token, bias] for token, bias in self._given.items() if allowed[token]]
+
+    def accept(self, token: int) -> str:
+        """The text that a chosen token completes. Raises BadInput for one that does not fit."""
+        if not self._matcher.consume_token(token):
+            raise unfit_continuation()
+        return self._utf8.feed(self._pieces[token])
+
+
+class GrammarGuides:
+    """Makes the guides of one model."""
+
+    def __init__(self, model_path: Path) -> None:
+        self._model_path = model_path
+        self._loading: asyncio.Task[GuideVocabulary] | None = None
+
+    async def guide(self, parameters: dict[str, Json], emitted: Tokens) -> GrammarGuide:
+        """Of an answer that has `emitted` tokens, which goes on with `parameters`, a schema among them. Raises BadInput
+        `invalid_schema`, and `recovery_incompatible` where these tokens do not fit the schema."""
+        if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
+            self._loading = asyncio.create_task(asyncio.to_thread(load_vocabulary, self._model_path))
+        vocabulary = await asyncio.shield(self._loading)
+        return await asyncio.to_thread(make_guide, vocabulary, parameters, list(emitted))
+
+
+def load_vocabulary(model_path: Path) -> GuideVocabulary:
+    """Blocking, for a quarter of a second with 50,000 tokens."""
+    return make_vocabulary(read_model(model_path).metadata)
+
+
+def make_vocabulary(metadata: dict[str, Any]) -> GuideVocabulary:
+    """Blocking. Of a model file's metadata."""
+    pieces = token_pieces(metadata)
+    ends = [metadata[name] for name in END_TOKENS if name in metadata] or [0]
+    tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces.spelled, ends[0])), eos_token=ends)
+    return GuideVocabulary(pieces.text, tokenizer)
+
+
+def make_guide(vocabulary: GuideVocabulary, parameters: dict[str, Json], emitted: list[int]) -> GrammarGuide:
+    """Blocking: a schema takes up to a second, released tokens a microsecond each. Raises BadInput as `guide`."""
+    matcher = LLMatcher(vocabulary.tokenizer, _HEAD + msgspec.json.encode(parameters["json_schema"]).decode())
+    if matcher.is_error():
+        raise BadInput(
+            "invalid_schema",
+            "The JSON schema in text.format is invalid, or uses something that this engine does not support.",
+            param="text.format",
+        )
+    if matcher.try_consume_tokens(emitted) != len(emitted):
+        raise unfit_continuation()
+    lifts = parameters.get("repeat_penalty", 1.0) == 1.0
+    return GrammarGuide(vocabulary, matcher, parameters.get("logit_bias", ()), lifts=lifts)
+
+
+class _Pieces:
+    """A vocabulary as llguidance takes one. Encoding is llama.cpp's, and none is needed here."""
+
+    bos_token_id = None
+    special_token_ids: Sequence[int] = ()
+
+    def __init__(self, tokens: Sequence[bytes], eos_token_id: int) -> None:
+        self.tokens = tokens
+        self.eos_token_id = eos_token_id
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []

@@ -1,0 +1,108 @@
+"""Runs the rest of a constrained answer on llama-server: a request a token, each held to what its grammar allows.
+
+It costs a request's way for every token (a millisecond or two beside the step itself), after a failure and never
+before. The prompt is computed once: every request after the first finds all of it but the last token in its slot.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from inference.http_client import HttpClient
+from inference.llama.completion import CompletionEvent, LlamaCompletion, completion_error, read_event
+from inference.llama.grammar_guide import GrammarGuide
+from inference.llama.sampling import SEED_BITS, STOP_TOKENS
+from inference.llama.vocabulary import ByteFragments
+from sessions.model.errors import Unavailable
+from sessions.model.generation import Chunk, Finish
+from sessions.model.types import Json, Tokens
+
+_ENCODER: Final = msgspec.json.Encoder()
+_FIELDS: Final = ["content", "tokens", "stop_type", "timings", "completion_probabilities"]
+_SEED_STEP: Final = 0x9E37_79B9  # a step's seed is its place's: the same one would draw the same quantile every time
+
+
+def make_completion(
+    http: HttpClient,
+    fragments: ByteFragments,
+    encode: Callable[[str], Awaitable[Tokens]],
+    guide: GrammarGuide | None,
+    slot_number: int,
+    prompt: array.array[int],
+    resident: int,
+    cached_max: int,
+) -> LlamaCompletion:
+    """A run in a slot; with a `guide`, of an answer in a fixed format that goes on."""
+    if guide is None:
+        return LlamaCompletion(http, fragments, encode, slot_number, prompt, resident, cached_max)
+    return GuidedCompletion(guide, http, fragments, encode, slot_number, prompt, resident, cached_max)
+
+
+class GuidedCompletion(LlamaCompletion):
+    """A `LlamaCompletion` whose grammar is at our side. One request goes on until `max_tokens` or the answer's end."""
+
+    def __init__(self, guide: GrammarGuide, *given: Any) -> None:
+        super().__init__(*given)
+        self._guide = guide
+        self._parameters: dict[str, Json] = {}
+        self._left = 0
+        self._hung_up = False
+
+    async def open(self, parameters: dict[str, Json]) -> None:
+        self._top = int(parameters.get("n_probs", 0))
+        self._stop_tokens = frozenset(parameters.get(STOP_TOKENS, ()))
+        self._parameters = {
+            **parameters,
+            "n_predict": 1,
+            "id_slot": self._slot_number,
+            "return_tokens": True,
+            "response_fields": _FIELDS,
+        }
+        self._parameters.pop("json_schema", None)
+        self._left = parameters["n_predict"]
+        self.cached_tokens = self._resident  # until the server has said how much it reused
+
+    def close(self) -> None:
+        self._hung_up = True
+
+    async def next(self) -> Chunk | Finish:
+        while self._finish is None:
+            if self._hung_up:
+                raise Unavailable("engine_unavailable", "The model's engine cut an answer short.")
+            if self._guide.complete or not self._left:
+                return self._end("stop" if self._guide.complete else "length")
+            event = await self._step()
+            if event.stop_type == "eos" or event.tokens[-1] in self._stop_tokens:
+                return self._end("stop")
+            self._left -= 1
+            self._emitted.extend(event.tokens)
+            text = self._guide.accept(event.tokens[-1])
+            return Chunk(event.tokens, text, self._logprobs(event), min(self.cached_tokens, self._cached_max))
+        return self._finish
+
+    async def _step(self) -> CompletionEvent:
+        prompt = self._prompt + self._emitted if self._emitted else self._prompt
+        body = {
+            **self._parameters,
+            "seed": (self._parameters.get("seed", 0) + _SEED_STEP * len(prompt)) & SEED_BITS,
+            "prompt": prompt.tolist(),
+            "cache_prompt": bool(self._resident or self._emitted),
+            "logit_bias": self._guide.biases(),
+        }
+        status, answer = await self._http.call("POST", "/completion", _ENCODER.encode(body))
+        if status != 200:
+            raise completion_error(answer)
+        event = read_event(answer)
+        self._evaluated = len(self._prompt)
+        if not self._emitted and event.timings is not None:
+            self.cached_tokens = event.timings.cache_n
+            self.prefill_s = event.timings.prompt_ms / 1000
+        return event
+
+    def _end(self, reason: Literal["stop", "length"]) -> Finish:
+        self._finish = Finish(reason, len(self._prompt), self.cached_tokens)
+        return self._finish

@@ -1,0 +1,216 @@
+"""Summarises a session's older messages while nobody waits for it, and has the shorter context prefilled.
+
+After an answer, and where the conversation's policy is to compact, the model is given the conversation as it stands
+with an instruction at its end: all but that is in the session's KV, and what is added is cut off again by the turn that
+follows. A turn of the session, or a retraction, breaks it off at once and costs it nothing; the next answer tries
+again. It stands behind everybody in the engine's queue (`PRIORITY`), and brownout spares it. A summary is an output:
+the filters of the tenant's policy judge it, redact it, or have it thrown away. Where there is none, prompts leave the
+oldest turns out, as they do for everybody (`sessions.turn.context_fitting`).
+
+Nobody is billed. Decides nothing about the log: what it has written is an input of the machine (`CompactionWritten`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Final, Literal
+
+import structlog
+
+from sessions.actor.actor_context import ActorContext
+from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, CompactionWritten, Input, Prepared
+from sessions.machine.responses import derive
+from sessions.machine.state import State
+from sessions.model.errors import Conflict, Internal, SessileError
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+from sessions.model.types import ItemId, Principal, ResponseId, Sampling, Usage, pack_tokens
+from sessions.ports import ChatMessage
+from sessions.turn.ledger import CompactionPlan, Ledger, summary_message
+from sessions.turn.screening import screened
+
+INSTRUCTION: Final = (
+    "Summarise our conversation so far, so that it can go on without the messages above. Keep every name, number, date,"
+    " fact, decision, preference, promise and open question, each in a short line, in the language of the conversation."
+    " Answer with the summary and nothing else."
+)
+PRIORITY: Final = 10  # behind every tenant's
+SUMMARY_S: Final = 300.0
+
+_THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_SENTENCES: Final = re.compile(r"(?<=[.!?\n])")
+_CUT_SHORT: Final = re.compile(r"(?<=[.!?\n])[^.!?\n]*\Z")
+
+log = structlog.get_logger(__name__)
+
+
+class Compactor:
+    """The compactions of one session. Belongs to its actor; at most one is under way."""
+
+    def __init__(self, state: State, ledger: Ledger, world: ActorContext, post: Callable[[Input], None]) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._world = world
+        self._actor_post = weakref.WeakMethod(post)  # an actor that is let go is free at once
+        self._task: asyncio.Task[None] | None = None
+        self._requested: Compact | None = None
+        self._principal: Principal | None = None
+
+    def request(self, effect: Compact) -> None:
+        """Makes a compaction that a command requested, now or behind the turn that comes before it is made."""
+        before, self._requested = self._requested, effect
+        if before is not None:
+            self._give_up(before, Internal("compaction_failed", "Another compaction was requested meanwhile."))
+        self.consider(effect.principal)
+
+    def consider(self, principal: Principal | None = None, *, prefill: bool = False) -> None:
+        """Makes a compaction if one is due. `prefill`: then, or else, brings up the KV of what prompts begin with."""
+        self.stop()
+        self._principal = principal or self._principal
+        due = self._requested is not None or self._ledger.policy == "compact"
+        if self._principal is None or self._state.busy or self._state.deleted or not (due or prefill):
+            return
+        self._task = self._world.spawn(self._run(self._principal, prefill))
+
+    def stop(self) -> None:
+        """Breaks off what is under way; what was requested is made later."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def leave(self) -> None:
+        """The session leaves this replica: what was requested is not made."""
+        self.stop()
+        requested, self._requested = self._requested, None
+        if requested is not None:
+            self._give_up(requested, Internal("compaction_failed", "The session moved meanwhile: request it again."))
+
+    async def _run(self, principal: Principal, prefill: bool) -> None:
+        requested, key = self._requested, self._state.key
+        try:
+            async with asyncio.timeout(SUMMARY_S):
+                written = await self._write(principal, requested)
+        except (SessileError, TimeoutError) as error:
+            self._failed(requested, error)
+            return
+        except Exception as error:  # the shell's boundary: whatever an engine or a filter does, the session goes on
+            log.exception("compaction_failed", session=key.session)
+            self._failed(requested, error)
+            return
+        if written is not None:
+            self._world.metrics.compactions.add("written")
+            if requested is not None and written.compaction_id == requested.compaction_id:
+                self._requested = None
+            self._post(written)
+        elif requested is not None:
+            self._requested = None
+            self._give_up(requested, Conflict("nothing_to_compact", "There is nothing to summarise here."))
+        elif prefill and self._gives_extras:
+            try:
+                await self._world.engine.warm(key, await self._ledger.whole(self._state.newest))
+            except Exception:  # a hint may fail; the turn itself reports it
+                log.exception("prefill_failed", session=key.session)
+
+    def _failed(self, requested: Compact | None, error: Exception) -> None:
+        self._world.metrics.compactions.add("failed")
+        log.info("compaction_not_written", session=self._state.key.session, error=str(error))
+        if requested is None:
+            return
+        self._requested = None
+        if isinstance(error, TimeoutError):
+            error = Internal("compaction_failed", "Writing the summary took too long.")
+        if not isinstance(error, SessileError):
+            error = Internal("compaction_failed", "The summary could not be written.")
+        self._give_up(requested, error)
+
+    def _post(self, input: Input) -> None:
+        if (post := self._actor_post()) is not None:
+            post(input)
+
+    def _give_up(self, requested: Compact, error: SessileError) -> None:
+        self._post(CompactionGivenUp(requested.compaction_id, error))
+
+    @property
+    def _gives_extras(self) -> bool:
+        admission = self._world.limits.admission
+        return admission is None or admission.gives_extras
+
+    async def _write(self, principal: Principal, requested: Compact | None) -> CompactionWritten | None:
+        """None: nothing is due. Raises what engines and filters raise, and Internal for an empty summary."""
+        state, at, leaf = self._state, self._state.top, self._state.newest
+        if requested is not None and requested.leaf in state.items:
+            leaf = requested.leaf
+        if requested is None and not self._gives_extras:
+            return None
+        keep = requested.keep_turns if requested is not None else None
+        plan = await self._ledger.compaction(leaf, ChatMessage(role="user", text=INSTRUCTION), keep_turns=keep)
+        if plan is None:
+            return None
+        name = ItemId(derive("cmp", state.key.tenant, state.key.session, plan.read, str(at)))
+        if requested is not None and not plan.more:
+            name = requested.compaction_id
+        text, usage = await self._generate(plan, principal, name)
+        judged = await screened(self._world.filters, principal, text)
+        if not judged:
+            why = "Filters withheld the summary." if text else "The model wrote no summary."
+            raise Internal("compaction_failed", why)
+        model, tokenizer = self._world.engine.info.model, self._world.engine.tokenizer
+        tokens = await tokenizer.message(summary_message(judged, model))
+        cause: Literal["limit", "command"] = "limit" if requested is None else "command"
+        return CompactionWritten(
+            compaction_id=name,
+            at=at,
+            items=plan.items,
+            read=plan.read,
+            text=judged,
+            model=model,
+            prepared=Prepared(pack_tokens(tokens), tokenizer.fingerprint),
+            tokens_before=plan.tokens_before,
+            tokens_after=plan.tokens_kept + len(tokens),
+            usage=usage,
+            cause=cause,
+        )
+
+    async def _generate(self, plan: CompactionPlan, principal: Principal, name: ItemId) -> tuple[str, Usage]:
+        request = GenerationRequest(
+            key=self._state.key,
+            response_id=ResponseId(name),
+            generation=1,
+            prompt=plan.prompt,
+            sampling=Sampling(temperature=0.0),
+            seed=0,
+            max_tokens=plan.tokens_max,
+            priority=PRIORITY,
+            weight=self._world.limits.share(principal).weight,
+        )
+        text, output, cached, reason = "", 0, 0, "stop"
+        async with aclosing(self._world.engine.generate(request)) as stream:  # type: ignore[type-var]
+            async for part in stream:
+                cached = part.cached_tokens
+                if isinstance(part, Chunk):
+                    text += part.text
+                    output += len(part.tokens)
+                elif isinstance(part, Finish):
+                    reason = part.reason
+        metrics = self._world.metrics
+        metrics.compaction_tokens.add("computed", by=len(plan.prompt) - cached)
+        metrics.compaction_tokens.add("cached", by=cached)
+        metrics.compaction_tokens.add("output", by=output)
+        return cleaned(text, cut_short=reason == "length"), Usage(len(plan.prompt), output, cached)
+
+
+def cleaned(text: str, *, cut_short: bool) -> str:
+    """What a model wrote, without what it thought first; one that was cut short ends where a sentence does."""
+    text = _THOUGHT.sub("", text)
+    if "<tool_call>" in text:
+        return ""
+    if cut_short:
+        text = _CUT_SHORT.sub("", text) or text
+    pieces: list[str] = []
+    for piece in _SENTENCES.split(text):
+        if not pieces or piece.strip() != pieces[-1].strip():  # a small model says the same thing for ever
+            pieces.append(piece)
+    return "".join(pieces).strip()

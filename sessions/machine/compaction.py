@@ -1,0 +1,140 @@
+"""Compaction: a summary takes the place of a conversation's older messages in its prompts, and only there.
+
+Functions over a `StepBuilder`. The log and the item tree keep every message; a summary is no item of the tree and
+stands on no branch. Invariants: a summary holds only where all that its model had read still stands, unchanged: what is
+taken back takes the summary with it, text and all, and a branch that leaves before the last message that it read goes
+on without it. It begins and ends between turns, so a call never parts from its output. None takes effect while an
+answer is under way, whose prompt must be the same after a failure.
+
+Does not know tokens: what is summarised, and when, is reckoned in `sessions.turn.context_fitting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sessions.machine import item_tree
+from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, CompactionWritten, ShortenedContext
+from sessions.machine.item_tree import busy_conflict
+from sessions.machine.responses import derive
+from sessions.machine.state import State, compaction_of, summaries_of
+from sessions.machine.step_builder import StepBuilder
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import BadInput, Conflict, NotFound
+from sessions.model.types import InputText, ItemId, Message, Principal, ResponseId
+
+PINNED_MAX: Final = 64
+
+
+def request(build: StepBuilder, principal: Principal, command: cm.SessionCompact) -> cm.Ok:
+    """Has a summary written. Raises NotFound, and Conflict while an answer is under way."""
+    state = build.state
+    if command.item_id is not None and command.item_id not in state.items:
+        raise _item_not_found(command.item_id)
+    _check_idle(state)
+    name = ItemId(derive("cmp", state.key.tenant, state.key.session, principal.id, command.id))
+    build.out.effects.append(Compact(name, principal, command.keep_turns, command.item_id))
+    return cm.Ok(id=command.id, session=state.key.session, offset=state.top, compaction_id=name)
+
+
+def undo(build: StepBuilder, command: cm.CompactionUndo) -> cm.Ok:
+    """Takes a summary out of force. Raises Conflict, NotFound."""
+    state, name = build.state, command.compaction_id
+    _check_idle(state)
+    if name is None:
+        newest = compaction_of(state, state.newest)
+        name = newest.id if newest is not None else None
+    if name is None or name not in state.compactions:
+        raise NotFound("compaction_not_found", "There is no such summary in force here.", param="compaction_id")
+    build.put(ev.CompactionUndone(compaction_id=name))
+    return cm.Ok(id=command.id, session=state.key.session, offset=state.top, compaction_id=name)
+
+
+def pin(build: StepBuilder, command: cm.ItemPin) -> cm.Ok:
+    """Pins an item, or lets go of it. Raises Conflict, NotFound, BadInput."""
+    state, item_id = build.state, command.item_id
+    if item_id not in state.items:
+        raise _item_not_found(item_id)
+    _check_idle(state)
+    known = (item_id in state.pinned) == command.pinned
+    if not known:
+        if command.pinned and len(state.pinned) >= PINNED_MAX:
+            raise BadInput("too_many_pins", f"A session has at most {PINNED_MAX} pinned items.", param="item_id")
+        build.put(ev.ItemPinned(item_id=item_id, pinned=command.pinned))
+    return cm.Ok(id=command.id, session=state.key.session, item_id=item_id, offset=state.top, noop=known)
+
+
+def write_summary(build: StepBuilder, input: CompactionWritten) -> None:
+    """Puts a summary in force, unless what it was made of has changed, or an answer has begun meanwhile."""
+    state = build.state
+    if state.info is None or state.deleted or state.busy:
+        return
+    if state.retracted_at > input.at or input.read not in state.items or input.compaction_id in state.compactions:
+        return
+    path = item_tree.branch(state, input.read)
+    if not 0 < input.items <= len(path):
+        return
+    summary = Message(
+        id=input.compaction_id,
+        parent_id=None,
+        role="user",
+        content=(InputText(text=input.text),),
+        status="completed",
+        created_at=build.now,
+    )
+    build.put(
+        ev.ContextCompacted(
+            summary=summary,
+            model=input.model,
+            items=input.items,
+            first_item_id=path[0].id,
+            last_item_id=path[input.items - 1].id,
+            read_item_id=input.read,
+            tokens_before=input.tokens_before,
+            tokens_after=input.tokens_after,
+            usage=input.usage.public(),
+            cause=input.cause,
+        ),
+        ev.Private(tokens=input.prepared.tokens, fingerprint=input.prepared.fingerprint),
+    )
+    build.out.effects.append(ShortenedContext())
+
+
+def give_up(build: StepBuilder, input: CompactionGivenUp) -> None:
+    """Says in the log why a compaction that was requested does not come."""
+    if build.state.info is None or build.state.deleted:
+        return
+    error = {"code": input.error.code, "message": input.error.public_message}
+    build.put(ev.CompactionFailed(compaction_id=input.compaction_id, error=error))
+
+
+def void(build: StepBuilder, items: Sequence[ItemId]) -> None:
+    """Takes back the text of each summary whose model has read one of these, before they are taken back themselves."""
+    state = build.state
+    for name, each in summaries_of(state, items).items():
+        build.put(
+            ev.ContentRetracted(
+                response_id=ResponseId(""),
+                item_id=name,
+                content_index=0,
+                start=0,
+                end=each.length,
+                replacement="",
+                category=ev.COMPACTION_VOIDED,
+            )
+        )
+
+
+def _item_not_found(item_id: ItemId) -> NotFound:
+    return NotFound("item_not_found", f"There is no item {item_id!r} in this session.", param="item_id")
+
+
+def _check_idle(state: State) -> None:
+    if state.busy:
+        raise _busy(state)
+
+
+def _busy(state: State) -> Conflict:
+    return busy_conflict("response_in_progress" if state.open or state.queue else "tools_pending")

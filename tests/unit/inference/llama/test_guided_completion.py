@@ -1,0 +1,140 @@
+"""The rest of a constrained answer, a request a token, over a server that takes the first token that it may."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from inference.http_client import HttpClient
+from inference.llama.completion import LlamaCompletion
+from inference.llama.grammar_guide import make_guide, make_vocabulary
+from inference.llama.guided_completion import GuidedCompletion, make_completion
+from inference.llama.sampling import STOP_TOKENS
+from inference.llama.vocabulary import ByteFragments
+from inference.tokens import as_tokens
+from sessions.model.errors import BadInput, Internal, Unavailable
+from sessions.model.generation import Chunk, Finish
+from sessions.model.types import Json
+from tests.support.engines.byte_vocabulary import END, METADATA, encoded
+
+VOCABULARY = make_vocabulary(METADATA)
+PROMPT = as_tokens((1, 2, 3))
+YES_OR_ONES: Json = {"enum": ["yes", 11]}
+
+
+class FakeServer(HttpClient):
+    """Emits what its bias favours: the smallest of the tokens that are lifted, or that are not banned."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1", 1)
+        self.bodies: list[dict[str, Any]] = []
+        self.status = 200
+        self.failure: dict[str, Any] = {}
+        self.pick: Callable[[Iterable[int]], int] = min
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        assert (method, path) == ("POST", "/completion")
+        sent = msgspec.json.decode(body)
+        self.bodies.append(sent)
+        if self.status != 200:
+            return self.status, msgspec.json.encode(self.failure)
+        lifted = [token for token, bias in sent["logit_bias"] if bias is not False and bias > 100]
+        banned = {token for token, bias in sent["logit_bias"] if bias is False}
+        token = self.pick(lifted or set(range(257)) - banned)
+        answer = {
+            "content": "",
+            "tokens": [token],
+            "stop_type": "eos" if token == END else "limit",
+            "timings": {"cache_n": len(sent["prompt"]) - 1, "prompt_n": 1, "prompt_ms": 4.0},
+        }
+        return 200, msgspec.json.encode(answer)
+
+
+async def opened(
+    server: FakeServer, text: str, schema: Json = YES_OR_ONES, *, resident: int = 2, **parameters: Json
+) -> GuidedCompletion:
+    async def encode(text: str) -> tuple[int, ...]:
+        return ()
+
+    guide = make_guide(VOCABULARY, {"json_schema": schema}, encoded(text))
+    completion = make_completion(server, ByteFragments(iter(())), encode, guide, 4, PROMPT, resident, 9)
+    assert isinstance(completion, GuidedCompletion)
+    await completion.open({"json_schema": schema, "n_predict": 20, "seed": 7, "temperature": 0.5, **parameters})
+    return completion
+
+
+async def all_of(completion: GuidedCompletion) -> tuple[str, Finish]:
+    text = ""
+    while True:
+        part = await completion.next()
+        if isinstance(part, Finish):
+            return text, part
+        text += part.text
+
+
+def test_without_a_guide_it_is_the_ordinary_run() -> None:
+    made = make_completion(cast(Any, None), ByteFragments(iter(())), cast(Any, None), None, 0, PROMPT, 0, 9)
+    assert type(made) is LlamaCompletion
+
+
+async def test_each_token_is_a_request_with_what_fits_and_a_seed_of_its_own() -> None:
+    server = FakeServer()
+    completion = await opened(server, '"y')
+    assert await all_of(completion) == ('es"', Finish("stop", 3, 2))
+    assert [body["prompt"] for body in server.bodies] == [[1, 2, 3], [1, 2, 3, 101], [1, 2, 3, 101, 115]]
+    assert {(body["id_slot"], body["n_predict"], body["temperature"]) for body in server.bodies} == {(4, 1, 0.5)}
+    assert len({body["seed"] for body in server.bodies}) == 3
+    assert all(body["cache_prompt"] and "json_schema" not in body for body in server.bodies)
+    assert completion.held == PROMPT + array.array("I", encoded("es")), "nothing is computed from the last one yet"
+    assert completion.finished and completion.emitted_tokens == 3 and completion.prefill_s == 0.004
+
+
+async def test_nothing_of_another_session_is_reused() -> None:
+    server = FakeServer()
+    await all_of(await opened(server, '"y', resident=0))
+    assert [body["cache_prompt"] for body in server.bodies] == [False, True, True]
+
+
+async def test_an_answer_that_is_whole_ends_without_a_request() -> None:
+    server = FakeServer()
+    assert await all_of(await opened(server, '"yes"')) == ("", Finish("stop", 3, 2))
+    assert server.bodies == []
+
+
+STOPS: dict[str, Any] = {STOP_TOKENS: [ord("s")]}
+
+
+async def test_the_end_token_the_limit_and_stop_tokens_end_it() -> None:
+    server = FakeServer()
+    assert await all_of(await opened(server, '"y', n_predict=0)) == ("", Finish("length", 3, 2))
+    assert await all_of(await opened(server, '"y', n_predict=1)) == ("e", Finish("length", 3, 2))
+    assert await all_of(await opened(server, '"y', **STOPS)) == ("e", Finish("stop", 3, 2))
+    server.pick = max  # the token of the end
+    server.bodies.clear()
+    assert await all_of(await opened(server, "12", {"type": "integer"})) == ("", Finish("stop", 3, 2))
+    assert len(server.bodies) == 1
+
+
+async def test_chunks_say_what_was_there_before() -> None:
+    part = await (await opened(FakeServer(), '"y')).next()
+    assert part == Chunk((ord("e"),), "e", (), 2)
+
+
+async def test_hanging_up_ends_it_and_errors_are_the_servers() -> None:
+    server = FakeServer()
+    completion = await opened(server, '"y')
+    await completion.next()
+    completion.close()
+    with pytest.raises(Unavailable):
+        await completion.next()
+    server.status = 400
+    server.failure = {"error": {"type": "exceed_context_size_error"}}
+    with pytest.raises(BadInput):
+        await (await opened(server, '"y')).next()
+    server.failure = {"error": {"type": "server_error"}}
+    with pytest.raises(Internal):
+        await (await opened(server, '"y')).next()

@@ -1,0 +1,288 @@
+"""Compaction: made where nobody waits, out of what stands, and never in anybody's way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.hosting.runtime import RuntimeLimits
+from sessions.actor.actor_context import ActorLimits
+from sessions.actor.compactor import INSTRUCTION, PRIORITY, cleaned
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.generation import EngineInfo, GenerationRequest
+from sessions.model.types import ContextPolicy, ResponseId, TenantId
+from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
+from tests.support.scripted import Scripted
+from tests.support.virtual_time import advance, settled, virtual
+
+WINDOW = 1_600  # bytes are tokens here: 1,200 for prompts, compacted at 1,020, down to 600
+
+
+class Small(Scripted):
+    """Answers and summaries in order; its window is full soon."""
+
+    def __init__(self, *scripts: str) -> None:
+        super().__init__(list(scripts), dict[ResponseId, str]())
+        self.requests: list[GenerationRequest] = []
+        self.warmed: list[list[int]] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        return super().info.__class__(
+            **{name: getattr(super(Small, self).info, name) for name in EngineInfo.__struct_fields__}
+            | {"context_window": WINDOW}
+        )
+
+    async def generate(self, request: GenerationRequest) -> Any:
+        self.requests.append(request)
+        async for part in super().generate(request):
+            yield part
+
+    async def warm(self, key: Any, prompt: Any) -> None:
+        self.warmed.append(list(prompt))
+
+    @property
+    def summaries(self) -> list[GenerationRequest]:
+        return [each for each, text in zip(self.requests, self.prompts, strict=True) if INSTRUCTION in text]
+
+
+async def at_work(
+    place: Place, engine: Small, policy: ContextPolicy = "compact", **more: Any
+) -> tuple[Replica, Reader]:
+    def context_policy(tenant: TenantId) -> ContextPolicy:
+        return policy
+
+    limits = RuntimeLimits(actor=ActorLimits(context_policy=context_policy))
+    replica = await place.replica(f"r{len(place.replicas)}", engine=engine, limits=limits, **more)
+    if len(place.replicas) == 1:
+        await replica.create()
+    return replica, place.read(replica)
+
+
+def events(place: Place, kind: type[Any]) -> list[Any]:
+    return [record.event for record in place.records() if isinstance(record.event, kind)]
+
+
+async def turn(replica: Replica, reader: Reader, text: str) -> cm.Ok:
+    answer = await replica.say(text)
+    await reader.ended(answer.response_id)
+    return answer
+
+
+LONG = "x" * 320
+THREE = ["One " + LONG, "Two " + LONG, "Three " + LONG]
+
+
+async def filled(place: Place, *after: str, policy: ContextPolicy = "compact", **more: Any) -> Any:
+    """Two turns, not yet full; the third will be."""
+    engine = Small(*THREE, *after)
+    replica, reader = await at_work(place, engine, policy, **more)
+    for word in ("first", "second"):
+        await turn(replica, reader, word + LONG[:30])
+    await settled()
+    assert not engine.summaries
+    return engine, replica, reader
+
+
+@virtual
+async def test_a_full_conversation_is_summarised_between_turns_and_its_new_head_prefilled() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "Ana is 7.", "Four.")
+        third = await turn(replica, reader, "third" + LONG[:30])
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        await settled()
+        (compacted,) = events(place, ev.ContextCompacted)
+        assert compacted.summary.text == "Ana is 7." and compacted.cause == "limit" and compacted.items >= 2
+        assert compacted.tokens_after < compacted.tokens_before
+        (request,) = engine.summaries
+        assert request.priority == PRIORITY
+        answered = engine.requests[2]
+        assert list(request.prompt[: len(answered.prompt)]) == list(answered.prompt)  # whose KV is there
+        assert {row.response_id for row in place.store.usage_rows.values()} >= {third.response_id}
+        assert len(place.store.usage_rows) == 3  # nobody is billed for it
+        (head,) = engine.warmed
+        assert len(head) + len(engine.tokenizer.answer_opening) == compacted.tokens_after
+        await turn(replica, reader, "and now?")
+        prompt = engine.prompts[-1]
+        assert "Ana is 7." in prompt and "first" not in prompt and "third" in prompt
+        assert list(engine.requests[-1].prompt[: len(head)]) == head
+        assert not events(place, ev.ContextFitted)
+
+
+@virtual
+async def test_no_summary_where_the_policy_is_another() -> None:
+    for policy in ("truncate", "off"):
+        async with Place() as place:
+            engine, replica, reader = await filled(place, "Four.", "Five.", policy=policy)
+            await turn(replica, reader, "third" + LONG[:30])
+            await advance(5.0)
+            assert not engine.summaries and not events(place, ev.ContextCompacted)
+            fourth = await turn(replica, reader, "fourth" + LONG)
+            assert bool(events(place, ev.ContextFitted)) == (policy == "truncate")
+            ended = [each.response for each in events(place, ev.Terminal)][-1]  # type: ignore[arg-type]
+            assert ended.id == fourth.response_id and (ended.status == "failed") == (policy == "off")
+
+
+@virtual
+async def test_a_turn_breaks_it_off_at_once_and_the_next_answer_tries_again() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "A summary that nobody waits for", "Four.", "Ana is 7.")
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(0.05)  # the model is at it
+        assert len(engine.summaries) == 1
+        await turn(replica, reader, "fourth")
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
+
+
+@virtual
+async def test_what_is_taken_back_meanwhile_is_in_no_summary_and_another_is_made() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.")
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(0.05)
+        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
+        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=item))
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Nothing of it."]
+        assert "first" not in engine.prompts[-1]
+
+
+@virtual
+async def test_what_is_taken_back_later_takes_the_summary_with_it() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.", "Four.", "And this.")
+        await turn(replica, reader, "third" + LONG[:30])
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        await settled()
+        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
+        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=item))
+        (compacted,) = events(place, ev.ContextCompacted)
+        taken = [each.item_id for each in events(place, ev.ContentRetracted)]
+        assert compacted.summary.id in taken
+        await settled()
+        assert not any("secret" in each.summary.text for each in place.state().compactions.values())
+        await turn(replica, reader, "and now?")
+        assert "secret" not in engine.prompts[3 + 2] and "and now?" in engine.prompts[3 + 2]
+
+
+@virtual
+async def test_a_summary_that_the_filters_withhold_is_thrown_away_and_the_window_is_cut() -> None:
+    async with Place() as place:
+        filters = KeywordFilterSet(output_phrases=["forbidden"])
+        engine, replica, reader = await filled(place, "A forbidden word", "Four.", "Forbidden", filters=filters)
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(5.0)
+        assert not events(place, ev.ContextCompacted)
+        await turn(replica, reader, "fourth" + LONG)
+        assert events(place, ev.ContextFitted) and "first" not in engine.prompts[-1]
+
+
+@virtual
+async def test_a_command_requests_one_that_keeps_as_many_turns_as_it_says() -> None:
+    async with Place() as place:
+        engine = Small("One.", "Two.", "Ana is 7.", "Three.")
+        replica, reader = await at_work(place, engine, "truncate")
+        for word in ("first", "second"):
+            await turn(replica, reader, word)
+        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION))
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        (compacted,) = events(place, ev.ContextCompacted)
+        assert compacted.summary.id == ok.compaction_id and compacted.cause == "command" and compacted.items == 2
+        again = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION))
+        await reader.sees(lambda record: isinstance(record.event, ev.CompactionFailed))
+        (failed,) = events(place, ev.CompactionFailed)
+        assert failed.compaction_id == again.compaction_id and failed.error["code"] == "nothing_to_compact"
+        await replica.do(cm.CompactionUndo(id=place.name(), session=SESSION))
+        await turn(replica, reader, "third")
+        assert "Ana" not in engine.prompts[-1] and "first" in engine.prompts[-1]
+
+
+@virtual
+async def test_what_was_left_out_meanwhile_is_summarised_and_what_has_room_is_back() -> None:
+    async with Place() as place:
+        scripts = ("Too late.", "Four.", "Ana is 7.", "Five.")
+        engine, replica, reader = await filled(place, *scripts)
+        await turn(replica, reader, "third" + LONG[:30])
+        await turn(replica, reader, "fourth" + LONG)  # breaks the summary off, and does not fit
+        assert events(place, ev.ContextFitted)
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        (compacted,) = events(place, ev.ContextCompacted)
+        assert "first" in engine.prompts[-1]  # the model has read what was left out
+        await turn(replica, reader, "fifth")
+        assert len(engine.requests[-1].prompt) == compacted.tokens_after + len("fifth") + 2
+        assert "Ana is 7." in engine.prompts[-1] and len(events(place, ev.ContextFitted)) == 1
+
+
+@virtual
+async def test_a_kill_costs_at_most_the_summary() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "A summary that dies", "Four.", "Ana is 7.", "Five.")
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(0.05)  # the model is at it
+        replica.crash()
+        await advance(7.0)
+        other, again = await at_work(place, engine)
+        await turn(other, again, "fourth")
+        await again.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
+        assert len(engine.summaries) == 2
+
+
+@virtual
+async def test_a_request_is_given_up_when_the_session_leaves() -> None:
+    async with Place() as place:
+        engine = Small("One.", "A summary that nobody waits for")
+        replica, reader = await at_work(place, engine, "truncate")
+        await turn(replica, reader, "first")
+        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
+        await advance(0.05)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await actor.passivate()
+        (failed,) = events(place, ev.CompactionFailed)
+        assert failed.compaction_id == ok.compaction_id and failed.error["code"] == "compaction_failed"
+
+
+@virtual
+async def test_pinned_messages_stay_word_by_word() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "Ana is 7.", "Four.")
+        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
+        await replica.do(cm.ItemPin(id=place.name(), session=SESSION, item_id=item))
+        await turn(replica, reader, "third" + LONG[:30])
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        await turn(replica, reader, "and now?")
+        prompt = engine.prompts[-1]
+        assert prompt.index("Ana is 7.") < prompt.index("first") < prompt.index("third") and "One" not in prompt
+
+
+@virtual
+async def test_a_branch_from_before_its_end_goes_on_without_it() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "Ana is 7.", "Another.")
+        await turn(replica, reader, "third" + LONG[:30])
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        third = [each.item.id for each in events(place, ev.ItemCreated)][2]
+        edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=third, content="not so")
+        answer = await replica.do(edit)
+        await reader.ended(answer.response_id)
+        assert "Ana is 7." not in engine.prompts[-1] and "first" in engine.prompts[-1]
+
+
+@pytest.mark.parametrize(
+    ("written", "cut_short", "summary"),
+    [
+        ("<think>so</think> - Ana is 7.\n", False, "- Ana is 7."),
+        ("- Ana is 7.\n- Bo li", True, "- Ana is 7."),
+        ("one long line", True, "one long line"),
+        ("I help. I help. I help. Ana is 7.", False, "I help. Ana is 7."),
+        ("<think>without an end", False, ""),
+        ('<tool_call>{"name": "look"}</tool_call>', False, ""),
+    ],
+)
+def test_what_a_model_wrote_is_cleaned(written: str, cut_short: bool, summary: str) -> None:
+    assert cleaned(written, cut_short=cut_short) == summary

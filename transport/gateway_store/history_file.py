@@ -1,0 +1,153 @@
+"""Keeps the history index of one process in its data folder, so that it outlives a restart.
+
+What is put is appended about once a second, encrypted, to `history.places`. Once that holds half of what the index may
+hold it becomes `history.places.old`, and the one before it goes: so the files are bounded, and nothing is ever
+rewritten. A killed process loses the last second. How often a place was given is not kept: it counts anew.
+
+Losing a file, or the key, costs tokens, never a conversation; what cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from sessions.model.types import SHARED, SessionId, SessionKey, TenantId, UnixMs
+from sessions.ports import Keys
+from transport.openai.history import HISTORY_PLACES_MAX, HISTORY_TTL_S, HistoryPlace, MemoryHistory
+
+WRITE_S: Final = 1.0
+_NAME: Final = "history.places"
+_SIZE: Final = struct.Struct("<I")
+_NONCE_BYTES: Final = 12
+_KEY: Final = SessionKey(
+    TenantId("\x7fhistory"), SessionId(f"{SHARED}places")
+)  # no tenant's name has a control character
+
+log = structlog.get_logger(__name__)
+
+
+class _Record(NamedTuple):
+    chain: bytes
+    place: HistoryPlace
+    until: UnixMs
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(list[_Record])
+
+
+class StoredHistory(MemoryHistory):
+    """An async context: it is read on entering, and what is new is written while it lasts."""
+
+    def __init__(
+        self,
+        folder: Path,
+        secret: bytes,
+        *,
+        clock: Callable[[], float],
+        now_ms: Callable[[], UnixMs],
+        places_max: int = HISTORY_PLACES_MAX,
+    ) -> None:
+        """`secret`: 32 bytes, the same at every start. `clock`: monotonic, in seconds."""
+        super().__init__(clock, places_max=places_max)
+        self._file = folder / _NAME
+        self._older = folder / f"{_NAME}.old"
+        self._records_max = max(1, places_max // 2)  # of a file
+        self._cipher = AESGCM(secret)
+        self._now_ms = now_ms
+        self._new: list[_Record] = []
+        self._records = 0  # in the newer file
+        self._writing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> StoredHistory:
+        older, newer = await asyncio.to_thread(lambda: (list(self._read(self._older)), list(self._read(self._file))))
+        now = self._now_ms()
+        for chain, place, until in (*older, *newer):
+            if until > now:
+                self._add_known(chain, place, (until - now) / 1000)
+        self._records = len(newer)
+        self._writing = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
+        await self._write_new()
+
+    async def put(self, chain: bytes, place: HistoryPlace) -> None:
+        await super().put(chain, place)
+        self._new.append(_Record(chain, place, UnixMs(self._now_ms() + round(HISTORY_TTL_S * 1000))))
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_S)
+            await asyncio.shield(self._write_new())
+
+    async def _write_new(self) -> None:
+        records, self._new = self._new, []
+        if not records:
+            return
+        try:
+            await asyncio.to_thread(self._append, records)
+        except OSError as failure:  # the folder is full, or read-only: the index goes on in memory
+            log.warning("history_write_failed", error=str(failure))
+
+    # -- blocking, one at a time -------------------------------------------------------------------------------------
+
+    def _append(self, records: list[_Record]) -> None:
+        if self._records >= self._records_max:
+            self._file.replace(self._older)
+            self._records = 0
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = nonce + self._cipher.encrypt(nonce, msgspec.msgpack.encode(records), None)
+        with self._file.open("ab") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(_SIZE.pack(len(sealed)) + sealed)
+        self._records += len(records)
+
+    def _read(self, path: Path) -> Iterator[_Record]:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as failure:
+            log.warning("history_read_failed", error=str(failure))
+            return
+        at = 0
+        while at + _SIZE.size <= len(data):
+            (size,) = _SIZE.unpack_from(data, at)
+            sealed = data[at + _SIZE.size : at + _SIZE.size + size]
+            at += _SIZE.size + size
+            try:
+                plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+                yield from _DECODER.decode(plain)
+            except (InvalidTag, ValueError, msgspec.MsgspecError):  # half-written, or under another key
+                continue
+
+
+@asynccontextmanager
+async def open_history(
+    folder: Path, keys: Keys | None, *, clock: Callable[[], float], now_ms: Callable[[], UnixMs]
+) -> AsyncIterator[MemoryHistory]:
+    """The index of one process: in its data folder, under a key of its own; in memory where no key is kept. Raises
+    Unavailable."""
+    if keys is None:
+        yield MemoryHistory(clock)
+        return
+    key = await keys.current(_KEY)
+    async with StoredHistory(folder, key.secret, clock=clock, now_ms=now_ms) as history:
+        yield history

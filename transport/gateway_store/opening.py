@@ -1,0 +1,23 @@
+"""Opens what the gateways of a cluster share. Apart from `valkey`, so that a start on one machine need not wait for
+redis' client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from transport.auth.tickets import Tickets
+from transport.openai.history import HistoryIndex
+
+
+@asynccontextmanager
+async def open_shared_state(directory: str, clock: Callable[[], float]) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
+    """What the gateways of a cluster share in the directory's Valkey, so that it does not matter which one a client
+    reaches. Raises BadInput for a wrong address; a server that is away may come."""
+    from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets  # and redis' client
+
+    store = ValkeyGatewayStore(directory, clock=clock)
+    try:
+        yield ValkeyTickets(store), ValkeyHistory(store)
+    finally:
+        await store.close()

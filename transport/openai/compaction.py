@@ -1,0 +1,102 @@
+"""OpenAI's compaction items: summaries of ours, by names that clients send back in the place of what they stand for.
+
+`encrypted_content` is opaque to clients and no secret: it names the session and the summary, which are looked up in the
+caller's own tenant and by its rights, as everything is. So it is worth nothing to anybody else, and a summary that was
+voided or undone is not found. What a client resends behind the item is found again in the session, so that it is
+neither stored nor computed twice. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sessions.model.errors import BadInput, NotFound
+from sessions.model.types import SESSION_ID_PATTERN, Item, ItemId, Json, Message, SessionId
+from transport.openai import responses_render
+from transport.openai.conversations import branch_items
+from transport.openai.item_references import ResolvedInput, as_input, input_content
+from transport.openai.request_models import InputItem
+
+COMPACTION: Final = "compaction"
+_SESSION: Final = re.compile(SESSION_ID_PATTERN)
+
+
+def compaction_item(session: SessionId, compaction_id: ItemId) -> dict[str, Json]:
+    content = base64.urlsafe_b64encode(f"{compaction_id}.{session}".encode()).decode()
+    return {"id": compaction_id, "type": COMPACTION, "encrypted_content": content}
+
+
+def last_compaction(given: str | Sequence[InputItem] | None) -> int | None:
+    """Where the last compaction item of an input is: what stands before it is in it."""
+    if given is None or isinstance(given, str):
+        return None
+    return next((at for at in range(len(given) - 1, -1, -1) if given[at].type == COMPACTION), None)
+
+
+def place_of(item: InputItem, at: int) -> tuple[SessionId, ItemId]:
+    """The session and the summary that an item names. Raises BadInput."""
+    try:
+        named = base64.b64decode(item.encrypted_content or "", altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        named = ""
+    compaction_id, _, session = named.partition(".")
+    if not compaction_id.startswith("cmp_") or not _SESSION.match(session):
+        raise BadInput(
+            "invalid_request",
+            "This is no compaction item of this server: send back what `/v1/responses/compact` gave.",
+            param=f"input[{at}].encrypted_content",
+        )
+    return SessionId(session), ItemId(compaction_id)
+
+
+def compaction_not_found(at: int) -> NotFound:
+    return NotFound(
+        "compaction_not_found",
+        "This compaction is not there any more: something that it summarised was deleted, or it was undone. Compact"
+        " again.",
+        param=f"input[{at}]",
+    )
+
+
+def behind_compaction(
+    given: Sequence[InputItem], at: int, session: SessionId, compaction_id: ItemId, state: Mapping[str, Any]
+) -> ResolvedInput:
+    """An input with a compaction item at `at`: where its conversation goes on, and with what. Raises NotFound."""
+    summaries = state.get("compactions", ())
+    leaf = next((each["read_item_id"] for each in summaries if each["summary"].id == compaction_id), None)
+    if leaf is None:
+        raise compaction_not_found(at)
+    below: dict[ItemId | None, list[Item]] = {}
+    for item in state["items"]:
+        below.setdefault(item.parent_id, []).append(item)
+    rest = list(given[at + 1 :])
+    while rest:
+        content = input_content(rest[0])
+        held = next((item for item in below.get(leaf, ()) if input_content(as_input(item)) == content), None)
+        if held is None:
+            break
+        leaf = held.id
+        del rest[0]
+    return ResolvedInput(rest, session, leaf)
+
+
+def compacted(
+    name: str, session: SessionId, event: Mapping[str, Any], state: Mapping[str, Any], *, at: int
+) -> dict[str, Json]:
+    """The answer of `/v1/responses/compact`; `event`: what is said of the summary."""
+    items = branch_items(state["items"], event["read_item_id"])
+    users = [item for item in items if isinstance(item, Message) and item.role == "user"]
+    return {
+        "id": name,
+        "object": "response.compaction",
+        "created_at": at // 1000,
+        "output": [
+            *(responses_render.item(item) for item in users),
+            compaction_item(session, event["summary"].id),
+        ],
+        "usage": responses_render.usage(event["usage"]),
+    }
