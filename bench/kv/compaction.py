@@ -116,7 +116,7 @@ async def main(arguments: argparse.Namespace) -> bool:
         for _ in range(arguments.sessions):
             async with connected(server.url) as wire:
                 lines: dict[str, CompactedTalk] = {}
-                for policy in ("compact", "truncate"):
+                for policy in ("compact", "truncate")[: 1 if arguments.alone else 2]:
                     made = await wire.create(context_policy="truncate", max_output_tokens=64)
                     talk = lines[policy] = CompactedTalk(wire, made)
                     turns = await fill(talk, facts, int(room * 0.86), arguments.words)
@@ -143,7 +143,7 @@ async def main(arguments: argparse.Namespace) -> bool:
                     for number in range(arguments.more):
                         await talk.say(small_talk(1_000 + number, arguments.words))
                     known["after" if policy == "compact" else "truncated"] += await talk.recalls(facts)
-    shares = {name: sum(each) / len(each) for name, each in known.items()}
+    shares = {name: sum(each) / len(each) for name, each in known.items() if each}
     kept = shares["after"] / shares["before"] if shares["before"] else 0.0
     ratio = percentile(behind, 0.95) / percentile(resident, 0.95)
     report(
@@ -180,6 +180,7 @@ if __name__ == "__main__":
         context=8192,
         model=Option("", "a GGUF file; empty: the small one of other benches"),
         threads=1,
+        alone=False,  # without the session whose oldest turns are left out
         facts=Option(20, "at most 20"),
         words=Option(8, "small talk a turn, in sentences"),
         more=Option(12, "turns beyond the window"),
