@@ -240,6 +240,13 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
         ("post", "/tokenize"): tokenized(m),
         ("post", "/v1/responses"): responses(m),
         ("post", "/v1/responses/compact"): compactions(m),
+        ("post", "/v1/responses/{response_id}/steer"): [
+            {"input": next(m)},
+            {"input": [{"role": "user", "content": next(m)}]},
+            {"input": [{"role": "user", "content": [{"type": next(m), "text": next(m), "refusal": next(m)}]}]},
+        ],
+        ("post", "/v1/memories"): [{"text": next(m)}],
+        ("patch", "/v1/memories/{memory_id}"): [{"text": next(m)}],
         ("post", "/v1/conversations"): [{"items": items(m), **metadata}, *({"items": [e]} for e in item_refusals(m))],
         ("post", "/v1/conversations/{conversation}/items"): [
             {"items": items(m)},
@@ -280,11 +287,12 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
     async with httpx.AsyncClient(base_url=recorded.assembly.server.url, timeout=20) as http:
         for (method, path), samples in sent.items():
             made = (await http.post("/v1/conversations", json={})).json()["id"]
-            url = path.format(conversation=made, session=made, tenant="local", response_id="resp_x", review_id="rev_x")
+            others = {"tenant": "local", "response_id": "resp_x", "review_id": "rev_x", "memory_id": "mem_x"}
+            url = path.format(conversation=made, session=made, **others)
             for number, sample in enumerate(samples):
                 answer = await http.request(method, url, json=sample)
                 if number == 0 and "operator" not in path and "keys" not in path and "review" not in path:
-                    assert answer.status_code == 200 or path.endswith(("appeal", "feedback", "shares")), (
+                    assert answer.status_code == 200 or path.endswith(("appeal", "feedback", "shares", "steer", "memories", "_id}")), (
                         path,
                         answer.text,
                     )
@@ -350,6 +358,7 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "response.create", **here, "parent_id": "x", **named},
         {"type": "response.cancel", **here, "response_id": next(m)},
         {"type": "response.steer", **here, "response_id": next(m), "content": next(m)},
+        {"type": "response.steer", **here, "response_id": "x", "content": parts},
         {"type": "tool.output", **here, "call_id": next(m), "output": next(m)},
         {"type": "review.appeal", **here, "content": next(m), "note": next(m)},
         {"type": "review.appeal", **here, "response_id": next(m)},
@@ -427,6 +436,8 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("Edit", {**here, "item_id": "x", "parts": parts}),
         ("Respond", {**here, "parent_id": next(m), "sampling": plain}),
         ("Cancel", {**here, "response_id": next(m)}),
+        ("Steer", {**here, "response_id": next(m), "content": next(m), "parts": odd}),
+        ("Steer", {**here, "response_id": "x", "parts": parts}),
         ("AnswerTool", {**here, "call_id": next(m), "output": next(m)}),
         ("Update", {**here, "tools": tool, "clear": [next(m)], "context_policy": next(m)}),
         ("Appeal", {**here, "response_id": next(m), "content": next(m), "note": next(m)}),

@@ -130,11 +130,11 @@ async def test_what_is_begun_beside_an_answer_is_no_reader_of_it(
     stopped = await heard(stream)
     execute, arrived, gate = server.gateway.execute, asyncio.Event(), asyncio.Event()
 
-    async def held(principal: Principal, command: Any) -> cm.Ok:
+    async def held(principal: Principal, command: Any, *near: Any) -> cm.Ok:
         if isinstance(command, cm.TurnCreate):
             arrived.set()
             await gate.wait()
-        return await execute(principal, command)
+        return await execute(principal, command, *near)
 
     monkeypatch.setattr(server.gateway, "execute", held)
     beginning = asyncio.create_task(client.chat.completions.create(**ask))

@@ -48,10 +48,9 @@ async def usage(server: Assembly, key: str, path: str = "/v1/usage", **query: An
 
 async def test_what_was_used_is_summed_for_those_who_may_see_it() -> None:
     async with assembled(keys=KEYS, prices=PriceBook(read_prices(PRICES))) as server:
-        told = await ask(server, "ann")
-        for key in ("ann", "bob", "stranger"):
+        spent, again = [(await ask(server, "ann"))["usage"] for _ in range(2)]
+        for key in ("bob", "stranger"):
             await ask(server, key)
-        spent = told["usage"]
         assert spent["cost"]["currency"] == "USD"
         price = spent["prompt_tokens"] + 2 * spent["completion_tokens"]
         assert float(spent["cost"]["amount"]) == pytest.approx(price / 1e6)
@@ -60,7 +59,9 @@ async def test_what_was_used_is_summed_for_those_who_may_see_it() -> None:
         (only,) = mine["data"]
         assert (only["user"], only["model"], only["responses"]) == ("ann", "simulated", 2)
         assert only["output_tokens"] == 10
-        assert float(only["cost"]["amount"]) == pytest.approx(2 * price / 1e6)
+        assert again["prompt_tokens_details"]["cached_tokens"] > 0, "her other conversation's KV is hers"
+        both = float(spent["cost"]["amount"]) + float(again["cost"]["amount"])
+        assert float(only["cost"]["amount"]) == pytest.approx(both) and both < 2 * price / 1e6
         assert (await usage(server, "ann", user="bob"))["data"] == mine["data"], "a user's key sees that user's"
         whole = await usage(server, "service")
         assert [row["user"] for row in whole["data"]] == ["ann", "bob"]
