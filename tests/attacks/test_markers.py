@@ -292,7 +292,9 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
             for number, sample in enumerate(samples):
                 answer = await http.request(method, url, json=sample)
                 if number == 0 and "operator" not in path and "keys" not in path and "review" not in path:
-                    assert answer.status_code == 200 or path.endswith(("appeal", "feedback", "shares", "steer", "memories", "_id}")), (
+                    assert answer.status_code == 200 or path.endswith(
+                        ("appeal", "feedback", "shares", "steer", "memories", "_id}")
+                    ), (
                         path,
                         answer.text,
                     )
