@@ -31,7 +31,7 @@ Columns = list[list[Any]]
 _EVENT = ("bigint", "text", "text", "bigint", "text", "bytea")
 _HEAD_PATCH = ("boolean", "boolean", "text", "text", "text", "bytea", "boolean", "bigint", "bigint")
 _COMMAND = ("bigint", "text", "text", "text", "text", "bigint", "bytea", "bytea")
-_USAGE = ("bigint", *["text"] * 8, *["bigint"] * 7, "text", "text", "bigint")
+_USAGE = ("bigint", *["text"] * 8, *["bigint"] * 8, "text", "text", "bigint")
 _RESPONSE = ("bigint", "text", "text", "text", "bigint")
 _REVIEW = (
     "bigint",
