@@ -27,6 +27,7 @@ _LOOKALIKES: Final = (
     ("οανρτυικχεωγηςσβ", "oavptuikxewynocb"),  # Greek; final and other sigma
     ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABEZHIKMNOPTYX"),
     ("πᴨ", "nn"),  # as the Cyrillic one
+    ("ⲇⲆыЫ", "ддыы"),  # one letter, though it looks like two
     ("օսցհոքԼՕՏ", "ougHnpLOS"),  # Armenian
     ("ᎪᏴᏟᎠᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃ", "ABCDEHJKLMPRSTVWZ"),  # Cherokee
     ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnoprstuvwyz"),  # small capitals

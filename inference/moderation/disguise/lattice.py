@@ -70,10 +70,11 @@ class LatticePhrases:
         forms: list[str] = []
         for phrase in islice(deny, PHRASES_MAX):
             for form in dict.fromkeys((phrase, phrase.replace("ß", "b"))):  # which is read as b here
-                letters = fold_case(normalize_text(form)).replace(" ", "")
+                whole = fold_case(normalize_text(form)).replace(" ", "")
+                letters = re.sub("['.-]", "", whole)
                 if LETTERS_MIN <= len(letters) <= LETTERS_MAX and set(letters) <= _LATIN:
                     forms += (letters, letters[::-1].translate(UPSIDE_DOWN))
-                    self._known.update((letters, letters[::-1]))
+                    self._known.update((whole, letters, letters[::-1]))
         self._around = 3 * max(map(len, forms), default=0) + 20
         units = {letter: _pattern_of(letter) for letter in LATIN}
         self._find = re.compile(_LETTER.sub(lambda found: units[found[0]], any_of(forms))) if forms else None
