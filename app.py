@@ -53,54 +53,49 @@ from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
+from deploy.journal_commands import run_journal_command
 from deploy.model_commands import model_notice, prepared, run_models_command
 from inference import audit_policies, make_engine, open_filters
 from inference.schemas.checker import SchemaWorkers
-from persistence import OpenableStores, connect_store, make_stores, offline_stores
-from persistence.master_key import add_master_key, drop_older_master_keys
+from persistence import OpenableStores, Reach, make_stores, reach_once
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
-from sessions.billing.reconcile import reconcile
 from sessions.clock import Clock
 from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
-from sessions.model.types import ReplicaId, TenantId, UnixMs
+from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, Member, Published
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
-from transport.auth.api_key_cache import ApiKeyCache
 from transport.cli import (
-    audit,
     chat,
     cluster,
     commands,
-    encryption,
-    keys,
+    doctor,
     load,
     load_command,
     logs,
     models,
-    tokens,
-    users,
 )
 from transport.cli.commands import VERSION, parse
 from transport.cli.plain_text import plain_lines
-from transport.cli.reconciliation_text import reconciled_text
 from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
 from transport.cli.start.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
 from transport.cli.start.credentials import open_credentials
-from transport.cli.start.preflight import check_journal_exists, check_ports, checked_start
+from transport.cli.start.preflight import check_ports, checked_start
 from transport.cli.start.security import certificate_watchers, peer_security, tls_of
+from transport.cli.start.startup import StartStopped, Startup
 from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.gateway_store.history_file import open_history
 from transport.gateway_store.opening import open_shared_state
 from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
+from transport.http.starting_door import StartingDoor
 from transport.http.tls import ServerTls
 from transport.openai.model_catalog import ModelCatalog, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
@@ -116,6 +111,7 @@ from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
 from transport.ops.operator_requests import drain, list_members, list_sessions
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
+from transport.ops.service_manager import ServiceManager
 from transport.peer import GrpcDialer, PeerServer
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
@@ -148,10 +144,12 @@ def main(arguments: Sequence[str]) -> int:
             return run_models_command(settings, options)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(options, prepared(options, settings)))
-    except (BadSetting, SessileError, BaseExceptionGroup) as error:
+    except (BadSetting, SessileError, StartStopped, BaseExceptionGroup) as error:
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
             cause = cause.exceptions[0]
+        if isinstance(cause, StartStopped):
+            return 0
         if not isinstance(cause, BadSetting | SessileError):
             raise
         message = cause.public_message if isinstance(cause, SessileError) else str(cause)
@@ -182,34 +180,15 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
         case cluster.DrainReplica(name):
             last = await drain(directory_of(settings), peer_security(settings), name)
             print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
-        case commands.ReconcileUsage():
-            return await reconcile_usage(settings, options)
-        case users.ExportUser() | users.EraseUser():
-            return await run_users_command(settings, options)
-        case encryption.ChangeMasterKey(change):
-            path = Path(settings.master_key) if settings.master_key else Path(settings.data) / "master.key"
-            if change == "add":
-                print(f"{path} begins with the new key {add_master_key(path).id}; now run `encryption rewrap`")
-            else:
-                print(f"{drop_older_master_keys(path)} older keys are dropped from {path}")
-        case (
-            encryption.ShowEncryption()
-            | encryption.RotateKeys()
-            | encryption.RewrapKeys()
-            | encryption.StopSweep()
-            | encryption.ResumeSweep()
-            | encryption.DestroyKeys()
-        ):
-            return await run_encryption_command(settings, options)
-        case audit.ListRows() | audit.VerifyChain():
-            return await run_audit_command(settings, options)
-        case tokens.RevokeTokens() | tokens.ListRevocations():
-            return await run_tokens_command(settings, options)
-        case keys.CreateKey() | keys.ListKeys() | keys.ShowKey() | keys.RevokeKey():
-            return await run_keys_command(settings, options)
+        case doctor.ExamineCluster():
+            from deploy.doctor_command import run_doctor  # redis' client takes half a second to load
+
+            return await run_doctor(settings, options)
         case load.GenerateLoad():
             clocks = load_command.LoadClocks(time.perf_counter, time.process_time)
             return await load_command.run_load(options, settings, clocks)
+        case _:
+            return await run_journal_command(options, settings, now_ms) or 0
     return 0
 
 
@@ -288,9 +267,9 @@ async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(stores: OpenableStores, engine: Engine) -> AsyncIterator[None]:
+async def running(stores: OpenableStores, engine: Engine, reach: Reach = reach_once) -> AsyncIterator[None]:
     """Store, key store and engine, opened; closed in the order that loses nothing."""
-    async with stores.opened():
+    async with stores.opened(reach):
         await engine.start()
         try:
             yield
@@ -306,11 +285,13 @@ async def serve(settings: Settings) -> int:
     engine, tls = make_engine(settings, keys, os.environ), tls_of(settings)
     directory = MemoryDirectory()
     prices = PriceFile(settings.prices)
+    startup = Startup(stop, rng=random.Random())
     async with (
+        ServiceManager(os.environ, startup.readiness) as manager,
         open_metrics(settings, role="serve", name="local") as measures,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
-        running(stores, engine),
+        running(stores, engine, startup.reach if "://" in settings.journal else reach_once),  # a file does not come
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
@@ -322,7 +303,8 @@ async def serve(settings: Settings) -> int:
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
         ) as runtime,
         LoadHistory(measures, engine, lambda: runtime.num_present, now_ms) as history,
-        open_telemetry(settings, measures, role="serve") as exposition,
+        LoopWatchdog(measures, stall_ms=settings.loop_stall_ms),
+        open_telemetry(settings, measures, role="serve", readiness=startup.readiness) as exposition,
         open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
         open_history(Path(settings.data), keys, clock=time.monotonic, now_ms=now_ms) as places,
     ):
@@ -348,7 +330,7 @@ async def serve(settings: Settings) -> int:
         gateway = Gateway(
             runtime, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
-        server, grpc = doors_of(settings, gateway, exposition, tls, lambda: engine.stats().away)
+        server, grpc = doors_of(settings, gateway, exposition, tls, startup.readiness)
         await directory.open()
         await audit_policies(filters, store.audit, now_ms)
         async with asyncio.TaskGroup() as tasks:
@@ -359,8 +341,11 @@ async def serve(settings: Settings) -> int:
             others = [tasks.create_task(work) for work in works]
             await start_doors(server, grpc)
             tune_process()
+            startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)
+            manager.ready()
             print(f"Sessile is ready: {server.url}/", flush=True)
             await stop.wait()
+            manager.stopping()
             log.info("stopping", answers_s=settings.drain_s, hint=AT_ONCE)
             sweeps.cancel()
             await runtime.quiesce(settings.drain_s)
@@ -403,24 +388,27 @@ def lock_client(settings: Settings) -> Any:
 async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
     stop = stop_signal()
+    startup = Startup(stop, rng=random.Random())
     security = peer_security(settings)
     security.check_address(settings.peer_host)  # before the model is loaded, which takes long
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
-    engine = make_engine(settings, keys, os.environ)
+    engine, directory = make_engine(settings, keys, os.environ), directory_of(settings)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         measures = await stack.enter_async_context(open_metrics(settings, role="replica", name=name))
+        manager = await stack.enter_async_context(ServiceManager(os.environ, startup.readiness))
+        telemetry = open_telemetry(settings, measures, role="replica", readiness=startup.readiness)
+        await stack.enter_async_context(telemetry)  # first: it says that this process lives, and what it waits for
         filters = await stack.enter_async_context(open_filters(settings, measures))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
-        directory = directory_of(settings)
-        await directory.open()  # before the engine, whose model takes long to load
         stack.push_async_callback(directory.close)
-        await stack.enter_async_context(running(stores, engine))
+        await startup.reach("directory", directory.open)  # before the engine, whose model takes long to load
+        await stack.enter_async_context(running(stores, engine, startup.reach))
         # A gateway that demands keys has these where no file is named: what it reserved is settled here.
         settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
         limited = await stack.enter_async_context(settled)
-        await audit_policies(filters, store.audit, now_ms)
+        await startup.reach("journal", lambda: audit_policies(filters, store.audit, now_ms))
 
         async def listen(host: PeerEndpoint) -> str:
             server = PeerServer(host.accept, security=security)
@@ -431,7 +419,8 @@ async def replica_role(settings: Settings) -> int:
         replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
         retention = retention_of(settings, store)
-        await stack.enter_async_context(open_telemetry(settings, measures, role="replica"))
+        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
+        await startup.reach("directory", directory.view)  # it may have left while the model was loaded
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -464,8 +453,11 @@ async def replica_role(settings: Settings) -> int:
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, replica.runtime)
         tune_process()
+        startup.finish(replica.unready)
+        manager.ready()
         print(f"{READY_REPLICA}{name}", flush=True)
         await stop.wait()
+        manager.stopping()
         log.info("draining", replica=name, answers_s=replica_limits.drain.drain_s, hint=AT_ONCE)
         await replica.drain()
     return 0
@@ -475,13 +467,18 @@ async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
     stop, name = stop_signal(), settings.name or f"gateway-{new_id()[:8]}"
     security, tls, prices = peer_security(settings), tls_of(settings), PriceFile(settings.prices)
+    stores, directory = make_stores(settings, folder=None, now_ms=now_ms), directory_of(settings)
+    startup = Startup(stop, rng=random.Random())
     async with contextlib.AsyncExitStack() as stack:
         measures = await stack.enter_async_context(open_metrics(settings, role="gateway", name=name))
-        stores = make_stores(settings, folder=None, now_ms=now_ms)
-        store = await stack.enter_async_context(stores.opened())
-        directory = directory_of(settings)
-        await directory.open()
+        manager = await stack.enter_async_context(ServiceManager(os.environ, startup.readiness))
+        telemetry = open_telemetry(settings, measures, role="gateway", readiness=startup.readiness)
+        exposition = await stack.enter_async_context(telemetry)
+        starting = StartingDoor(startup.readiness, host=settings.host, port=settings.port, tls=tls)
+        await stack.enter_async_context(starting)
+        store = await stack.enter_async_context(stores.opened(startup.reach))
         stack.push_async_callback(directory.close)
+        await startup.reach("directory", directory.open)
         router = await stack.enter_async_context(
             Router(
                 gateway=name,
@@ -495,7 +492,7 @@ async def gateway_role(settings: Settings) -> int:
         models = ModelCatalog(lambda: router.routes.view, clock=time.monotonic, created=now_ms() // 1000)
         counted = open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
         limited = await stack.enter_async_context(counted)
-        exposition = await stack.enter_async_context(open_telemetry(settings, measures, role="gateway"))
+        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
         tickets, history = await stack.enter_async_context(open_shared_state(settings.directory, time.monotonic))
@@ -520,80 +517,16 @@ async def gateway_role(settings: Settings) -> int:
         gateway = Gateway(
             router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
         )
-        server, grpc = doors_of(settings, gateway, exposition, tls)
+        server, grpc = doors_of(settings, gateway, exposition, tls, startup.readiness)
+        await starting.stop()
         await start_doors(server, grpc)
         tune_process()
+        startup.finish(lambda: "draining" if gateway.draining else router.unready())
+        manager.ready()
         print(f"Sessile is ready: {server.url}/", flush=True)
         await stop.wait()
+        manager.stopping()
         await stop_doors(server, grpc)
-    return 0
-
-
-# -- commands on a journal that no server has open, or through a server ----------------------------------------------
-
-
-async def reconcile_usage(settings: Settings, command: commands.ReconcileUsage) -> int:
-    """Compares the usage rows with the logs and prints what differs."""
-    check_journal_exists(settings)
-    async with connect_store(settings, now_ms) as store:
-        tenant = TenantId(command.tenant) if command.tenant else None
-        result = await reconcile(store.journal, store.usage, tenant=tenant)
-    print(msgspec.json.encode(result).decode() if command.as_json else reconciled_text(result))
-    return 1 if result.num_differences else 0
-
-
-async def run_users_command(settings: Settings, command: users.UserCommand) -> int:
-    if command.url:
-        return await asyncio.to_thread(users.run_on_server, command, settings.api_key)
-    check_journal_exists(settings)
-    async with connect_store(settings, now_ms) as store:
-        return await users.run_on_journal(store, command, now_ms, shared="://" in settings.journal)
-
-
-async def run_audit_command(settings: Settings, command: audit.AuditCommand) -> int:
-    if command.url:
-        results = await audit.run_on_server(command, settings.api_key)
-    else:
-        check_journal_exists(settings)
-        async with connect_store(settings, now_ms) as store:
-            results = await audit.run_on_journal(store.audit, command)
-    print(audit.format_audit(command, results))
-    return 1 if audit.is_broken(command, results) else 0
-
-
-async def run_encryption_command(settings: Settings, command: encryption.EncryptionCommand) -> int:
-    if command.url:
-        result = await encryption.run_on_server(command, settings.api_key)
-    else:
-        check_journal_exists(settings)
-        stores = offline_stores(settings, now_ms)
-        async with stores.opened() as store:
-            administration = stores.administration(stores.reencryption())
-            result = await encryption.run_on_journal(administration, store, command, now_ms())
-    print(encryption.format_encryption(command, result))
-    return 0
-
-
-async def run_tokens_command(settings: Settings, command: tokens.TokenCommand) -> int:
-    if command.url:
-        result = await tokens.run_on_server(command, settings.api_key, now_ms())
-    else:
-        check_journal_exists(settings)
-        async with connect_store(settings, now_ms) as store:
-            result = await tokens.run_on_journal(store, command, now_ms())
-    print(tokens.format_revocations(result, as_json=command.as_json))
-    return 0
-
-
-async def run_keys_command(settings: Settings, command: keys.KeyCommand) -> int:
-    if command.url:
-        result = await keys.run_on_server(command, settings.api_key, now_ms())
-    else:
-        check_journal_exists(settings, made=isinstance(command, keys.CreateKey))  # the first key makes it
-        async with connect_store(settings, now_ms) as store:
-            cache = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=asyncio.get_running_loop().time)
-            result = await keys.run_on_journal(cache, command, now_ms())
-    print(keys.format_keys(result, as_json=command.as_json))
     return 0
 
 
@@ -670,14 +603,16 @@ async def open_metrics(settings: Settings, *, role: str, name: str) -> AsyncIter
 
 
 @contextlib.asynccontextmanager
-async def open_telemetry(settings: Settings, measures: Metrics, *, role: str) -> AsyncIterator[MetricsExposition]:
-    """The metrics on a port of their own where one is set, and the watchdog of the process's loop, for as long as the
-    block runs. Raises BadInput, Unavailable."""
+async def open_telemetry(
+    settings: Settings, measures: Metrics, *, role: str, readiness: Callable[[], str | None]
+) -> AsyncIterator[MetricsExposition]:
+    """The metrics and the process's health, on a port of their own where one is set, for as long as the block runs.
+    Raises BadInput, Unavailable."""
     exposition = MetricsExposition(measures, version=VERSION, role=role)
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         if settings.metrics_port >= 0:
-            server = MetricsServer(exposition, host=settings.metrics_host, port=settings.metrics_port)
+            host, port = settings.metrics_host, settings.metrics_port
+            server = MetricsServer(exposition, host=host, port=port, readiness=readiness)
             await server.start()
             stack.push_async_callback(server.stop)
             print(f"{READY_METRICS}{server.url}/metrics", flush=True)

@@ -136,6 +136,12 @@ class Replica:
         stats = self.engine.stats()
         return (stats.running + stats.waiting) / max(1, stats.slots)
 
+    def unready(self) -> str | None:
+        """Why sessions do not come here, or None."""
+        if self.runtime.draining:
+            return "draining"
+        return "its lease has ended" if self.membership.must_confirm else self.engine.stats().away
+
     async def __aenter__(self) -> Replica:
         """Raises BadInput for a replica that is not like those that are there (`actors.cluster.compatibility`)."""
         check_compatibility(self._member, await self._directory.view())

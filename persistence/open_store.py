@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -34,7 +34,19 @@ from sessions.store import Store
 
 KeyStore = MemoryKeyStore | SqliteKeyStore | PostgresKeyStore
 
+T = TypeVar("T")
+
 log = structlog.get_logger(__name__)
+
+
+class Reach(Protocol):
+    """Makes an attempt, once or until it succeeds; what is away is named."""
+
+    async def __call__(self, name: str, attempt: Callable[[], Awaitable[T]], /) -> T: ...
+
+
+async def reach_once(name: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    return await attempt()
 
 
 def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Codec | None = None) -> Store:
@@ -130,16 +142,15 @@ class OpenableStores:
         return 0 if self.keys is None else await self.keys.rewrap()
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Store]:
+    async def opened(self, reach: Reach = reach_once) -> AsyncIterator[Store]:
         """The store first, whose lock keeps other processes out of its folder. Raises Unavailable and BadInput."""
         async with AsyncExitStack() as stack:
-            await self.store.open()
+            await reach("journal", self.store.open)
             stack.push_async_callback(self.store.close)
-            if self.database is not None:
-                await self.database.open()
-                stack.push_async_callback(self.database.close)
-                keys = None if self.codec is None else self.codec.keys
-                if not (not await any_tenant_key(self.database) if keys is None else await keys.readable()):
+            if (database := self.database) is not None:
+                await reach("journal", database.open)
+                stack.push_async_callback(database.close)
+                if not await reach("journal", self._keys_readable):
                     raise BadInput(
                         "journal_encrypted",
                         "This journal is encrypted under another key than this process has: give --master-key (or"
@@ -147,8 +158,14 @@ class OpenableStores:
                         param="master_key",
                     )
                 if self.codec is not None and not self.codec.writes:
-                    await self.codec.keys.accept_plain()
+                    await reach("journal", self.codec.keys.accept_plain)
             yield self.store
+
+    async def _keys_readable(self) -> bool:
+        """Whether this process can read what is stored."""
+        if self.codec is not None:
+            return await self.codec.keys.readable()
+        return self.database is None or not await any_tenant_key(self.database)
 
 
 def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callable[[], UnixMs]) -> OpenableStores:

@@ -58,7 +58,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(409, "ALREADY_EXISTS"): "idempotency_conflict session_exists call_answered appealed_already",
     ErrorRow(409, "FAILED_PRECONDITION"): (
         "session_full session_quarantined not_withheld nothing_to_share nothing_to_compact review_not_claimed "
-        "review_decided"
+        "review_decided response_already_completed response_not_active"
     ),
     ErrorRow(410, "NOT_FOUND"): "session_deleted",
     ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large",
@@ -68,7 +68,8 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full",
     ErrorRow(503, "UNAVAILABLE"): (
-        "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable"
+        "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
+        "starting"
     ),
     ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable",

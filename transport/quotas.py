@@ -312,6 +312,8 @@ def begins(command: cm.ActorCommand) -> int | None:
     match command:
         case cm.MessageCreate() | cm.MessageEdit():
             return _bytes(command.content) if command.respond else None
+        case cm.ResponseSteer():
+            return _bytes(command.content)
         case cm.ResponseCreate():
             return 0
         case cm.ToolOutput():

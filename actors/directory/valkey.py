@@ -113,6 +113,14 @@ class ValkeyDirectory:
         self._check_server(_info(info))
         self._open = True
 
+    async def clock_s(self) -> float:
+        """The server's wall clock, in Unix seconds; of a cluster the first node's. Raises Unavailable."""
+        try:
+            seconds, micros = await self._servers.call(self._key(0, "meta"), "TIME")
+        except (NotSent, ReplyLost, RedisError) as error:
+            raise self._not_opened(error) from error
+        return int(seconds) + int(micros) / 1e6
+
     def _not_opened(self, error: Exception) -> SessileError:
         causes = list(_causes(error))
         if any(isinstance(cause, AuthenticationError | AuthorizationError) for cause in causes):

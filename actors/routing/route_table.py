@@ -107,6 +107,11 @@ class RouteTable:
                 return member
         return self._links.member(owner)
 
+    @property
+    def has_replica(self) -> bool:
+        """Whether a replica takes sessions, as far as is known here."""
+        return any(not member.draining and not self._links.suspect(member) for member in self.view.members)
+
     def avoid(self, replica: ReplicaId) -> None:
         """A replica has answered that it takes nothing new."""
         self._avoid[replica] = asyncio.get_running_loop().time() + AVOID_S

@@ -88,6 +88,10 @@ class Router:
         self.routes.close()
         await self._tasks.__aexit__(kind, error, trace)
 
+    def unready(self) -> str | None:
+        """Why commands would find no replica, or None."""
+        return None if self.routes.has_replica else "no replica is reachable"
+
     async def _refresh_view(self) -> None:
         while True:
             await asyncio.sleep(self.limits.view_s)

@@ -34,7 +34,7 @@ from tests.support.engines.made_up_schemas import schema_of
 from tests.support.percentiles import percentile
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-ANSWER_TOKENS = 240
+ANSWER_TOKENS = 400
 ITEM = '{"name": "Ada Lovelace", "born": 1815, "tags": ["red", "gr\u00fcn"]}'
 LIST = {
     "type": "array",

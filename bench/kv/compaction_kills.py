@@ -87,7 +87,8 @@ class TellingEngine(SimulatedEngine):
         last = WORD.findall(text)[-1:] or ["w0x"]
         if "look up" in text[-60:]:
             return CALL % str(last[0])
-        return "so it is, and more of it. " * self.rng.randint(1, 12)
+        times: int = self.rng.randint(1, 12)
+        return "so it is, and more of it. " * times
 
     async def generate(self, request: GenerationRequest) -> Any:
         text = decode(request.prompt)

@@ -49,6 +49,9 @@ from sessions.model.errors import Internal, OutcomeUnknown, Unavailable
 
 log = structlog.get_logger(__name__)
 
+NO_WAITING: Final = (ValueError, asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientPrivilegeError)
+"""Why a store cannot be opened that does not mend by itself."""
+
 CONNECTIONS_MAX: Final = 8
 MARKER_SYNC_S: Final = 1.0
 RECONNECT_S: Final = 0.25
@@ -227,6 +230,7 @@ class PostgresDatabase:
             "journal_unusable",
             f"PostgreSQL at {place} cannot be used ({exc.__cause__ or exc}). See that it runs and takes writes, and "
             "that the address, the user and the password are right.",
+            retryable=not isinstance(exc, NO_WAITING),
         )
 
     # -- writes -----------------------------------------------------------------------------------------------------

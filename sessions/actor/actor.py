@@ -49,6 +49,7 @@ from sessions.turn.run_timing import count_ended
 log = structlog.get_logger(__name__)
 
 ENGINE_PATIENCE_S = 5.0
+_CONTROL = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 
 
 class Phase(enum.Enum):
@@ -134,7 +135,7 @@ class Actor:
             raise ActorStopped
         if self._appending.away:
             raise journal_unavailable_error()
-        lane = self._control if isinstance(request.command, cm.ResponseCancel | cm.SessionWarm) else self._data
+        lane = self._control if isinstance(request.command, _CONTROL) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
             raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
         envelope = Envelope(request, self._loop.create_future())
@@ -450,7 +451,9 @@ class Actor:
             metrics=self._world.metrics,
         )
         self._turns[open_.id] = turn
-        task = self._turn_tasks[open_.id] = self._world.spawn(turn.run())
+        behind = None if start.behind is None else self._turn_tasks.get(start.behind)
+        writing = turn.run() if behind is None else _behind(behind, turn)
+        task = self._turn_tasks[open_.id] = self._world.spawn(writing)
         task.add_done_callback(lambda _: self._turn_ended(turn))
 
     def _turn_ended(self, turn: GenerationTask) -> None:
@@ -494,3 +497,9 @@ class Actor:
         self._engine_lane.clear()
         self._on_end(self)
         self._settle()
+
+
+async def _behind(ending: asyncio.Task[None], turn: GenerationTask) -> None:
+    """Runs a turn once the engine has let go of the one that it goes on from, whose KV it finds then."""
+    await asyncio.wait((ending,), timeout=ENGINE_PATIENCE_S)
+    await turn.run()

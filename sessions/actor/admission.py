@@ -41,6 +41,7 @@ from sessions.machine.inputs_and_effects import Command
 from sessions.machine.responses import response_id_of
 from sessions.model import commands as cm
 from sessions.model.errors import Overloaded
+from sessions.model.generation import generates
 from sessions.model.types import Json, SessionKey
 from sessions.ports import Engine
 
@@ -248,7 +249,9 @@ def _begins(command: cm.ActorCommand) -> bool:
     """An answer of its own, that is. What goes on with a turn that was let in is not judged
     (`Machine.continues_turn`)."""
     match command:
-        case cm.MessageCreate() | cm.MessageEdit() | cm.TurnCreate():
+        case cm.TurnCreate():
+            return command.respond and generates(command.request)
+        case cm.MessageCreate() | cm.MessageEdit():
             return command.respond
         case cm.ResponseCreate():
             return True

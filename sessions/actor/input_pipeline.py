@@ -19,13 +19,13 @@ from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
-from sessions.model.types import CallId, InputText, Principal
+from sessions.model.types import CallId, InputText, Principal, Role
 from sessions.ports import ChatMessage, FilterSet
 from sessions.turn.ledger import Ledger, PromptText
 
 log = structlog.get_logger(__name__)
 
-Preparable = cm.MessageCreate | cm.MessageEdit | cm.ToolOutput
+Preparable = cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput
 
 
 async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) -> Command:
@@ -87,7 +87,14 @@ class InputPreparation:
             if output != command.output:
                 command = msgspec.structs.replace(command, output=output)
             return command, await self._output(command.call_id, output, name)
-        role = command.role if isinstance(command, cm.MessageCreate) else ledger.role_of(command.item_id)
+        role: Role
+        match command:
+            case cm.MessageCreate():
+                role = command.role
+            case cm.MessageEdit():
+                role = ledger.role_of(command.item_id)
+            case cm.ResponseSteer():
+                role = "user"
         given = _text(command.content)
         text = await self.filter.text(given, by_model=role == "assistant")
         if text != given:

@@ -171,6 +171,7 @@ class Start(msgspec.Struct, frozen=True):
 
     response_id: ResponseId
     generation: int
+    behind: ResponseId | None = None  # the engine is to have let go of this one, which is stopped in the same step
 
 
 class Stop(msgspec.Struct, frozen=True):

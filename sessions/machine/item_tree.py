@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET, UnsetType
 
-from sessions.machine.state import State
+from sessions.machine.state import Queued, State
 from sessions.model.errors import Conflict, NotFound
 from sessions.model.types import Item, ItemId, ResponseId
 
@@ -83,6 +83,11 @@ def last_in_line(state: State, response_id: ResponseId) -> ResponseId:
         if waiting.after == response_id:
             response_id = waiting.body.id
     return response_id
+
+
+def steering_behind(state: State, response_id: ResponseId) -> Queued | None:
+    """What waits for a response as words for its turn: it stands in line before all that else waits."""
+    return next((waiting for waiting in state.queue if waiting.after == response_id and waiting.steers), None)
 
 
 def question(state: State, item_id: ItemId) -> ItemId | None:

@@ -20,7 +20,16 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from sessions.billing.prices import PriceBook
-from sessions.machine import appeals, compaction, feedback, message_commands, responses, session_commands, turn_commands
+from sessions.machine import (
+    appeals,
+    compaction,
+    feedback,
+    message_commands,
+    responses,
+    session_commands,
+    steering,
+    turn_commands,
+)
 from sessions.machine.inputs_and_effects import (
     Activated,
     Command,
@@ -63,7 +72,7 @@ _ALWAYS = (
     | cm.CompactionUndo
 )
 # What is put into a log under names that follow from its id.
-_NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ToolOutput | cm.TurnCreate
+_NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ResponseSteer | cm.ToolOutput | cm.TurnCreate
 
 
 class Machine:
@@ -240,6 +249,8 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
             return turn_commands.create_turn(build, input, command)
         case cm.ResponseCancel():
             return message_commands.cancel_response(build, command)
+        case cm.ResponseSteer():
+            return steering.steer_response(build, input, command)
         case cm.ToolOutput():
             return message_commands.add_tool_output(build, input, command)
         case cm.ResponseErase():

@@ -18,16 +18,18 @@ from sessions.machine.responses import (
     end_incomplete,
     end_queued,
     end_tool_turn,
+    free_tool_choice,
     item_ids_of,
     new_body,
     response_id_of,
     response_not_found,
+    take_up,
 )
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, NotFound, Overloaded
-from sessions.model.types import FunctionCallOutput, ItemId, Message, ResponseId, Role, Sampling
+from sessions.model.types import FunctionCallOutput, ItemId, Message, ResponseId, Role
 
 QUEUE_MAX = 8
 
@@ -192,18 +194,11 @@ def add_tool_output(build: StepBuilder, input: Command, command: cm.ToolOutput) 
             build,
             NewResponse(
                 id=response_id,
-                parent=item.id,
+                parent=take_up(build, waiting.response_id, item.id, response_id),
                 principal=input.principal,
-                sampling=_free_tool_choice(waiting.sampling),
+                sampling=free_tool_choice(waiting.sampling),
                 after=waiting.response_id,
                 model=waiting.model,
             ),
         )
     return cm.Ok(id=command.id, item_id=item.id, response_id=response_id, offset=offset)
-
-
-def _free_tool_choice(sampling: Sampling) -> Sampling:
-    """A call that was required has been made: what follows its output is up to the model."""
-    if sampling.tool_choice in (None, "none", "auto"):
-        return sampling
-    return msgspec.structs.replace(sampling, tool_choice=None)

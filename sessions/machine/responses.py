@@ -49,7 +49,7 @@ from sessions.model.types import (
 from sessions.model.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
-_KEPT_SERVICE = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
+KEPT_SERVICE = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
 
 _PREFIXES: dict[type[cm.NewItem], str] = {cm.NewMessage: "msg", cm.NewCall: "fc", cm.NewOutput: "fco"}
 _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | type[ev.ResponseFailed]] = {
@@ -77,7 +77,7 @@ def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand)
     """The items that a command puts into the log, as they are named."""
     whose = (key.session, principal.id, command.id)
     match command:
-        case cm.MessageCreate() | cm.MessageEdit():
+        case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
             return (ItemId(derive("msg", *whose)),)
         case cm.ToolOutput():
             return (ItemId(derive("fco", *whose)),)
@@ -117,6 +117,7 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     after: ResponseId | None = None
     metadata: dict[str, Json] | None = None
     request: dict[str, Json] | UnsetType = UNSET
+    behind: ResponseId | None = None  # whose generation ends in the same step
 
 
 def begin(build: StepBuilder, new: NewResponse) -> None:
@@ -133,7 +134,7 @@ def begin(build: StepBuilder, new: NewResponse) -> None:
         ev.Private(sampling=sampling, principal=new.principal, after=new.after),
     )
     build.put(ev.ResponseInProgress(response_id=new.id, sequence_number=new.sequence + 1))
-    _start(build, build.state.open[new.id])
+    _start(build, build.state.open[new.id], behind=new.behind)
 
 
 def _with_defaults(new: NewResponse, state: State) -> Sampling:
@@ -169,12 +170,12 @@ def new_body(build: StepBuilder, new: NewResponse, status: Literal["queued", "in
     )
 
 
-def _start(build: StepBuilder, open_: Open) -> None:
+def _start(build: StepBuilder, open_: Open, *, behind: ResponseId | None = None) -> None:
     runs = build.runs
     runs.num_begun += 1
     runs.current[open_.id] = runs.num_begun
     runs.paused.discard(open_.id)
-    build.out.effects.append(Start(open_.id, runs.num_begun))
+    build.out.effects.append(Start(open_.id, runs.num_begun, behind))
 
 
 def pause_all(build: StepBuilder) -> None:
@@ -202,10 +203,12 @@ def other_model(state: State, open_: Open) -> str:
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a response ends: with a reason it is incomplete, with an error it failed."""
+    """How a response ends: with a reason it is incomplete, with an error it failed. `successor`: what goes on in its
+    place."""
 
     usage: Usage
     reason: IncompleteReason | None = None
+    successor: ResponseId | None = None
     error: SessileError | None = None
     recomputed: int = 0
     withheld: int = 0
@@ -218,10 +221,21 @@ class Ending(msgspec.Struct, frozen=True):
         return "completed" if self.reason is None else "incomplete"
 
 
-def end_incomplete(build: StepBuilder, open_: Open, reason: IncompleteReason, *, go_on: bool = True) -> None:
+def end_incomplete(
+    build: StepBuilder,
+    open_: Open,
+    reason: IncompleteReason,
+    *,
+    go_on: bool = True,
+    successor: ResponseId | None = None,
+) -> None:
     """Ends an open response with what was released; its generation, if one runs, is aborted."""
     build.out.effects.append(Stop(open_.id))
-    end(build, open_, Ending(_used(build, open_), reason), go_on=go_on)
+    end(build, open_, Ending(_used(build, open_), reason, successor), go_on=go_on)
+
+
+def _details(reason: IncompleteReason, successor: ResponseId | None) -> dict[str, Json]:
+    return {"reason": reason} if successor is None else {"reason": reason, "response_id": successor}
 
 
 def _used(build: StepBuilder, open_: Open) -> Usage:
@@ -230,10 +244,11 @@ def _used(build: StepBuilder, open_: Open) -> Usage:
     return msgspec.structs.replace(prompt, output_tokens=len(open_.tokens) // 4)
 
 
-def end_queued(build: StepBuilder, waiting: Queued, reason: IncompleteReason) -> None:
-    body = msgspec.structs.replace(
-        waiting.body, status="incomplete", incomplete_details={"reason": reason}, usage=Usage(0, 0).public()
-    )
+def end_queued(
+    build: StepBuilder, waiting: Queued, reason: IncompleteReason, *, successor: ResponseId | None = None
+) -> None:
+    details, usage = _details(reason, successor), Usage(0, 0).public()
+    body = msgspec.structs.replace(waiting.body, status="incomplete", incomplete_details=details, usage=usage)
     for other in build.state.queue:
         if other.after == waiting.body.id:
             other.after = waiting.after
@@ -252,7 +267,7 @@ def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) 
         status=status,
         output=tuple(draft.item for draft in open_.drafts),
         usage=usage.public() if cost is None else {**usage.public(), "cost": cost.public()},
-        incomplete_details={"reason": ending.reason} if ending.reason is not None else None,
+        incomplete_details=None if ending.reason is None else _details(ending.reason, ending.successor),
         error={"code": error.code, "message": error.public_message} if error is not None else None,
     )
     private = ev.Private(
@@ -291,9 +306,7 @@ def next_in_line(build: StepBuilder, ended: ResponseId, last: ItemId | None) -> 
     if first is None:
         return
     if first.item is not None:
-        item = msgspec.structs.replace(first.item, parent_id=last, status="completed", created_at=build.now)
-        build.put_item(item, Prepared(first.tokens, first.fingerprint) if first.fingerprint else None)
-        last = item.id
+        last = _put_waiting(build, first, last)
     else:
         last = item_tree.question(build.state, last) if last is not None else None
     service = first.body.service or {}
@@ -306,9 +319,33 @@ def next_in_line(build: StepBuilder, ended: ResponseId, last: ItemId | None) -> 
             sampling=first.sampling,
             sequence=first.sequence,
             model=first.body.model,
-            service={name: service[name] for name in service if name in _KEPT_SERVICE},
+            service={name: service[name] for name in service if name in KEPT_SERVICE},
         ),
     )
+
+
+def _put_waiting(build: StepBuilder, waiting: Queued, parent: ItemId | None) -> ItemId:
+    """Lays the message of a response that waited below `parent`."""
+    assert waiting.item is not None
+    item = msgspec.structs.replace(waiting.item, parent_id=parent, status="completed", created_at=build.now)
+    build.put_item(item, Prepared(waiting.tokens, waiting.fingerprint) if waiting.fingerprint else None)
+    return item.id
+
+
+def take_up(build: StepBuilder, turn: ResponseId, last: ItemId, successor: ResponseId) -> ItemId:
+    """Lays what a turn was steered with below the last of its tools' outputs: `successor`, which goes on with the turn,
+    answers it. Returns the last item."""
+    while (waiting := item_tree.steering_behind(build.state, turn)) is not None:
+        end_queued(build, waiting, "steered", successor=successor)
+        last = _put_waiting(build, waiting, last)
+    return last
+
+
+def free_tool_choice(sampling: Sampling) -> Sampling:
+    """A call that was required has been made: what follows its output is up to the model."""
+    if sampling.tool_choice in (None, "none", "auto"):
+        return sampling
+    return msgspec.structs.replace(sampling, tool_choice=None)
 
 
 def end_tool_turn(build: StepBuilder, waiting: Awaiting, why: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sessions.model import events as ev
 from sessions.model.journal_types import Head, Loaded
@@ -99,6 +99,7 @@ class Queued(msgspec.Struct, kw_only=True):
     item: Item | None = None
     tokens: bytes = b""
     fingerprint: str = ""
+    steers: bool = False
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -109,6 +110,7 @@ class Answer(msgspec.Struct, kw_only=True):
     tail: str = ""
     fingerprint: str = ""
     findings: tuple[Finding, ...] = ()
+    parent: ItemId | None | UnsetType = UNSET  # of one without items; unset: folded before it was kept
     reason: str = ""  # why it is incomplete
     status: str = ""  # this and the next as its last event said them; "": this was folded before they were kept
     model: str = ""
@@ -349,7 +351,13 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
         case ev.ResponseQueued():
             assert private is not None and private.principal is not None
             assert private.sampling is not None and private.after is not None
-            state.queue.append(
+            place = len(state.queue)
+            if event.steers is True:  # before all that else waits for it
+                _follow(state, private.after, event.response_id)
+                behind = (at for at, each in enumerate(state.queue) if each.after == event.response_id)
+                place = next(behind, place)
+            state.queue.insert(
+                place,
                 Queued(
                     body=event.response,
                     principal=private.principal,
@@ -359,7 +367,8 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
                     item=event.item,
                     tokens=private.tokens,
                     fingerprint=private.fingerprint,
-                )
+                    steers=event.steers is True,
+                ),
             )
         case ev.OutputItemAdded():
             assert open_ is not None and isinstance(event.item, Message | FunctionCall)
@@ -427,6 +436,7 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
         _set(state, item)
     answer = Answer(
         items=tuple(item.id for item in body.output),
+        parent=UNSET if body.output else body.parent_id,
         status=body.status,
         model=body.model,
         created_at=body.created_at,
@@ -532,6 +542,9 @@ def _remove(state: State, item_id: ItemId) -> None:
             state.items[name] = msgspec.structs.replace(item, parent_id=removed.parent_id)
     if state.newest == item_id:
         state.newest = removed.parent_id
+    for each in state.answers.values():
+        if each.parent == item_id:
+            each.parent = removed.parent_id
     state.cuts = {of: first for of, first in state.cuts.items() if item_id not in (of, first)}
     if item_id in state.pinned:
         state.pinned.remove(item_id)

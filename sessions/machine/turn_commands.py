@@ -19,6 +19,7 @@ from sessions.machine.responses import (
     next_in_line,
     response_id_of,
     response_not_found,
+    take_up,
 )
 from sessions.machine.session_commands import check_tools, make_session
 from sessions.machine.state import Awaiting, State, stands_below
@@ -64,13 +65,16 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
     else:
         _update_settings(build, state.info, command)
     names = item_ids_of(state.key, principal, command)
+    response_id = response_id_of(state.key, principal, command.id) if command.respond else None
+    outputs_end = max((at for at, item in enumerate(command.items) if isinstance(item, cm.NewOutput)), default=-1)
     for index, (name, new) in enumerate(zip(names, command.items, strict=True)):
         item = _new_item(name, new, parent, build.now)
         build.put_item(item, input.prepared_items[index] if index < len(input.prepared_items) else None)
         parent = item.id
-    offset, response_id = state.top, None
-    if command.respond:
-        response_id = response_id_of(state.key, principal, command.id)
+        if turn is not None and response_id is not None and index == outputs_end:
+            parent = take_up(build, turn.response_id, parent, response_id)
+    offset = state.top
+    if response_id is not None:
         begin(
             build,
             NewResponse(
@@ -131,16 +135,18 @@ def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnC
         build.put(ev.SessionUpdated(info=changed))
 
 
-def _last_of(state: State, response_id: ResponseId) -> ItemId:
-    """The last item of a response, which the turn goes on from."""
+def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
+    """The last item of a response, which the turn goes on from; of one that wrote none, what it would have answered."""
     if response_id in state.open:
         raise busy_conflict("response_in_progress")
     answer = state.answers.get(response_id)
     if answer is None:
         raise response_not_found(response_id, param="previous_response_id")
-    if not answer.items:
+    if answer.items:
+        return answer.items[-1]
+    if answer.parent is UNSET:
         raise Conflict("invalid_request", "This response has no output to go on from.", param="previous_response_id")
-    return answer.items[-1]
+    return answer.parent
 
 
 def _new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) -> Item:

@@ -99,6 +99,14 @@ class ResponseCancel(SessionCommand, frozen=True, kw_only=True, tag="response.ca
     response_id: ResponseId
 
 
+class ResponseSteer(SessionCommand, frozen=True, kw_only=True, tag="response.steer"):
+    """A user's words for an answer that is being written: it ends with what was released, and another goes on behind
+    them. One that calls tools is let end; then the words stand behind the tools' outputs."""
+
+    response_id: ResponseId
+    content: Content
+
+
 class ToolOutput(SessionCommand, frozen=True, kw_only=True, tag="tool.output"):
     call_id: CallId
     output: str
@@ -253,6 +261,7 @@ ClientCommand = (
     | MessageEdit
     | ResponseCreate
     | ResponseCancel
+    | ResponseSteer
     | ToolOutput
     | SessionUpdate
     | SessionDelete

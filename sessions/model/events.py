@@ -119,6 +119,7 @@ class ResponseQueued(ResponseEvent, frozen=True, kw_only=True, tag="response.que
 
     response: ResponseBody
     item: Item | None = None
+    steers: bool | UnsetType = UNSET  # true: what it waits for takes the item up together with its tools' outputs
 
 
 class ResponseCreated(ResponseEvent, frozen=True, kw_only=True, tag="response.created"):

@@ -14,6 +14,12 @@ from sessions.model.types import Json, Principal, ResponseId, Sampling, SessionK
 
 CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
+GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
+
+
+def generates(request: object) -> bool:
+    """Whether a response with this request is to be written, and not only prepared for."""
+    return not (isinstance(request, dict) and request.get(GENERATE) is False)
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

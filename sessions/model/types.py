@@ -39,6 +39,7 @@ IncompleteReason = Literal[
     "max_output_tokens",
     "content_filter",
     "cancelled",
+    "steered",
     "session_deleted",
     "recovery_incompatible",
     "tool_timeout",

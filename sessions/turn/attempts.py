@@ -19,7 +19,7 @@ from sessions.limits import Share
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.errors import Overloaded, Unavailable
-from sessions.model.generation import Finish, GenerationRequest, cache_scope_of, continuation_seed
+from sessions.model.generation import Finish, GenerationRequest, cache_scope_of, continuation_seed, generates
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.schemas import check_schemas
@@ -114,6 +114,9 @@ class Attempts:
         if tools or sampling.text is not None:  # it may have been stored before there were bounds
             checked = tools if sampling.tool_choice != "none" else ()
             await self._wait_for_check(lambda: check_schemas(self._schemas, checked, sampling.text))
+        if not generates(self._run.open_.body.request):
+            await self._engine.warm(self._run.key, plan.prompt)
+            return AttemptsEnd("stop")
         for attempt in range(ATTEMPTS_MAX):
             if left <= 0:
                 return await self._end(parser, "max_output_tokens")

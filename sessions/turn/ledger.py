@@ -445,23 +445,31 @@ class Ledger:
         item = self._state.items.get(item_id)
         return item.role if isinstance(item, Message) else "user"
 
-    def goes_on_from(self, command: cm.MessageCreate | cm.MessageEdit | cm.ToolOutput | cm.TurnCreate) -> ItemId | None:
+    def goes_on_from(
+        self, command: cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput | cm.TurnCreate
+    ) -> ItemId | None:
         """The item that what it brings will stand below, unless it is refused."""
         state = self._state
         match command:
             case cm.ToolOutput():
                 return next((turn.last for turn in state.awaiting.values() if command.call_id in turn.missing), None)
+            case cm.ResponseSteer():
+                open_, awaiting = state.open.get(command.response_id), state.awaiting.get(command.response_id)
+                return open_.last_item if open_ is not None else awaiting.last if awaiting is not None else None
             case cm.MessageEdit():
                 edited = state.items.get(command.item_id)
                 return edited.parent_id if edited is not None else None
             case cm.TurnCreate(after_response=str() as after):
                 answer = state.answers.get(after)
-                return answer.items[-1] if answer is not None and answer.items else None
+                if answer is None:
+                    return None
+                return answer.items[-1] if answer.items else answer.parent or None
         parent = state.newest if command.parent_id is UNSET else command.parent_id
         return parent if parent in state.items else None
 
     def texts_before(
-        self, command: cm.MessageCreate | cm.MessageEdit | cm.ToolOutput | cm.TurnCreate | None
+        self,
+        command: cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput | cm.TurnCreate | None,
     ) -> list[PromptText]:
         """The end of what a prompt holds before what the command brings (None: before the next message), as much of it
         as the command's texts are judged together with, in its order."""

@@ -349,6 +349,7 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "response.create", **here, "parent_id": next(m), **options},
         {"type": "response.create", **here, "parent_id": "x", **named},
         {"type": "response.cancel", **here, "response_id": next(m)},
+        {"type": "response.steer", **here, "response_id": next(m), "content": next(m)},
         {"type": "tool.output", **here, "call_id": next(m), "output": next(m)},
         {"type": "review.appeal", **here, "content": next(m), "note": next(m)},
         {"type": "review.appeal", **here, "response_id": next(m)},

@@ -20,10 +20,13 @@ from tests.support.authorisation.world import KINDS, World, a_world, without
 
 # What is answered with something else than a refusal where there is nothing to do: a call that is open, replicas, a
 # case that is claimed, an answer of which something was withheld, a share.
-AS_IF = {"tool.output", "AnswerTool", "review.appeal", "Appeal", "compaction.undo", "UndoCompaction"} | {
+AS_IF = {
+    *("tool.output", "AnswerTool", "response.steer", "Steer", "review.appeal", "Appeal"),
+    *("compaction.undo", "UndoCompaction"),
+} | {
     entry.name
     for entry in HTTP
-    if "/v1/operator/" in entry.path or entry.path.endswith(("/decide", "/appeal", "/{share_id}"))
+    if "/v1/operator/" in entry.path or entry.path.endswith(("/decide", "/appeal", "/steer", "/{share_id}"))
 }
 
 

@@ -102,7 +102,8 @@ class Wire:
         self._buffer = b""
         self._lost_there = False
         self._transport = Transport(self)
-        self._connection: WebSocketConnection = door.protocol()
+        self._connection = door.protocol()
+        assert isinstance(self._connection, WebSocketConnection)
         self._later(self._made)
         self._later(self._shake_hands, handshake("sessile.v1+" + ("msgpack" if binary else "json")))
 

@@ -25,7 +25,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "benchmarks-history.md"),
 ]
-LANGUAGES = {"sh", "text", "toml", "json", "python"}
+LANGUAGES = {"sh", "text", "toml", "json", "python", "yaml"}
 FENCE = re.compile(r"^[ ]*```(\w*)\n(.*?)^[ ]*```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 ASSIGNMENT = re.compile(r"^[A-Z][A-Z_]*=")
@@ -33,7 +33,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 COMMAND_HEADS = ("make ", "python ", "./sessile ", "app.py ", "bench.", "curl ", "pip ", "npm ", "openssl ", ".venv")
 FAMILIES = ("keys", "tokens", "audit", "users", "usage", "encryption", "models")  # commands that have their own
 COMMANDS = (
-    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "chat", "load", *FAMILIES),
+    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "chat", "load", *FAMILIES),
     *("keys create", "keys list", "keys show", "keys revoke", "audit list", "audit verify"),
     *("tokens revoke", "tokens list"),
     *("users export", "users erase", "usage reconcile"),
@@ -47,6 +47,12 @@ FOREIGN = {
     ("openssl", "rand", "-hex", "32"): "makes a key file",
     ("pip", "install", "clients/python"): "installs the SDK of this checkout",
     ("npm", "install", "openai"): "installs OpenAI's SDK",
+    ("docker", "build", "-f", "deploy/image/Dockerfile"): "builds the image",
+    ("docker", "compose", "-f", "deploy/compose.yaml"): "runs a cluster of containers",
+    ("helm", "install", "sessile", "deploy/helm/sessile"): "installs the chart",
+    ("kubectl", "create", "namespace", "chat"): "where the chart is installed",
+    ("kubectl", "-n", "chat"): "makes the chart's Secret, and a key",
+    ("systemctl", "enable", "--now"): "starts the units",
 }
 
 

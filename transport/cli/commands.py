@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from transport.cli import audit, encryption, keys, load, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
+from transport.cli.doctor import ExamineCluster
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
 
@@ -98,6 +99,11 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     ),
     "sessions": CommandSpec(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
     "drain": CommandSpec(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
+    "doctor": CommandSpec(
+        ExamineCluster,
+        ("directory", "directory_file", *CREDENTIALS, "journal", "journal_file", "data", "tls_certificate", "Logging"),
+        "doctor --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
+    ),
     "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
     "keys create": CommandSpec(keys.CreateKey, EITHER, "keys create --tenant acme --role operator --label me"),
     "keys list": CommandSpec(keys.ListKeys, EITHER, "keys list --tenant acme"),

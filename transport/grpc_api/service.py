@@ -79,6 +79,9 @@ class SessionsService(made.SessionsServicer):
     async def Cancel(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("response_cancel", pb.ResponseCancel, context)
 
+    async def Steer(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("response_steer", pb.ResponseSteer, context)
+
     async def AnswerTool(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("tool_output", pb.ToolOutput, context)
 

@@ -101,6 +101,20 @@ class ResponseCancel(_message.Message):
     response_id: str
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., response_id: _Optional[str] = ...) -> None: ...
 
+class ResponseSteer(_message.Message):
+    __slots__ = ("id", "session", "response_id", "content", "parts")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    session: str
+    response_id: str
+    content: str
+    parts: _containers.RepeatedCompositeFieldContainer[ContentPart]
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., response_id: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ...) -> None: ...
+
 class ToolOutput(_message.Message):
     __slots__ = ("id", "session", "call_id", "output", "is_error")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -220,7 +234,7 @@ class ItemPin(_message.Message):
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set", "session_compact", "compaction_undo", "item_pin")
+    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set", "session_compact", "compaction_undo", "item_pin", "response_steer")
     SESSION_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_EDIT_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +249,7 @@ class Command(_message.Message):
     SESSION_COMPACT_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_UNDO_FIELD_NUMBER: _ClassVar[int]
     ITEM_PIN_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_STEER_FIELD_NUMBER: _ClassVar[int]
     session_create: SessionCreate
     message_create: MessageCreate
     message_edit: MessageEdit
@@ -249,7 +264,8 @@ class Command(_message.Message):
     session_compact: SessionCompact
     compaction_undo: CompactionUndo
     item_pin: ItemPin
-    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ..., feedback_set: _Optional[_Union[FeedbackSet, _Mapping]] = ..., session_compact: _Optional[_Union[SessionCompact, _Mapping]] = ..., compaction_undo: _Optional[_Union[CompactionUndo, _Mapping]] = ..., item_pin: _Optional[_Union[ItemPin, _Mapping]] = ...) -> None: ...
+    response_steer: ResponseSteer
+    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ..., feedback_set: _Optional[_Union[FeedbackSet, _Mapping]] = ..., session_compact: _Optional[_Union[SessionCompact, _Mapping]] = ..., compaction_undo: _Optional[_Union[CompactionUndo, _Mapping]] = ..., item_pin: _Optional[_Union[ItemPin, _Mapping]] = ..., response_steer: _Optional[_Union[ResponseSteer, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop", "review_id", "compaction_id")
@@ -756,10 +772,12 @@ class OutputTokensDetails(_message.Message):
     def __init__(self, reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class IncompleteDetails(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "response_id")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    response_id: str
+    def __init__(self, reason: _Optional[str] = ..., response_id: _Optional[str] = ...) -> None: ...
 
 class ResponseError(_message.Message):
     __slots__ = ("code", "message")
@@ -894,16 +912,18 @@ class ItemCreated(_message.Message):
     def __init__(self, item: _Optional[_Union[Item, _Mapping]] = ...) -> None: ...
 
 class ResponseQueued(_message.Message):
-    __slots__ = ("response_id", "sequence_number", "response", "item")
+    __slots__ = ("response_id", "sequence_number", "response", "item", "steers")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     ITEM_FIELD_NUMBER: _ClassVar[int]
+    STEERS_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     sequence_number: int
     response: Response
     item: Item
-    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., response: _Optional[_Union[Response, _Mapping]] = ..., item: _Optional[_Union[Item, _Mapping]] = ...) -> None: ...
+    steers: bool
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., response: _Optional[_Union[Response, _Mapping]] = ..., item: _Optional[_Union[Item, _Mapping]] = ..., steers: _Optional[bool] = ...) -> None: ...
 
 class ResponseStanding(_message.Message):
     __slots__ = ("response_id", "sequence_number", "response")

@@ -79,6 +79,11 @@ class SessionsStub:
                 request_serializer=transport_dot_grpc__api_dot_sessile__pb2.ResponseCancel.SerializeToString,
                 response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
                 _registered_method=True)
+        self.Steer = channel.unary_unary(
+                '/sessile.v1.Sessions/Steer',
+                request_serializer=transport_dot_grpc__api_dot_sessile__pb2.ResponseSteer.SerializeToString,
+                response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+                _registered_method=True)
         self.AnswerTool = channel.unary_unary(
                 '/sessile.v1.Sessions/AnswerTool',
                 request_serializer=transport_dot_grpc__api_dot_sessile__pb2.ToolOutput.SerializeToString,
@@ -189,6 +194,12 @@ class SessionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Steer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AnswerTool(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -289,6 +300,11 @@ def add_SessionsServicer_to_server(servicer, server):
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
                     request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.ResponseCancel.FromString,
+                    response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
+            ),
+            'Steer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Steer,
+                    request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.ResponseSteer.FromString,
                     response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
             ),
             'AnswerTool': grpc.unary_unary_rpc_method_handler(
@@ -579,6 +595,33 @@ class Sessions:
             target,
             '/sessile.v1.Sessions/Cancel',
             transport_dot_grpc__api_dot_sessile__pb2.ResponseCancel.SerializeToString,
+            transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Steer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sessile.v1.Sessions/Steer',
+            transport_dot_grpc__api_dot_sessile__pb2.ResponseSteer.SerializeToString,
             transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
             options,
             channel_credentials,

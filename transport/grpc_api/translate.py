@@ -158,10 +158,11 @@ def command_of(message: Message, field: str, *, id: str, session: str | None) ->
 
 def _adapt(fields: dict[str, Any], field: str) -> None:
     """What proto3 cannot say as JSON does: null, absence, unions."""
-    if field in ("message_create", "message_edit"):
+    if field in ("message_create", "message_edit", "response_steer"):
         parts = fields.pop("parts", None)
         fields["content"] = parts or fields.get("content", "")
-        fields["respond"] = not fields.pop("no_response", False)
+        if field != "response_steer":
+            fields["respond"] = not fields.pop("no_response", False)
     if fields.pop("at_root", False):
         if "parent_id" in fields:
             raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")

@@ -16,6 +16,7 @@ from transport.http.headers import read_retry_headers
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.operator_api import OperatorApi
 from transport.websocket.handshake import USER_HEADER, single_value
+from transport.websocket.inner_requests import SOCKET_TURN, SocketTurn
 
 
 def gateway_of(request: Request) -> Gateway:
@@ -26,6 +27,12 @@ def gateway_of(request: Request) -> Gateway:
 def turn_starter_of(request: Request) -> TurnStarter:
     starter: TurnStarter = request.app.state.turn_starter
     return starter
+
+
+def socket_turn_of(request: Request) -> SocketTurn | None:
+    """What a socket of Responses says of a request that it makes; None: it came over HTTP."""
+    turn: SocketTurn | None = getattr(request.state, SOCKET_TURN, None)
+    return turn
 
 
 def operator_api_of(request: Request) -> OperatorApi:

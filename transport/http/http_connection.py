@@ -43,8 +43,8 @@ CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave thi
 class WebSocketDoor(Protocol):
     """Where connections go that become WebSockets; `transport.websocket.connections` has it."""
 
-    def protocol(self, **_: Any) -> asyncio.Protocol:
-        """A connection whose handshake is still to be answered."""
+    def protocol(self, path: str = "", host: str = "", **_: Any) -> asyncio.Protocol:
+        """A connection whose handshake, for `path` at `host`, is still to be answered."""
 
     def begin(
         self, head: Scope, transport: asyncio.BaseTransport, peer: str | None, place: Place | None
@@ -364,7 +364,8 @@ def open_websocket(
     version: str = "1.1",
 ) -> None:
     """Makes a connection a WebSocket's, and answers the handshake that was parsed: it need not be parsed again."""
-    socket: Any = door.protocol()
+    host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
+    socket: Any = door.protocol(path, host)
     socket.connection_made(transport)
     head = websockets.Headers([(name.decode(), value.decode("latin-1")) for name, value in headers])
     socket.shake_hands(Handshake(path, head, method=method, protocol=f"HTTP/{version}"))

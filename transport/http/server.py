@@ -98,7 +98,9 @@ class Server:
         return_large_blocks()
         shares = ConnectionShares(self._limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
         limits = self._limits
-        door = self._door = WebSocketConnections(self.gateway, limits.connection, limits.connections_max, shares)
+        door = self._door = WebSocketConnections(
+            self.gateway, limits.connection, limits.connections_max, shares, self._app
+        )
         options: dict[str, Any] = {"backlog": BACKLOG}
         if self._tls is not None:
             options |= {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}

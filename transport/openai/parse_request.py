@@ -199,6 +199,13 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
     return units
 
 
+def steer_text(given: str | Sequence[request_models.SteerMessage]) -> str:
+    """What a response is steered with: the texts of its messages, as one."""
+    if isinstance(given, str):
+        return given
+    return "\n\n".join(_input_text(item.content, f"input[{index}].content") for index, item in enumerate(given))
+
+
 def _missing(param: str) -> BadInput:
     return BadInput("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
 

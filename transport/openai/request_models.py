@@ -215,6 +215,19 @@ class ResponsesRequest(SamplingRequest):
     max_tool_calls: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
 
 
+class SteerMessage(LenientModel):
+    type: Literal["message"] | None = None
+    role: Literal["user"]
+    content: str | Annotated[list[ContentPart], Field(min_length=1, max_length=256)]
+
+
+class SteerRequest(RequestModel):
+    input: (
+        Annotated[str, StringConstraints(min_length=1)]
+        | Annotated[list[SteerMessage], Field(min_length=1, max_length=64)]
+    )
+
+
 class CompactRequest(RequestModel):
     """What is to be compacted: a history, the one behind a response, or that with more input."""
 

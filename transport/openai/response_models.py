@@ -244,6 +244,7 @@ class ResponseError(ResponseModel):
 
 class IncompleteDetails(ResponseModel):
     reason: str
+    response_id: Annotated[str, Field(description="Of a response that was steered: the one that goes on.")] = ""
 
 
 class ConversationOf(ResponseModel):
@@ -305,6 +306,25 @@ class DeletedObject(ResponseModel):
 
 class ResponseDeleted(DeletedObject):
     object: Literal["response"]
+
+
+class RequiredInput(ResponseModel):
+    type: Literal["function_call_output"]
+    call_id: str
+    name: str
+
+
+class ResponseSteered(ResponseModel):
+    """Words that were taken up, or wait for the outputs of tools."""
+
+    id: str
+    object: Literal["response.steer"]
+    previous_response_id: str
+    response_id: Annotated[str, Field(description="The response that goes on behind them.")]
+    status: Literal["accepted", "pending"]
+    required_input: Annotated[
+        list[RequiredInput], Field(description="The outputs that they wait for, once the response has ended.")
+    ]
 
 
 # -- conversations and sessions -------------------------------------------------------------------------------------

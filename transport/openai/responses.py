@@ -43,13 +43,14 @@ class ResponseReader:
     after: int
     ended: Callable[[ev.ResponseBody], Awaitable[None]] | None = None
 
-    async def check(self) -> None:
-        """Raises NotFound, Gone, Unavailable: it is not there to be read, was erased, or was never to be stored."""
+    async def check(self, *, unstored: bool = False) -> None:
+        """Raises NotFound, Gone, Unavailable: it is not there to be read, was erased, or was never to be stored, unless
+        such a one may be read too."""
         await self.cursor.check(self.after)
         if self.cursor.retracted(self.response_id, ERASED):
             raise not_found(self.response_id)
         request = (await self.begun()).request
-        if isinstance(request, dict) and request.get("store") is False:
+        if not unstored and isinstance(request, dict) and request.get("store") is False:
             raise not_found(self.response_id)
 
     async def check_seen(self, seen: EventId) -> None:

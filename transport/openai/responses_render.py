@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model import events as ev
+from sessions.model.generation import GENERATE
 from sessions.model.types import (
     InputText,
     Item,
@@ -77,7 +78,7 @@ def response(
     cancelled = (body.incomplete_details or {}).get("reason") == "cancelled"
     return {
         **_DEFAULTS,
-        **request,
+        **{name: value for name, value in request.items() if name != GENERATE},
         "id": body.id,
         "object": "response",
         "created_at": body.created_at // 1000,

@@ -1,4 +1,4 @@
-"""Serves `/metrics` and `/healthz` of any role on a port of their own, without keys.
+"""Serves `/metrics`, `/healthz` and `/readyz` of any role on a port of their own, without keys.
 
 Replicas have no other HTTP port. It listens on loopback unless configured otherwise; whoever lets it listen elsewhere
 keeps strangers away from it by the network, as one does with every exporter. Nothing can be changed through it.
@@ -7,6 +7,7 @@ keeps strangers away from it by the network, as one does with every exporter. No
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from starlette.applications import Starlette
@@ -26,8 +27,12 @@ class Exposition(Protocol):
 class MetricsServer:
     """Listens between `start` and `stop`."""
 
-    def __init__(self, exposition: Exposition, *, host: str, port: int) -> None:
+    def __init__(
+        self, exposition: Exposition, *, host: str, port: int, readiness: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """`readiness` says why traffic is not welcome, or None."""
         self._exposition = exposition
+        self._readiness = readiness
         self._host = host
         self._port = port
         self._state = ServerState()
@@ -41,7 +46,8 @@ class MetricsServer:
 
     async def start(self) -> None:
         """Raises Unavailable for an address that cannot be had."""
-        app = Starlette(routes=[Route("/metrics", self._metrics), Route("/healthz", self._alive)])
+        routes = {"/metrics": self._metrics, "/healthz": self._alive, "/readyz": self._ready}
+        app = Starlette(routes=[Route(path, answer) for path, answer in routes.items()])
         self._listener = await listen(app, self._state, (self._host, self._port))
 
     async def stop(self) -> None:
@@ -61,3 +67,7 @@ class MetricsServer:
 
     async def _alive(self, _: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
+
+    async def _ready(self, _: Request) -> Response:
+        reason = self._readiness()
+        return Response(f"{reason or 'ok'}\n", status_code=200 if reason is None else 503, media_type="text/plain")

@@ -16,8 +16,12 @@ from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.first_message import HEAD_BYTES, FirstMessage, first_message
+from transport.websocket.inner_requests import App
+from transport.websocket.responses_frames import RESPONSES
+from transport.websocket.responses_socket import ResponsesConnection
 from transport.websocket.timer_wheel import TimerWheel
-from transport.websocket.websocket import HELLO_BYTES_MAX, HeldConnection, WebSocketConnection
+from transport.websocket.upgraded import HeldConnection, UpgradedConnection
+from transport.websocket.websocket import HELLO_BYTES_MAX, WebSocketConnection
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +35,9 @@ class WebSocketConnections:
         limits: ConnectionLimits,
         connections_max: int,
         shares: ConnectionShares | None = None,
+        app: App | None = None,
     ) -> None:
+        """`app`: the HTTP application, which a socket of Responses speaks to; None: there is none of them."""
         self.gateway = gateway
         self.limits = limits
         self.shares = shares or ConnectionShares()
@@ -42,10 +48,13 @@ class WebSocketConnections:
         self.empty = asyncio.Event()  # set while there are no connections
         self.empty.set()
         self._connections_max = connections_max
+        self._app = app
         self._awake: list[HeldConnection] = []
 
-    def protocol(self, **_: Any) -> WebSocketConnection:
-        """What uvicorn's `ws=` calls, with its own configuration, for every upgrade."""
+    def protocol(self, path: str = "", host: str = "", **_: Any) -> UpgradedConnection:
+        """What uvicorn's `ws=` calls, with its own configuration, for every upgrade: the connection for a path."""
+        if self._app is not None and path.partition("?")[0] == RESPONSES:
+            return ResponsesConnection(self, _app=self._app, _host=host)
         return WebSocketConnection(self)
 
     def begin(

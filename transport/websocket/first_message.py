@@ -26,7 +26,8 @@ from transport.auth.connection_shares import Place
 from transport.protocol.decoding import hello_credential
 from transport.protocol.frames import ENCODINGS, JSON, Encoding, error_frame
 from transport.websocket.handshake import BEARER_PREFIX, PATH, USER_HEADER, tokens_of
-from transport.websocket.websocket import HELLO_BYTES_MAX, ConnectionHost, WebSocketConnection
+from transport.websocket.upgraded import ConnectionHost
+from transport.websocket.websocket import HELLO_BYTES_MAX, WebSocketConnection
 
 try:
     from websockets.speedups import apply_mask

@@ -68,11 +68,11 @@ def retire(ws: Protocol) -> None:
 
 
 def shake_hands(
-    ws: ServerProtocol, request: Request, access: Authenticator, address: str | None = None
+    ws: ServerProtocol, request: Request, access: Authenticator, address: str | None = None, *, path: str = PATH
 ) -> tuple[Response, AgreedHandshake | None]:
     """The answer to a handshake, and what was agreed when it is 101. Raises SessileError for a refusal."""
     url = urlsplit(request.path)
-    if url.path != PATH:
+    if url.path != path:
         raise NotFound("not_found", "There is no WebSocket at this path.")
     headers = request.headers
     host = single_value(headers.get_all("Host"))

@@ -148,7 +148,7 @@ _CODES: dict[type[ServerError], str] = {
     SessionGone: "session_deleted",
     Conflict: (
         "idempotency_conflict session_exists session_full call_answered not_withheld appealed_already "
-        "review_decided review_claimed review_not_claimed"
+        "review_decided review_claimed review_not_claimed response_already_completed response_not_active"
     ),
     Busy: "response_in_progress tools_pending queue_full",
     RateLimited: "rate_limited quota_exceeded too_many_subscriptions",

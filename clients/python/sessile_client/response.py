@@ -7,7 +7,7 @@ reconnects, snapshots and restarts of the server, and any number of handles may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +150,11 @@ class Response:
         """
         await self.accepted()
         return await self._session.cancel(self._id) if self._id is not None else False
+
+    async def steer(self, content: str | Sequence[Mapping[str, Any]]) -> Response:
+        """Say something while it is written; see ``Session.steer``. What is returned goes on."""
+        await self.accepted()
+        return await self._session.steer(content, self._id)
 
     def _take_answer(self) -> None:
         answer = self._answer

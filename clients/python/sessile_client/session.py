@@ -15,7 +15,7 @@ from ._track import Event, Phase, Snapshot, Track
 from ._values import text_or_none
 from ._view import View
 from ._wire import Frame
-from .errors import Lost, SessionGone
+from .errors import Lost, NotFound, SessionGone
 from .response import Response, ToolAnswer
 
 if TYPE_CHECKING:
@@ -185,6 +185,17 @@ class Session:
             response_id = opened[-1]
         ok = await self._command("response.cancel", command_id, response_id=response_id)
         return not ok.get("noop", False)
+
+    def steer(self, content: Content, response_id: str | None = None, *, command_id: str | None = None) -> Response:
+        """Say something while a response (the newest open one by default) is written: it ends with what it says so far,
+        and the answer that is returned goes on behind these words. One that calls tools is let end: then the words are
+        answered together with the tools' outputs. Raises NotFound where nothing is being written."""
+        if response_id is None:
+            opened = self.view.open
+            if not opened:
+                raise NotFound("response_not_found", "No response is being written.")
+            response_id = opened[-1]
+        return self._submit("response.steer", command_id, response_id=response_id, content=content)
 
     async def tool_output(
         self, call_id: str, output: str, *, is_error: bool = False, command_id: str | None = None

@@ -239,6 +239,7 @@ class Session(_Bridge[_session.Session]):
     regenerate = _sends(_session.Session.regenerate)
     response = _sends(_session.Session.response)
     cancel = _waits(_session.Session.cancel)
+    steer = _sends(_session.Session.steer)
 
     def tool_output(
         self, call_id: str, output: str, *, is_error: bool = False, command_id: str | None = None
@@ -289,3 +290,7 @@ class Response(_Bridge[_response.Response]):
     texts = _iterates(_response.Response.texts)
     __iter__ = _iterates(_response.Response.__aiter__)
     cancel = _waits(_response.Response.cancel)
+
+    def steer(self, content: _session.Content) -> Response:
+        """Say something while it is written; what is returned goes on."""
+        return Response(self._loop, self._loop.run(self._of.steer(content)))

@@ -246,6 +246,8 @@ class CaseRun:
                 return _asked(session.regenerate(**fields))
             case "cancel":
                 return _cancelled(session.cancel(fields.get("response_id")))
+            case "steer":
+                return _asked(session.steer(fields.pop("content"), fields.pop("response_id")))
             case "appeal":
                 return _appealed(session.appeal(**fields))
             case "tool_output":

@@ -33,7 +33,7 @@ def test_parameters_are_the_same(with_async: type, without: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["appeal", "cancel", "delete", "edit", "regenerate", "send", "tool_output", "update"]
+    "method", ["appeal", "cancel", "delete", "edit", "regenerate", "send", "steer", "tool_output", "update"]
 )
 def test_every_command_on_a_session_takes_an_idempotency_key(method: str) -> None:
     for cls in (Session, sync.Session):

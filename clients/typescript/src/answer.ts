@@ -7,7 +7,8 @@
  */
 import { Channel } from "./channel.js";
 import { SessileError } from "./errors.js";
-import type { Session } from "./session.js";
+import type { Session, Sent } from "./session.js";
+import type { ContentPart } from "./protocol.js";
 import { isOpen, type ResponseRecord } from "./view.js";
 
 export interface Piece {
@@ -44,6 +45,11 @@ export class Answer implements AsyncIterable<Piece> {
       this.session.close();
     }
     return this.ended();
+  }
+
+  /** See `Session.steer`. */
+  steer(content: string | ContentPart[]): Promise<Sent> {
+    return this.session.steer(this.responseId, content);
   }
 
   /** See `Session.cancel`: of a turn that waits for tool outputs, too. */

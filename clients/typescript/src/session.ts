@@ -183,6 +183,14 @@ export class Session extends Emitter<SessionEvents> {
     return (await this.link.command("response.cancel", { response_id: responseId }))["noop"] !== true;
   }
 
+  /**
+   * Say something while an answer is written: it ends with what it says so far, and the one that is returned goes on behind these
+   * words. One that calls tools is let end: then the words are answered together with the tools' outputs.
+   */
+  async steer(responseId: string, content: string | ContentPart[]): Promise<Sent> {
+    return this.sent(await this.link.command("response.steer", { response_id: responseId, content }));
+  }
+
   async toolOutput(callId: string, output: string, isError = false): Promise<Sent> {
     return this.sent(await this.link.command("tool.output", { call_id: callId, output, ...(isError ? { is_error: true } : {}) }));
   }

@@ -195,6 +195,8 @@ class Runner {
       }
       case "cancel":
         return { noop: !(await session().cancel(String(fields["response_id"]))) };
+      case "steer":
+        return asOk(await session().steer(String(fields["response_id"]), fields["content"] as string));
       case "appeal": {
         const { response_id, content, note } = fields as { response_id?: string; content?: string; note?: string };
         const about = content === undefined ? { responseId: String(response_id) } : { content };

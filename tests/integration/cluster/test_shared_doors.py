@@ -154,6 +154,28 @@ async def test_a_client_that_resends_its_history_is_known_at_both(fronts: tuple[
         assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
 
 
+async def test_a_chain_on_a_socket_of_one_goes_on_and_is_steered_at_the_other(fronts: tuple[Front, Front]) -> None:
+    create = {"type": "response.create", "model": "simulated", "store": False}
+    path: dict[str, Any] = {"path": "/v1/responses", "headers": {"Authorization": "Bearer sk-1"}, "subprotocols": ()}
+    near, far = fronts
+    async with wire(near.server.port, **path) as one, wire(far.server.port, **path) as two:
+        one.send({**create, "input": "hello", "max_output_tokens": 8})
+        first = (await one.until(type="response.incomplete"))["response"]["id"]
+        two.send(
+            {**create, "input": "on", "previous_response_id": first, "max_output_tokens": 4000, "min_tokens": 4000}
+        )
+        second = (await two.until(type="response.created"))["response"]["id"]
+        await two.until(type="response.output_text.delta")
+        one.send({"type": "response.steer", "previous_response_id": second, "input": "shorter"})
+        assert (await one.until(type="response.steer.accepted"))["steer"]["previous_response_id"] == second
+        ended = (await two.until(type="response.incomplete"))["response"]
+        assert ended["incomplete_details"]["reason"] == "steered"
+        third = (await two.until(type="response.created"))["response"]["id"]
+        assert third == ended["incomplete_details"]["response_id"]
+        one.send({"type": "response.cancel", "response_id": third})
+        assert (await two.until(type="response.incomplete"))["response"]["status"] == "cancelled"
+
+
 async def test_a_new_conversation_begins_on_the_replica_that_has_most_of_it_whichever_gateway_it_comes_by(
     fronts: tuple[Front, Front],
 ) -> None:

@@ -156,6 +156,42 @@ async def test_nothing_of_a_cancelled_response_follows_the_answer(slow_door: Doo
     assert "response_output_text_delta" not in kinds[kinds.index("response_incomplete") :]
 
 
+async def test_words_are_taken_up_while_an_answer_is_written(slow_door: Door) -> None:
+    session = (await slow_door.stub.Create(pb.SessionCreate())).session
+    talk = slow_door.converse(session)
+    await talk.say(message_create=pb.MessageCreate(id="m", content="On"))
+    first = (await talk.until(has("ok"))).ok.response_id
+    await talk.until(has("response_output_text_delta"))
+    await talk.say(response_steer=pb.ResponseSteer(id="s", response_id=first, content="In French"))
+    ended = (await talk.until(has("response_incomplete"))).event.response_incomplete.response
+    second = ended.incomplete_details.response_id
+    assert ended.incomplete_details.reason == "steered" and second
+    words = (await talk.until(has("item_created"))).event.item_created.item
+    assert (words.role, words.parent_id) == ("user", ended.output[-1].id)
+    created = (await talk.until(has("response_created"))).event.response_created
+    assert (created.response_id, created.response.parent_id) == (second, words.id)
+    part = pb.ContentPart(type="input_text", text="Or not")
+    ok = await slow_door.stub.Steer(pb.ResponseSteer(session=session, response_id=second, parts=[part]))
+    assert (await talk.until(has("response_incomplete"))).event.response_incomplete.response_id == second
+    talk.call.cancel()
+    await slow_door.stub.Cancel(pb.ResponseCancel(session=session, response_id=ok.response_id))
+
+
+async def test_an_answer_that_is_read_on_is_stopped_like_any_other(slow_door: Door) -> None:
+    session = (await slow_door.stub.Create(pb.SessionCreate())).session
+    talk = slow_door.converse(session)
+    await talk.say(message_create=pb.MessageCreate(id="m", content="On"))
+    response = (await talk.until(has("ok"))).ok.response_id
+    last = (await talk.until(has("response_output_text_delta"))).event
+    talk.call.cancel()
+    again = slow_door.converse(session, position=pb.Position(epoch=last.epoch, offset=last.offset))
+    assert (await again.until(has("response_output_text_delta"))).event.offset > last.offset
+    await again.say(response_cancel=pb.ResponseCancel(id="x", response_id=response))
+    ended = (await again.until(has("response_incomplete"))).event.response_incomplete
+    assert (ended.response_id, ended.response.incomplete_details.reason) == (response, "cancelled")
+    again.call.cancel()
+
+
 async def test_a_command_outlives_its_deadline(door: Door) -> None:
     """The caller stops waiting; the command, once begun, is applied once, and its id asks for the answer again."""
     session = (await door.stub.Create(pb.SessionCreate())).session
@@ -217,6 +253,12 @@ async def test_errors_inside_a_conversation_leave_it_open(slow_door: Door) -> No
         ("List", pb.ListRequest(limit=0), "INVALID_ARGUMENT", "invalid_request"),
         ("List", pb.ListRequest(after="ses_none"), "NOT_FOUND", "session_not_found"),
         ("Cancel", pb.ResponseCancel(session="ses_none", response_id="r"), "NOT_FOUND", "session_not_found"),
+        (
+            "Steer",
+            pb.ResponseSteer(session="ses_none", response_id="r", content="x"),
+            "NOT_FOUND",
+            "session_not_found",
+        ),
         ("Send", pb.MessageCreate(session="ses_none", content="Hi"), "NOT_FOUND", "session_not_found"),
         ("Update", pb.SessionUpdate(session="s", clear=["model"]), "INVALID_ARGUMENT", "invalid_request"),
     ],

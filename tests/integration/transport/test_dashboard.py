@@ -13,7 +13,14 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from app import admission_of, open_limits
+from inference.simulated import SimulatedEngine
+from persistence.memory.store import MemoryStore
+from sessions.limits import DEFAULT_LIMITS
+from sessions.metrics import Metrics
 from tests.support.doors.assembly import Assembly, assembled
+from tests.support.kubernetes.manifests import of_kind, render
+from transport.ops.prometheus import MetricsExposition
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\b(?:sessile|process)_[a-z0-9_]+")
@@ -27,6 +34,8 @@ WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, 
     "sessile_usage_relay_failures",
     "sessile_guard_texts",
     "sessile_limits_not_settled",
+    "sessile_admission_refused",
+    "sessile_admission_smaller_model",
     "sessile_journal_reencryption_pending",
     "sessile_journal_reencrypted_rows",
     "sessile_journal_unreadable_rows",
@@ -106,6 +115,25 @@ async def test_turns_are_in_the_scrape_and_nobody_s_name_is(server: Assembly) ->
     assert samples["sessile_activations_total", (("cause", "new"),)] >= 1
     for session in server.runtime.keys_present():
         assert session.session not in text and f'"{session.tenant}"' not in text
+
+
+async def test_what_the_chart_scales_by_is_there(server: Assembly) -> None:
+    values = {
+        "peers": {"insecure": True},
+        "pools": {"main": {"autoscaling": {"enabled": True}}},
+        "monitoring": {"prometheusUrl": "http://prometheus:9090"},
+    }
+    (scaled,) = of_kind(render(values), "ScaledObject")
+    names = {name for each in scaled["spec"]["triggers"] for name in NAME.findall(each["metadata"]["query"])}
+    samples = {
+        sample.name for family in text_string_to_metric_families(await scrape(server)) for sample in family.samples
+    }
+    assert names - samples == {"sessile_admission_refused_total"}, "without limits there is no admission"
+    measures = Metrics()
+    async with open_limits("", "", MemoryStore().tallies, default=DEFAULT_LIMITS) as limited:
+        assert admission_of(limited, SimulatedEngine(), measures) is not None
+        text, _ = await MetricsExposition(measures, version="1", role="replica").text()
+    assert b"sessile_admission_refused_total" in text
 
 
 def test_panels_and_rules_are_whole() -> None:

@@ -161,6 +161,7 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/responses/{response_id}", "read", "response", query={"stream": "true"}),
     Http("GET", "/v1/responses/{response_id}/input_items", "read", "response"),
     Http("POST", "/v1/responses/{response_id}/cancel", "chat", "response"),
+    Http("POST", "/v1/responses/{response_id}/steer", "chat", "response", body=fixed(input="x")),
     Http("DELETE", "/v1/responses/{response_id}", "chat", "response"),
     Http("POST", "/v1/conversations", "chat", body=fixed(items=ITEMS)),
     Http("GET", "/v1/conversations/{conversation}", "read", "session"),
@@ -228,6 +229,12 @@ COMMANDS: tuple[Command, ...] = (
         lambda n, i: cm.ResponseCancel(id=i, session=_session(n), response_id=n.response),
     ),
     Command(
+        cm.ResponseSteer,
+        "chat",
+        "session",
+        lambda n, i: cm.ResponseSteer(id=i, session=_session(n), response_id=n.response, content="x"),
+    ),
+    Command(
         cm.ToolOutput,
         "chat",
         "session",
@@ -283,6 +290,9 @@ METHODS: tuple[Method, ...] = (
     Method("Edit", "chat", "session", lambda n: pb.MessageEdit(session=n.session, item_id=n.item, content="x")),
     Method("Respond", "chat", "session", lambda n: pb.ResponseCreate(session=n.session)),
     Method("Cancel", "chat", "session", lambda n: pb.ResponseCancel(session=n.session, response_id=n.response)),
+    Method(
+        "Steer", "chat", "session", lambda n: pb.ResponseSteer(session=n.session, response_id=n.response, content="x")
+    ),
     Method(
         "AnswerTool",
         "chat",

@@ -158,7 +158,7 @@ class Ground:
 
     def do(self, command: cm.ActorCommand, principal: Principal = LOCAL_PRINCIPAL, *, durable: bool = True) -> Outcome:
         prepared = None
-        if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
+        if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput):
             prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.fingerprint)
         input = inputs_and_effects.Command(principal, command, cm.command_digest(command), prepared)
         input = msgspec.structs.replace(input, model=self.model, service=self.service)

@@ -147,7 +147,7 @@ class Player:
     def _send(self, command: cm.ActorCommand) -> list[str]:
         self._sent.setdefault(command.id, command)
         prepared = None
-        if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ToolOutput):
+        if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput):
             prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
         input = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared)
         step = self.ground.input(input)

@@ -1,4 +1,4 @@
-"""`/v1/responses`: answers that are kept, continued, read again from any place, cancelled and erased.
+"""`/v1/responses`: answers that are kept, continued, steered, read again from any place, cancelled and erased.
 
 A response lives in a session: a new one, that of `previous_response_id`, or the `conversation` itself. With
 `background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. `store: false`
@@ -23,6 +23,7 @@ from sessions.model.errors import BadInput, Conflict, Gone, Internal, NotFound, 
 from sessions.model.types import (
     INTEGER_MAX,
     CommandId,
+    FunctionCall,
     ItemId,
     Json,
     Principal,
@@ -35,7 +36,7 @@ from sessions.model.types import (
     derived_session_id,
 )
 from transport.http import sse
-from transport.http.context import gateway_of, principal_of, turn_starter_of
+from transport.http.context import command_id_of, gateway_of, principal_of, socket_turn_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
 from transport.http.unknown_parameters import check_optional
@@ -51,19 +52,21 @@ from transport.openai.conversations import ItemPageParams, branch_items, item_pa
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.log_cursor import LogCursor
 from transport.openai.model_catalog import ModelCard, card
-from transport.openai.parse_request import input_units, response_sampling, response_tools
-from transport.openai.request_models import CompactRequest, ConversationRef, InputItem, ResponsesRequest
+from transport.openai.parse_request import input_units, response_sampling, response_tools, steer_text
+from transport.openai.request_models import CompactRequest, ConversationRef, InputItem, ResponsesRequest, SteerRequest
 from transport.openai.response_models import (
     STREAM,
     CompactedResponse,
     ItemList,
     ResponseDeleted,
     ResponseObject,
+    ResponseSteered,
     answers,
 )
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
 from transport.openai.turn_starter import TurnInput, TurnRequest
+from transport.websocket.inner_requests import SocketTurn
 
 ROUTE: Final = "responses"
 COMPACT_ROUTE: Final = "responses.compact"
@@ -84,7 +87,7 @@ async def answer_to(
         LogCursor(gateway_of(request), principal, place.key, follows=[name]), name, place.offset - 1
     )
     try:
-        await answer.check()
+        await answer.check(unstored=socket_turn_of(request) is not None)
         if seen is not None:
             await answer.check_seen(seen)
     except BaseException as error:
@@ -111,15 +114,18 @@ async def session_behind(request: Request, principal: Principal, response_id: st
 
 @routes.post("/v1/responses", response_model=None, responses=answers(ResponseObject, also=STREAM))
 async def create(request: Request, body: ResponsesRequest) -> Response:
-    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader."""
+    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader. With an
+    upgrade to WebSocket (GET), the same as frames: docs/responses-websocket.md."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     headers, given = read_retry_headers(request), await request.body()
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)
-    _check(body)
+    socket = socket_turn_of(request)
+    _check(body, socket)
     resolved = await _behind_compaction_item(request, principal, body)
-    if body.store is False and resolved is None:
+    stateless = body.store is False and body.previous_response_id is None and (socket is None or socket.generate)
+    if stateless and resolved is None:
         resolved = await _resolved(request, principal, body)
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
@@ -139,7 +145,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         sent = await starter.send(principal, command, seen)
         answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
     cursor = answer.cursor
-    plain = not body.background and headers.idempotency_key is None and not headers.event_ids
+    plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
 
     def left() -> None:
         if plain and cursor.sole_reader:
@@ -164,7 +170,7 @@ async def stored_turn(
     resolved: ResolvedInput | None = None,
 ) -> cm.TurnCreate:
     """`resolved`: the input, where that is known already."""
-    tools = response_tools(body.tools)
+    tools, socket = response_tools(body.tools), socket_turn_of(request)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
     check_optional(request, model, sampling)
@@ -187,7 +193,9 @@ async def stored_turn(
         session = resolved.session
     elif within is None:
         session = derived_session_id(principal, command_id)
-        create = cm.SessionSettings(model=model.id, instructions=body.instructions, tools=tools)
+        create = cm.SessionSettings(
+            model=model.id, instructions=body.instructions, tools=tools, listed=body.store is not False
+        )
     return cm.TurnCreate(
         id=command_id,
         session=session,
@@ -205,7 +213,8 @@ async def stored_turn(
             previous_response_id=body.previous_response_id,
             conversation=None if conversation is None else {"id": conversation},
             background=bool(body.background),
-            store=False if body.store is False else None,
+            store=body.store is not False,
+            generate=None if socket is None or socket.generate else False,
             **_echoed(body),
         ),
         **_context(body),
@@ -329,14 +338,15 @@ async def retrieve(
 
 @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
 async def cancel(request: Request, response_id: str) -> Response:
-    """Ends a background response with what was written so far."""
+    """Ends a response that is being written, with what was written so far; a background one that has ended is shown."""
     principal = principal_of(request, "chat")
     answer = await answer_to(request, principal, response_id)
     with answer.cursor:
         body = await answer.body()
-        if body.request is UNSET or not body.request.get("background"):
+        under_way = body.status in ("queued", "in_progress")
+        if not under_way and (body.request is UNSET or not body.request.get("background")):
             raise BadInput("invalid_request", "Cannot cancel a synchronous response.", param="response_id")
-        if body.status in ("queued", "in_progress"):
+        if under_way:
             command = cm.ResponseCancel(
                 id=turn_starter_of(request).command_id(principal, ROUTE, None),
                 session=answer.cursor.key.session,
@@ -345,6 +355,39 @@ async def cancel(request: Request, response_id: str) -> Response:
             await gateway_of(request).execute(principal, command)
             return JSONResponse(await answer.shown(ended=True))
         return JSONResponse(await answer.shown())
+
+
+@routes.post("/v1/responses/{response_id}/steer", response_model=None, responses=answers(ResponseSteered))
+async def steer(request: Request, response_id: str, body: SteerRequest) -> Response:
+    """Words for a response that is being written: it ends as `incomplete` (`steered`) with what was written so far, and
+    the response that the answer names goes on behind them. One that calls tools is let end: then they are taken up
+    together with the tools' outputs."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    gateway.check_draining()
+    command_id, content = command_id_of(request, principal, f"{ROUTE}.steer"), steer_text(body.input)
+    answer = await answer_to(request, principal, response_id, param="previous_response_id")
+    with answer.cursor:
+        key = answer.cursor.key
+        command = cm.ResponseSteer(id=command_id, session=key.session, response_id=answer.response_id, content=content)
+        ok = await gateway.execute(principal, command)
+        _, state = await gateway.logs.state(principal, key)
+    waits = any(waiting["response_id"] == ok.response_id for waiting in state["queued"])
+    turns = (turn for turn in state["awaiting"] if turn["response_id"] == answer.response_id)
+    missing = {call_id for turn in turns for call_id in turn["missing"]}
+    calls = [item for item in state["items"] if isinstance(item, FunctionCall) and item.call_id in missing]
+    return JSONResponse(
+        {
+            "id": f"steer_{str(ok.response_id).removeprefix('resp_')}",
+            "object": "response.steer",
+            "previous_response_id": response_id,
+            "response_id": ok.response_id,
+            "status": "pending" if waits else "accepted",
+            "required_input": [
+                {"type": "function_call_output", "call_id": call.call_id, "name": call.name} for call in calls if waits
+            ],
+        },
+        headers={"x-session-id": key.session},
+    )
 
 
 @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
@@ -375,7 +418,7 @@ async def input_items(request: Request, response_id: str, page: ItemPageParams) 
     return JSONResponse(item_page(items, page))
 
 
-def _check(body: ResponsesRequest) -> None:
+def _check(body: ResponsesRequest, socket: SocketTurn | None) -> None:
     if body.previous_response_id is not None and body.conversation is not None:
         raise BadInput(
             "invalid_request",
@@ -386,9 +429,10 @@ def _check(body: ResponsesRequest) -> None:
         raise BadInput("invalid_request", "Background responses must be stored.", param="background")
     if body.store is False and body.conversation is not None:
         raise BadInput("invalid_request", "Items of a conversation are stored.", param="store")
-    if body.store is False and body.previous_response_id is not None:
+    if body.store is False and body.previous_response_id is not None and socket is None:
         raise BadInput("invalid_request", "What continues a stored response is stored.", param="store")
-    if not body.input and body.previous_response_id is None and body.conversation is None:
+    prepares = socket is not None and not socket.generate
+    if not body.input and body.previous_response_id is None and body.conversation is None and not prepares:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from actors.peer.links import LinkDown
 from actors.routing.route_table import RouteUnavailable
 from sessions.model.errors import NotFound, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey
-from sessions.ports import Owner
+from sessions.ports import Owner, View
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import outcome, virtual
 
@@ -169,3 +170,19 @@ async def test_a_new_session_is_placed_where_the_one_near_it_is_or_was_last() ->
         near = await where.route(key(1), new=True, model=None, absent=None, near=one)
         assert near.member.replica == owner.replica
         assert len(await places(one)) > 1, "and no more than the bound on a replica's load allows"
+
+
+@virtual
+async def test_a_gateway_has_a_replica_while_one_takes_sessions_and_answers() -> None:
+    async with cluster(replicas=1) as made:
+        router = made.gateways["g1"].router
+        assert router.routes.has_replica and router.unready() is None
+        await suspected(made, "r1")
+        assert not router.routes.has_replica and router.unready() == "no replica is reachable"
+    async with cluster(replicas=1) as made:
+        router = made.gateways["g1"].router
+        (member,) = router.routes.view.members
+        router.routes.view = View(router.routes.view.version, (msgspec.structs.replace(member, draining=True),))
+        assert not router.routes.has_replica
+        router.routes.view = View(0, ())
+        assert not router.routes.has_replica

@@ -63,6 +63,15 @@ async def test_a_server_that_is_not_there_is_refused_with_its_place_and_without_
     assert caught.value.code == "journal_unusable"
     assert "127.0.0.1/db" in caught.value.public_message
     assert "secret" not in caught.value.public_message
+    assert caught.value.retryable, "it may come"
+
+
+async def test_what_does_not_mend_by_itself_is_not_waited_for(server: PostgresServer, schema: str) -> None:
+    stranger = server.dsn.replace("postgres@", "nobody_of_that_name@")
+    for dsn in ("postgresql://user@127.0.0.1:no-port/db", stranger):
+        with pytest.raises(Unavailable) as caught:
+            await PostgresDatabase(dsn, schema=schema).open()
+        assert caught.value.code == "journal_unusable" and not caught.value.retryable
 
 
 async def test_an_ordinary_role_is_enough(server: PostgresServer, schema: str) -> None:

@@ -124,6 +124,20 @@ class AnyHistory(RuleBasedStateMachine):
                 assert self.accepted[-1][2].noop == ended
                 assert (len(self.ground.records) == before) == ended
 
+    @rule(data=st.data(), who=principals, word=words, lost=st.booleans())
+    def steer(self, data: st.DataObject, who: Principal, word: str, lost: bool) -> None:
+        state = self.ground.state
+        known = [*state.open, *state.awaiting, *(waiting.body.id for waiting in state.queue), *state.answers]
+        wanted = data.draw(st.sampled_from([*known, ResponseId("resp_none")]))
+        said = wanted in state.open or wanted in state.awaiting
+        command = cm.ResponseSteer(id=self.ground.name(), session=SESSION, response_id=wanted, content=word)
+        self.send(who, command, lost=lost)
+        if self.accepted and self.accepted[-1][1] is command and not lost:
+            answer = self.accepted[-1][2]
+            waits = any(waiting.body.id == answer.response_id for waiting in self.ground.state.queue)
+            assert said and (waits or answer.response_id in self.ground.state.open)
+            assert waits or wanted not in self.ground.state.open
+
     @rule(data=st.data(), who=principals, respond=st.booleans(), answers=st.booleans(), lost=st.booleans())
     def whole_turn(self, data: st.DataObject, who: Principal, respond: bool, answers: bool, lost: bool) -> None:
         """What doors of our own send for clients without sessions: items and a response at once, anywhere."""

@@ -21,6 +21,7 @@ from transport.cli.users import EraseUser
 ROOT = Path(__file__).resolve().parents[4]
 CLUSTER = ("--directory", "redis://x", "--journal", "postgresql://x/y")
 OWN = {
+    "doctor": {"--gateways", "--strict", "--json"},
     "sessions": {"--replica", "--tenant", "--session", "--state", "--limit", "--after", "--json"},
     "usage reconcile": {"--tenant", "--json"},
     "load": {

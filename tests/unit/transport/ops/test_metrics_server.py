@@ -13,12 +13,18 @@ from transport.ops.prometheus import MetricsExposition
 
 async def test_it_serves_metrics_and_health_without_keys() -> None:
     exposition = MetricsExposition(Metrics(), version="1", role="test")
-    server = MetricsServer(exposition, host="127.0.0.1", port=0)
+    reasons: list[str] = []
+    server = MetricsServer(exposition, host="127.0.0.1", port=0, readiness=lambda: reasons[-1] if reasons else None)
     await server.start()
     try:
         async with httpx.AsyncClient(base_url=server.url) as client:
             assert "sessile_build_info" in (await client.get("/metrics")).text
             assert (await client.get("/healthz")).text == "ok\n"
+            assert (await client.get("/readyz")).text == "ok\n"
+            reasons.append("draining")
+            unready = await client.get("/readyz")
+            assert (unready.status_code, unready.text) == (503, "draining\n")
+            assert (await client.get("/healthz")).status_code == 200
             assert (await client.get("/v1/sessions")).status_code == 404
         port = int(server.url.rpartition(":")[2])
         with pytest.raises(Unavailable):

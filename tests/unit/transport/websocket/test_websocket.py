@@ -12,7 +12,8 @@ from websockets.uri import parse_uri
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
-from transport.websocket.websocket import SLICE_BYTES, WebSocketConnection
+from transport.websocket.upgraded import SLICE_BYTES
+from transport.websocket.websocket import WebSocketConnection
 
 
 class Transport:
@@ -52,7 +53,9 @@ class Client:
 
     def __init__(self, connections: WebSocketConnections) -> None:
         self.transport = Transport()
-        self.connection: WebSocketConnection = connections.protocol()
+        connection = connections.protocol()
+        assert isinstance(connection, WebSocketConnection)
+        self.connection = connection
         socket: Any = self.transport
         self.connection.connection_made(socket)
         self.ws = ClientProtocol(parse_uri("ws://127.0.0.1/v1/ws"), subprotocols=["sessile.v1+json"])  # type: ignore[list-item]

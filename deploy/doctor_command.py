@@ -1,0 +1,145 @@
+"""Observes a cluster for `./sessile doctor`: directory, replicas, journal, gateways, certificates and disk, at once.
+
+Part of the entry point. Whatever does not answer is a finding and no error of this command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography import x509
+
+from actors.directory.valkey import ValkeyDirectory
+from actors.peer.client import PeerClient
+from actors.peer.links import LinkDown
+from persistence.postgres.inspection import inspect_postgres
+from sessions.model.errors import SessileError
+from sessions.ports import View
+from transport.cli.doctor import ExamineCluster, format_findings, has_findings
+from transport.cli.settings import Settings
+from transport.cli.start.security import peer_security
+from transport.ops.diagnosis import (
+    CertificateObserved,
+    DirectoryObserved,
+    DiskObserved,
+    GatewayObserved,
+    JournalObserved,
+    Observed,
+    ReplicaObserved,
+    diagnose,
+)
+from transport.ops.operator_requests import query_replicas
+
+TIMEOUT_S: Final = 5.0
+CERTIFICATES: Final = ("tls_certificate", "peer_certificate", "peer_authority", "key_service_authority")
+
+
+async def run_doctor(settings: Settings, command: ExamineCluster) -> int:
+    """Prints what was found; returns the status to exit with. Raises BadSetting, BadInput."""
+    findings = diagnose(await observe(settings, [url for url in command.gateways.split(",") if url]))
+    print(format_findings(findings, as_json=command.as_json))
+    return 1 if has_findings(findings, strict=command.strict) else 0
+
+
+async def observe(settings: Settings, gateways: Sequence[str]) -> Observed:
+    directory, journal, doors = await asyncio.gather(
+        _directory(settings),
+        _journal(settings.journal),
+        asyncio.gather(*map(_gateway, gateways)),
+    )
+    return Observed(
+        directory=directory[0],
+        replicas=directory[1],
+        journal=journal,
+        certificates=tuple(_certificates(settings)),
+        disk=_disk(Path(settings.data)),
+        gateways=tuple(doors),
+    )
+
+
+async def _directory(settings: Settings) -> tuple[DirectoryObserved, tuple[ReplicaObserved, ...]]:
+    directory, security = ValkeyDirectory(settings.directory), peer_security(settings)
+    try:
+        try:
+            await directory.open()
+            sent = time.time()
+            ahead_s = await directory.clock_s() - (sent + time.time()) / 2
+            view = await directory.view()
+        finally:
+            await directory.close()
+    except SessileError as error:
+        return DirectoryObserved(where=directory.where, failure=error.public_message), ()
+
+    async def one(view: View) -> ReplicaObserved:
+        (member,), begun = view.members, time.monotonic()
+        answers = await query_replicas(security, view, "", _greet, name="doctor", timeout_s=TIMEOUT_S)
+        answer = answers[str(member.replica)]
+        silence = str(answer) if isinstance(answer, LinkDown) else ""
+        return ReplicaObserved(member=member, answered_s=time.monotonic() - begun, silence=silence)
+
+    alone = [msgspec.structs.replace(view, members=(member,)) for member in view.members]
+    replicas = await asyncio.gather(*map(one, alone))
+    return DirectoryObserved(where=directory.where, ahead_s=ahead_s), tuple(replicas)
+
+
+async def _greet(link: PeerClient) -> int:
+    """How many sessions it has in memory: a question that every replica answers."""
+    return (await link.survey(after=None, limit=1, tenant="", session="", state="")).total
+
+
+async def _journal(url: str) -> JournalObserved | None:
+    """None for one that is no server."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        return None
+    return msgspec.convert(msgspec.to_builtins(await inspect_postgres(url, time.time)), JournalObserved)
+
+
+async def _gateway(url: str) -> GatewayObserved:
+    return await asyncio.to_thread(_look_at, url)
+
+
+def _look_at(url: str) -> GatewayObserved:
+    if not url.startswith(("http://", "https://")):
+        return GatewayObserved(url=url, failure="it is no http:// or https:// address")
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/readyz", timeout=TIMEOUT_S):
+            return GatewayObserved(url=url)
+    except urllib.error.HTTPError as error:
+        try:
+            return GatewayObserved(url=url, unready=str(json.load(error)["reason"]))
+        except (ValueError, KeyError, TypeError):
+            return GatewayObserved(url=url, failure=f"it answers {error.code} and no reason")
+    except (OSError, ValueError) as error:
+        return GatewayObserved(url=url, failure=str(error))
+
+
+def _certificates(settings: Settings) -> list[CertificateObserved]:
+    """Of each file the certificate that ends first."""
+    found = []
+    for setting in CERTIFICATES:
+        if path := getattr(settings, setting):
+            try:
+                chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
+                ends_in_s = min(each.not_valid_after_utc.timestamp() for each in chain) - time.time()
+            except (OSError, ValueError) as error:
+                found.append(CertificateObserved(setting=setting, path=path, failure=str(error)))
+            else:
+                found.append(CertificateObserved(setting=setting, path=path, ends_in_s=ends_in_s))
+    return found
+
+
+def _disk(folder: Path) -> DiskObserved | None:
+    """None where this machine has no such folder."""
+    if not folder.is_dir():
+        return None
+    usage = shutil.disk_usage(folder)
+    return DiskObserved(path=str(folder), free_bytes=usage.free, total_bytes=usage.total)

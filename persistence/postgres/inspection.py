@@ -1,0 +1,89 @@
+"""Looks at a PostgreSQL server from outside: its schema's version, clock, standbys and archive. Changes nothing.
+
+Not through the journal: opening that would migrate the schema, which is for those who serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from persistence.postgres.error_mapping import FAILURES
+from persistence.postgres.schema import MIGRATIONS
+from persistence.sql.migrations import read_migrations
+
+TIMEOUT_S: Final = 5.0
+SCHEMA: Final = "sessile"
+
+_VERSION: Final = f"SELECT version FROM {SCHEMA}.store"
+_SERVER: Final = """
+SELECT extract(epoch FROM clock_timestamp())::float8 AS now, pg_is_in_recovery() AS standby,
+    current_setting('fsync') = 'on' AS fsync, to_regclass($1) IS NOT NULL AS made,
+    (SELECT failed_count > 0 AND last_failed_time > coalesce(last_archived_time, '-infinity')
+     FROM pg_stat_archiver) AS archive_fails
+"""
+_STANDBYS: Final = """
+SELECT application_name AS name, coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn), 0)::bigint AS behind_bytes,
+    coalesce(extract(epoch FROM replay_lag), 0)::float8 AS behind_s, sync_state
+FROM pg_stat_replication
+"""
+
+
+class StandbyInspection(msgspec.Struct, frozen=True, kw_only=True):
+    """A standby as its primary sees it."""
+
+    name: str
+    behind_bytes: int
+    behind_s: float
+    synchronous: bool
+
+
+class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
+    """A server as it is now. `failure`: why nothing else is known of it."""
+
+    failure: str = ""
+    ahead_s: float = 0.0  # its clock, against ours
+    standby: bool = False
+    fsync: bool = True
+    archive_fails: bool = False
+    schema_version: int = 0  # 0: there is none yet
+    schema_known: int = 0  # the newest that this program knows
+    standbys: tuple[StandbyInspection, ...] = ()
+
+
+async def inspect_postgres(dsn: str, now_s: Callable[[], float]) -> PostgresInspection:
+    """Never raises what the server or the network does: that is `failure`. `now_s`: our wall clock."""
+    try:
+        connection = await asyncpg.connect(dsn, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S)
+    except (*FAILURES, ValueError) as error:
+        return PostgresInspection(failure=str(error) or type(error).__name__)
+    try:
+        sent = now_s()
+        server: Any = await connection.fetchrow(_SERVER, f"{SCHEMA}.store")
+        ours = (sent + now_s()) / 2
+        version = await connection.fetchval(_VERSION) if server["made"] else 0
+        rows = [] if server["standby"] else await connection.fetch(_STANDBYS)
+    except FAILURES as error:
+        return PostgresInspection(failure=str(error) or type(error).__name__)
+    finally:
+        connection.terminate()
+    return PostgresInspection(
+        ahead_s=server["now"] - ours,
+        standby=server["standby"],
+        fsync=server["fsync"],
+        archive_fails=bool(server["archive_fails"]),
+        schema_version=version,
+        schema_known=len(read_migrations(MIGRATIONS)),
+        standbys=tuple(
+            StandbyInspection(
+                name=row["name"],
+                behind_bytes=row["behind_bytes"],
+                behind_s=row["behind_s"],
+                synchronous=row["sync_state"] in ("sync", "quorum"),
+            )
+            for row in rows
+        ),
+    )

@@ -1,0 +1,211 @@
+"""A Responses socket without a socket, in front of an application that a test writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.uri import parse_uri
+
+from tests.support.doors.transport import gateway_over, memory_sessions
+from transport.protocol.connection import ConnectionLimits
+from transport.websocket.connections import WebSocketConnections
+from transport.websocket.responses_socket import ResponsesConnection
+
+
+class Transport:
+    """A socket that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.reading = True
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(bytes(data))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else None
+
+
+class App:
+    """An application that answers with a stream of `events`, one after each `go`."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Semaphore(0)
+        self.scopes: list[Any] = []
+        self.sent = 0
+        self.left = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        await receive()
+        listening = asyncio.create_task(receive())
+        listening.add_done_callback(lambda _: self.left.set())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number, kind in enumerate(("created", "output_text.delta", "output_text.delta", "completed")):
+            await self.go.acquire()
+            event = {"type": f"response.{kind}", "sequence_number": number, "response": {"id": "resp_1", "output": []}}
+            chunk = f"event: response.{kind}\ndata: {json.dumps(event)}\n\n".encode()
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            self.sent += 1
+        listening.cancel()
+
+
+class Client:
+    def __init__(self, connections: WebSocketConnections) -> None:
+        self.transport = Transport()
+        connection = connections.protocol("/v1/responses?x=1", "127.0.0.1")
+        assert isinstance(connection, ResponsesConnection)
+        self.connection = connection
+        socket: Any = self.transport
+        connection.connection_made(socket)
+        self.ws = ClientProtocol(parse_uri("ws://127.0.0.1/v1/responses"))
+        handshake = self.ws.connect()
+        self.ws.send_request(handshake)
+        self.ws.data_to_send()
+        connection.shake_hands(handshake)
+        self.frames()
+
+    def send(self, **fields: Any) -> None:
+        self.ws.send_text(json.dumps(fields).encode())
+        self.flush()
+
+    def flush(self) -> None:
+        for data in self.ws.data_to_send():
+            self.connection.data_received(data)
+
+    def frames(self) -> list[Any]:
+        for data in self.transport.written:
+            self.ws.receive_data(data)
+        self.transport.written.clear()
+        return [event for event in self.ws.events_received() if isinstance(event, Frame)]
+
+    def kinds(self) -> list[str]:
+        return [json.loads(frame.data)["type"] for frame in self.frames() if frame.opcode is Opcode.TEXT]
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def app() -> App:
+    return App()
+
+
+@pytest.fixture
+async def client(app: App) -> Client:
+    gateway = gateway_over(await memory_sessions())
+    return Client(WebSocketConnections(gateway, ConnectionLimits(), 10, app=app))
+
+
+async def test_events_leave_as_the_application_makes_them(client: Client, app: App) -> None:
+    client.send(type="response.create", input="x")
+    app.go.release()
+    await settled()
+    assert client.kinds() == ["response.created"] and app.scopes[0]["path"] == "/v1/responses"
+    for _ in range(3):
+        app.go.release()
+    await settled()
+    assert client.kinds() == ["response.output_text.delta"] * 2 + ["response.completed"]
+    client.connection.connection_lost(None)
+
+
+async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(client: Client, app: App) -> None:
+    connection, limits = client.connection, ConnectionLimits()
+    client.send(type="response.create", input="x")
+    app.go.release()
+    await settled()
+    connection.pause_writing()
+    for _ in range(3):
+        app.go.release()
+    await settled()
+    assert app.sent == 1 and not client.transport.reading
+    connection.resume_writing()
+    await settled()
+    assert app.sent == 4 and client.transport.reading
+    client.frames()
+    connection.pause_writing()
+    now = asyncio.get_running_loop().time()
+    assert connection.due() <= now + limits.timing.slow_reader_s
+    connection.elapsed(now + limits.timing.slow_reader_s)
+    (close,) = client.frames()
+    assert close.opcode is Opcode.CLOSE and int.from_bytes(close.data[:2]) == 4408
+    connection.connection_lost(None)
+
+
+async def test_a_lost_connection_is_noticed_by_the_application(client: Client, app: App) -> None:
+    client.send(type="response.create", input="x")
+    app.go.release()
+    await settled()
+    client.connection.connection_lost(None)
+    await settled()
+    assert app.left.is_set()
+    for _ in range(3):
+        app.go.release()
+    await settled()
+    assert app.sent == 4  # the application decides what that ends
+
+
+async def test_a_silent_peer_is_pinged_and_then_closed(client: Client) -> None:
+    connection, timing = client.connection, ConnectionLimits().timing
+    now = asyncio.get_running_loop().time()
+    connection.elapsed(now + timing.heartbeat_s + 0.1)
+    (ping,) = client.frames()
+    assert ping.opcode is Opcode.PING
+    client.flush()  # websockets' client has answered
+    client.frames()
+    connection.elapsed(asyncio.get_running_loop().time() + timing.heartbeat_s - 1)
+    assert client.frames() == []
+    connection.elapsed(asyncio.get_running_loop().time() + timing.silence_s + 1)
+    (close,) = client.frames()
+    assert int.from_bytes(close.data[:2]) == 4412
+    connection.connection_lost(None)
+
+
+async def test_a_server_that_leaves_waits_for_what_is_written(client: Client, app: App) -> None:
+    client.send(type="response.create", input="x")
+    app.go.release()
+    await settled()
+    client.frames()
+    client.connection.goaway("deploy", 5000)
+    assert client.frames() == []
+    for _ in range(3):
+        app.go.release()
+    await settled()
+    *events, close = client.frames()
+    assert len(events) == 3 and int.from_bytes(close.data[:2]) == 1012
+    client.connection.connection_lost(None)
+
+
+async def test_one_that_takes_too_long_is_left_at_the_end_of_the_time(client: Client, app: App) -> None:
+    client.send(type="response.create", input="x")
+    await settled()
+    client.connection.goaway("deploy", 5000)
+    client.connection.elapsed(asyncio.get_running_loop().time() + 6)
+    (close,) = client.frames()
+    assert int.from_bytes(close.data[:2]) == 1012
+    client.connection.connection_lost(None)

@@ -1,0 +1,77 @@
+"""Waits at a start for what the process needs and what is away: the journal, the directory.
+
+A process that starts before its database is alive and not ready: `readiness` says what it waits for, the log says it at
+each attempt, with growing pauses. It waits without an end, because nobody restarts a process that is not supervised.
+Only what may mend by itself is waited for; a wrong password or address ends the start with a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import structlog
+
+from sessions.backoff import Backoff
+from sessions.model.errors import Unavailable
+
+FIRST_S: Final = 0.5
+PAUSE_MAX_S: Final = 15.0
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class StartStopped(Exception):
+    """SIGTERM or Ctrl-C came while the start waited: the process ends, and nothing went wrong."""
+
+
+class Startup:
+    """The start of one process. `reach` is called for one thing after the other, then `finish`."""
+
+    def __init__(self, stop: asyncio.Event, *, first_s: float = FIRST_S, rng: random.Random | None = None) -> None:
+        """`stop` ends the waiting. `rng`: see `Backoff`."""
+        self._stop = stop
+        self._first_s = first_s
+        self._rng = rng
+        self._reason: str | None = "starting"
+        self._running: Callable[[], str | None] = lambda: None
+
+    def readiness(self) -> str | None:
+        """Why traffic is not welcome, or None. Names no address: strangers may read it."""
+        return self._reason or self._running()
+
+    async def reach(self, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of `attempt`, made until it succeeds. Raises what it raises that will not mend by itself, and
+        StartStopped."""
+        backoff = Backoff(self._first_s, PAUSE_MAX_S, self._rng)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        waited = False
+        while True:
+            try:
+                result = await attempt()
+            except Unavailable as error:
+                if not error.retryable:
+                    raise
+                pause_s, waited = backoff.next_s(), True
+                self._reason = f"waiting for the {name}"
+                log.warning("dependency_awaited", name=name, error=error.public_message, next_try_s=round(pause_s, 1))
+            else:
+                self._reason = "starting"
+                if waited:
+                    log.info("dependency_reached", name=name, after_s=round(loop.time() - begun, 1))
+                return result
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stop.wait()
+            if self._stop.is_set():
+                raise StartStopped
+
+    def finish(self, running: Callable[[], str | None]) -> None:
+        """The process is up: from now on `running` says whether traffic is welcome."""
+        self._reason, self._running = None, running

@@ -1,0 +1,335 @@
+"""The part of a WebSocket that every door shares: an asyncio protocol between a socket and `websockets`' parser.
+
+It answers the handshake (`transport.websocket.handshake`), takes its place among a principal's connections, cuts what
+comes in into whole messages, a slice per turn of the loop, and writes what the parser wants written. What messages
+mean, and what is written otherwise, is a subclass's business, which gives the hooks below their bodies.
+
+Invariants: nothing is taken in before the handshake is answered; while the peer does not read, neither do we; a message
+beyond `_ws.max_message_size` is not kept. RFC 6455 is `websockets`' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import typing
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, assert_never, cast
+
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.http11 import Response
+from websockets.protocol import OPEN, SERVER, Protocol
+
+from sessions.model.errors import Limited, SessileError
+from sessions.model.types import Principal
+from transport.auth.connection_shares import ConnectionShares, Place
+from transport.gateway import Gateway
+from transport.protocol.connection import ConnectionLimits
+from transport.websocket.handshake import (
+    PATH,
+    AgreedHandshake,
+    HandshakeParser,
+    redeem_ticket,
+    refusal,
+    retire,
+    shake_hands,
+)
+from transport.websocket.timer_wheel import TimerTarget, TimerWheel
+
+SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
+DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
+
+_parser_log = logging.getLogger("transport.websocket.upgraded.parser")
+_parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
+
+
+class HeldConnection(TimerTarget, typing.Protocol):
+    """A connection as its host knows it."""
+
+    def flush(self, now: float) -> None: ...
+
+    def goaway(self, reason: str, after_ms: int) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class ConnectionHost(typing.Protocol):
+    """What the connections of a server share; `transport.websocket.connections` has it."""
+
+    gateway: Gateway
+    limits: ConnectionLimits
+    loop: asyncio.AbstractEventLoop
+    wheel: TimerWheel
+    shares: ConnectionShares
+    first_bytes: memoryview  # what first messages are read into
+
+    @property
+    def full(self) -> bool:
+        """There is no room for one more."""
+        ...
+
+    @property
+    def over_limit(self) -> bool: ...
+
+    def opened(self, connection: HeldConnection) -> None: ...
+
+    def closed(self, connection: HeldConnection) -> None: ...
+
+    def flush_soon(self, connection: HeldConnection) -> None: ...
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class UpgradedConnection(asyncio.Protocol):
+    """One connection. Made on upgrade, and given the request's head by `shake_hands`."""
+
+    PATH: ClassVar[str] = PATH
+
+    _shared: ConnectionHost
+    slot: int = 0
+    _transport: asyncio.Transport = field(init=False)
+    _ws: Protocol = field(default_factory=lambda: HandshakeParser(logger=_parser_log))
+    _principal: Principal | None = None
+    _unwatch: Callable[[], None] | None = None
+    _place: Place | None = None  # where there are keys
+    _client: str | None = None  # its address, where a proxy of ours says it
+    _paused: bool = False
+    _unread: bytes | None = None
+    _message: bytearray | None = None  # of a message in fragments
+    _message_binary: bool = False
+    _discarded: int = 0
+
+    # -- what a door does ---------------------------------------------------------------------------------------------
+
+    def _check(self, agreed: AgreedHandshake) -> None:
+        """Raises SessileError where this door does not take what the handshake agreed on."""
+
+    @abstractmethod
+    def _agreed(self, agreed: AgreedHandshake) -> None:
+        """The handshake is answered: `_ws` is to become the parser of frames."""
+
+    @abstractmethod
+    def _whole_message(self, data: Any, binary: bool) -> None: ...
+
+    @abstractmethod
+    def _closing(self) -> None:
+        """The peer closes, or nothing more is written: `due` is when the connection is cut."""
+
+    @abstractmethod
+    def _lost(self) -> None:
+        """The connection is there no more."""
+
+    @abstractmethod
+    def _flush_out(self) -> None:
+        """Writes what is to leave before what the parser writes."""
+
+    @abstractmethod
+    def _stalled(self) -> None:
+        """The socket takes no more: its peer does not read."""
+
+    @abstractmethod
+    def _flowing(self) -> None: ...
+
+    @abstractmethod
+    def due(self) -> float: ...
+
+    @abstractmethod
+    def elapsed(self, now: float) -> None: ...
+
+    @abstractmethod
+    def flush(self, now: float) -> None: ...
+
+    @abstractmethod
+    def goaway(self, reason: str, after_ms: int) -> None: ...
+
+    # -- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._shared.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.closed(self)
+        self._lost()
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        if self._place is not None:
+            self._place.close()
+            self._place = None
+        self._unread = self._message = None
+        retire(self._ws)
+
+    def data_received(self, data: bytes) -> None:
+        if self._unread is not None:
+            self._unread += data
+        elif len(data) > SLICE_BYTES:
+            self._unread = data
+            self._transport.pause_reading()
+            self._next_slice()
+        else:
+            self._take_in(data)
+
+    def _next_slice(self) -> None:
+        data = self._unread
+        if data is None or self._paused:
+            return  # the connection is lost, or `resume_writing` comes back here
+        self._unread = data[SLICE_BYTES:] or None
+        if self._unread is not None:
+            self._shared.loop.call_soon(self._next_slice)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._take_in(data[:SLICE_BYTES])
+
+    def eof_received(self) -> bool:
+        self._ws.receive_eof()
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._transport.pause_reading()
+        self._stalled()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flowing()
+        if self._unread is not None:
+            self._shared.loop.call_soon(self._next_slice)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, data: bytes) -> None:
+        ws = self._ws
+        if ws.eof_sent:
+            self._discarded += len(data)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self._transport.abort()
+                return
+        ws.receive_data(data)
+        for event in ws.events_received():
+            if isinstance(event, Frame):
+                self._ws_frame(event)
+        if ws.writes:
+            self._write_for_parser()
+
+    def _ws_frame(self, frame: Frame) -> None:
+        match frame.opcode:
+            case Opcode.TEXT | Opcode.BINARY:
+                binary = frame.opcode is Opcode.BINARY
+                if frame.fin:
+                    self._whole_message(frame.data, binary)
+                else:
+                    self._message, self._message_binary = bytearray(frame.data), binary
+            case Opcode.CONT:
+                assert self._message is not None
+                self._message += frame.data
+                if frame.fin:
+                    data, self._message = self._message, None
+                    self._whole_message(data, self._message_binary)
+            case Opcode.PING | Opcode.PONG:
+                return  # the parser has answered
+            case Opcode.CLOSE:
+                self._closing()
+            case _:
+                assert_never(frame.opcode)
+
+    def _write_for_parser(self) -> None:
+        """Writes what the parser wants sent (handshake, pong, close); its b"" means that nothing follows."""
+        self._flush_out()
+        for data in self._ws.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._finish()
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """No byte of ours follows."""
+
+    def _half_close(self) -> None:
+        """The socket stays until the peer has had a chance to read the last bytes: closing it with something unread in
+        it would reset the connection and take our close frame with it."""
+        self._closing()
+        self._shared.wheel.put(self)
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    # -- the handshake ----------------------------------------------------------------------------------------------
+
+    def shake_hands(self, request: Handshake) -> None:
+        """Answers the handshake: called once, before any data."""
+        ws, shared = self._ws, self._shared
+        assert isinstance(ws, HandshakeParser)
+        agreed: AgreedHandshake | None = None
+        try:
+            shared.gateway.check_draining()
+            if shared.over_limit:
+                shared.gateway.count("connections_refused")
+                raise Limited("rate_limited", "Too many connections.", retry_after_ms=5000)
+            access, peer = shared.gateway.access, self._address()
+            client = access.origins.proxies.client(peer, request.headers.get_all("X-Forwarded-For"))
+            self._client = None if client == peer else client
+            if not access.open:
+                self._place = shared.shares.open(client, plain=False)
+            response, agreed = shake_hands(ws, request, access, client, path=self.PATH)
+            if agreed is not None and agreed.ticket is None:
+                self._check(agreed)
+            if agreed is not None and (agreed.principal is not None or access.open):
+                self._let_in(agreed.principal)
+        except SessileError as error:
+            response, agreed = refusal(ws, error), None
+        if agreed is None or agreed.ticket is None:
+            self._answer_handshake(ws, response, agreed)
+            return
+        self._paused = True  # until it is redeemed nothing more is taken in
+        self._transport.pause_reading()
+        shared.gateway.tasks.start(self._redeem(ws, response, agreed))
+
+    def _let_in(self, principal: Principal | None) -> None:
+        """Its key is good, or there are none. Only now it counts among those that connect at once: strangers take
+        nobody's turn. Raises Limited, Overloaded."""
+        if self._place is not None:
+            self._place.authenticated(principal)
+        self._shared.gateway.check_connection_rate()
+
+    async def _redeem(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake) -> None:
+        """Answers a handshake that brought a ticket."""
+        whose: AgreedHandshake | None = None
+        try:
+            whose = await redeem_ticket(agreed, self._shared.gateway.access, self._address())
+            self._check(whose)
+            self._let_in(whose.principal)
+        except SessileError as error:
+            response, whose = refusal(ws, error), None
+        except BaseException:
+            self._transport.abort()  # the gateway ends, or a bug of ours: it would wait for ever
+            raise
+        if self._transport.is_closing():
+            return  # the connection was lost meanwhile
+        self._answer_handshake(ws, response, whose)
+        self.resume_writing()
+
+    def _answer_handshake(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake | None) -> None:
+        ws.send_response(response)
+        self._write_for_parser()
+        if agreed is not None:
+            self._agreed(agreed)
+            self._shared.gateway.count("connections")
+
+    def _read_frames(self, bytes_max: int) -> None:
+        """From now on frames are parsed: the handshake's parser holds on to the request for life. They need less."""
+        retire(self._ws)
+        self._ws = Protocol(SERVER, state=OPEN, max_size=bytes_max, logger=_parser_log)
+
+    def _address(self) -> str | None:
+        if self._client is not None:
+            return self._client
+        peer = self._transport.get_extra_info("peername")
+        return peer[0] if isinstance(peer, tuple) else None
+
+    def abort(self) -> None:
+        self._transport.abort()
