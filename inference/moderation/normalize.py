@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ _LOOKALIKES: Final = (
     ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABEZHIKMNOPTYX"),
     ("πᴨ", "nn"),  # as the Cyrillic one
     ("ⲇⲆыЫ", "ддыы"),  # one letter, though it looks like two
+    ("БзқҟҳӏðϐꞵꞴ", "63kkxldbbB"),  # as their capitals, or as their small ones
     ("օսցհոքԼՕՏ", "ougHnpLOS"),  # Armenian
     ("ᎪᏴᏟᎠᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃ", "ABCDEHJKLMPRSTVWZ"),  # Cherokee
     ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnoprstuvwyz"),  # small capitals
@@ -51,7 +52,7 @@ def _read_same() -> dict[str, str]:
         target, _, sources = line.partition("\t")
         same.update(dict.fromkeys(sources, target[1:] if target[0] == "'" and target[1:].isalpha() else target))
     for character in tuple(same):
-        whole = unicodedata.normalize("NFKD", character)
+        whole = "".join(each for each in unicodedata.normalize("NFKD", character) if unicodedata.category(each) != "Mn")
         if whole.isascii() and whole.isalnum():
             del same[character]
     same.update(chain.from_iterable(zip(odds, plains, strict=True) for odds, plains in _LOOKALIKES))
@@ -117,6 +118,7 @@ def is_ignorable(character: str) -> bool:
 
 
 _PLAIN: Final = _Plain()
+_WORDS_MAX: Final = 4  # words of a phrase that are looked for with and without a capital each
 _DIGITS: Final = tuple(
     str.maketrans(letters, signs) for letters, signs in (("ч", "4"), ("с", "5"), ("чс", "45"), ("σ", "6"))
 )
@@ -244,6 +246,9 @@ def written_forms(phrase: str) -> Iterator[str]:
     if not phrase.isascii():
         small = phrase.lower()
         yield from (small, phrase.upper(), phrase.title(), phrase.capitalize())
+        words = small.split(" ")
+        if len(words) <= _WORDS_MAX:
+            yield from map(" ".join, product(*((word, word.capitalize()) for word in words)))
         yield from (written for signs in _DIGITS if (written := small.translate(signs)) != small)
 
 
