@@ -21,11 +21,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
+from bench.moderation import disguises_fourth
 from bench.support import Option, command_line, report
 from inference.moderation.input_filter import scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
 from inference.moderation.scan import Scanner
-from tests.support import disguises_fourth, disguises_third, disguises_third_more
+from tests.support import disguises_third, disguises_third_more
 from tests.support.disguises import LOOKS, METHODS, OVER, PHRASES, apart, disguised, ordinary
 from tests.support.disguises_second import METHODS as SECOND
 from tests.support.disguises_second import disguised as disguised_second
