@@ -4,6 +4,7 @@
     python -m bench.moderation.disguises --apart    # the third of the methods that nobody looked at while it was made
     python -m bench.moderation.disguises --second   # another set of methods, frozen before the filter was changed
     python -m bench.moderation.disguises --third    # a third one, also over messages, with its ordinary ones
+    python -m bench.moderation.disguises --fourth   # 670 by 50 methods of an author who did not see the filter
     python -m bench.moderation.disguises --pairs    # each look-alike of letters under each way of hiding them
 
 40 phrases by 50 methods (`tests/support/disguises.py`), seeded. Which methods are apart is decided by the hash of their
@@ -20,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
+from bench.moderation import disguises_fourth
 from bench.support import Option, command_line, report
 from inference.moderation.input_filter import scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
@@ -34,6 +36,7 @@ from tests.support.ordinary_third import control
 SEEN_BAR = 0.99
 ALARMS_BAR = 0.001
 THIRD_SEED = 20261123
+FOURTH_SEED = 20261116
 
 
 def single(of_apart: bool) -> Iterator[tuple[str, str]]:
@@ -64,6 +67,17 @@ def third() -> int:
     return verdict(", third set", len(texts), missed, 10_000, alarms)
 
 
+def fourth() -> int:
+    """670 messages by 50 methods, half of them in ordinary sentences, and ordinary ones under the same phrases."""
+    phrases = disguises_fourth.PHRASES
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=phrases)))
+    texts = [*disguises_fourth.cases(FOURTH_SEED)]
+    missed = Counter(method for method, _, message in texts if not is_seen(scanner, message))
+    sentences = [*ordinary(5_000), *control(FOURTH_SEED, 5_000)]
+    alarms = [text for text in sentences if scan_message(scanner, text)]
+    return verdict(", fourth set", len(texts), missed, len(sentences), alarms)
+
+
 def verdict(of: str, count: int, missed: Counter[str], messages: int, alarms: list[str]) -> int:
     seen = 1 - sum(missed.values()) / count
     for method, times in missed.most_common():
@@ -82,11 +96,14 @@ def main() -> int:
         apart=Option(False, "only the methods that are kept apart"),
         second=Option(False, "the second set of methods"),
         third=Option(False, "the third set of methods"),
+        fourth=Option(False, "the fourth set of methods"),
         pairs=Option(False, "two methods at once, three phrases by each pair"),
         messages=Option(10_000, "ordinary messages"),
     )
     if options.third:
         return third()
+    if options.fourth:
+        return fourth()
     side = PolicySide(phrases=PhraseRule(deny=PHRASES), pii=KindsRule(), secrets=KindsRule())
     scanner = Scanner(side)
     missed: Counter[str] = Counter()

@@ -3,7 +3,8 @@
 Code point by code point, so that it can go on wherever a stream was cut: compatibility forms (NFKD), marks and
 invisible characters dropped, digits of all scripts and letters in squares and circles made plain ones, what looks like
 something else replaced by it (the confusables of UTS #39, `confusables.tsv`, with our own choice where Latin letters
-are closer), dashes made one, and white space a single space, however much there is. Letters keep their case.
+are closer), dashes made one, and white space a single space, however much there is. Letters keep their case, but for
+capitals that look like no Latin letter and like something else than their small ones (П and п): these are as small.
 
 In a tool call's raw text JSON's escapes stand for characters: they are read through, for whoever parses the call
 reads through them too. Does not know patterns or phrases.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,9 @@ _LOOKALIKES: Final = (
     ("АВЕКМНОРСТУХІЈЅԌԚԜЗЬ", "ABEKMHOPCTYXIJSGQW3b"),
     ("οανρτυικχεωγηςσβ", "oavptuikxewynocb"),  # Greek; final and other sigma
     ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABEZHIKMNOPTYX"),
+    ("πᴨ", "nn"),  # as the Cyrillic one
+    ("ⲇⲆыЫ", "ддыы"),  # one letter, though it looks like two
+    ("БзқҟҳӏðϐꞵꞴ", "63kkxldbbB"),  # as their capitals, or as their small ones
     ("օսցհոքԼՕՏ", "ougHnpLOS"),  # Armenian
     ("ᎪᏴᏟᎠᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃ", "ABCDEHJKLMPRSTVWZ"),  # Cherokee
     ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnoprstuvwyz"),  # small capitals
@@ -48,10 +52,11 @@ def _read_same() -> dict[str, str]:
         target, _, sources = line.partition("\t")
         same.update(dict.fromkeys(sources, target[1:] if target[0] == "'" and target[1:].isalpha() else target))
     for character in tuple(same):
-        whole = unicodedata.normalize("NFKD", character)
+        whole = "".join(each for each in unicodedata.normalize("NFKD", character) if unicodedata.category(each) != "Mn")
         if whole.isascii() and whole.isalnum():
             del same[character]
     same.update(chain.from_iterable(zip(odds, plains, strict=True) for odds, plains in _LOOKALIKES))
+    same |= {"ß": "ss", "ẞ": "SS"}
     for first in _FRAMED:
         same.update((chr(first + index), chr(ord("A") + index)) for index in range(26))
     same.update((chr(_PARENTHESISED + index), chr(ord("a") + index)) for index in range(26))
@@ -90,7 +95,11 @@ def _plain(character: str) -> str:
         return " "
     whole = unicodedata.normalize("NFKD", _looks_like(character))
     kept = (each for each in whole if unicodedata.category(each) not in ("Mn", "Me", "Cf"))
-    return "".join(_SAME.get(each, " " if each.isspace() else each) for each in kept)
+    plain = "".join(_SAME.get(each, " " if each.isspace() else each) for each in kept)
+    if (plain.isascii() and len(plain) == 1) or len(character.lower()) > 1:
+        return plain
+    small = _plain(character.lower()) if character.isupper() and character.lower() != character else plain
+    return plain if fold_case(plain) == fold_case(small) else small
 
 
 def _looks_like(character: str) -> str:
@@ -109,6 +118,10 @@ def is_ignorable(character: str) -> bool:
 
 
 _PLAIN: Final = _Plain()
+_WORDS_MAX: Final = 4  # words of a phrase that are looked for with and without a capital each
+_DIGITS: Final = tuple(
+    str.maketrans(letters, signs) for letters, signs in (("ч", "4"), ("с", "5"), ("чс", "45"), ("σ", "6"))
+)
 _PLAIN_ASCII: Final = {code: _PLAIN[chr(code)] for code in range(128)}  # for `str.translate`
 _RUN: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTALL)
 _ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: printable ASCII, less the backtick
@@ -224,6 +237,19 @@ def normalize_text(text: str) -> str:
     """Returns a whole text's plain form."""
     plain = text.translate(_PLAIN_ASCII) if text.isascii() else "".join(map(_PLAIN.__getitem__, text))
     return _SPACES.sub(" ", plain) if "  " in plain else plain
+
+
+def written_forms(phrase: str) -> Iterator[str]:
+    """Yields a phrase; beyond ASCII also in capitals, whose plain form may be another (ν is v, and Ν is N), and with
+    the digits that are written for its letters."""
+    yield phrase
+    if not phrase.isascii():
+        small = phrase.lower()
+        yield from (small, phrase.upper(), phrase.title(), phrase.capitalize())
+        words = small.split(" ")
+        if len(words) <= _WORDS_MAX:
+            yield from map(" ".join, product(*((word, word.capitalize()) for word in words)))
+        yield from (written for signs in _DIGITS if (written := small.translate(signs)) != small)
 
 
 def fold_case(plain: str) -> str:

@@ -24,7 +24,7 @@ from inference.moderation.disguise.encodings import code_runs, decodings, lines_
 from inference.moderation.disguise.lattice import LatticePhrases
 from inference.moderation.disguise.respelled import RespelledWords
 from inference.moderation.disguise.spelled import words_of
-from inference.moderation.normalize import fold_case, normalize_text
+from inference.moderation.normalize import fold_case, normalize_text, written_forms
 from inference.moderation.patterns import (
     AROUND_NUMBER,
     HINTS,
@@ -86,8 +86,8 @@ class Scanner:
         allow: list[str] = []
         if side.phrases is not None:
             rule = side.phrases
-            allow = [fold_case(normalize_text(phrase)) for phrase in rule.allow]
-            for phrase in rule.deny:
+            allow = [*dict.fromkeys(fold_case(normalize_text(each)) for each in _written(rule.allow))]
+            for phrase in _written(rule.deny):
                 plain = fold_case(normalize_text(phrase).strip()) or fold_case(phrase)
                 self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
                 rotated = codecs.encode(plain, "rot13")
@@ -108,11 +108,12 @@ class Scanner:
                 self._literals[head] = _Literal("secrets", "private_key", action, words=False)
         phrases = side.phrases
         denied = phrases.deny if phrases else ()
+        written = _written(denied)
         self._lattice = LatticePhrases(denied)
         self._phrase_action: Action = phrases.action if phrases else "block"
         self._announced = AnnouncedPhrases(denied)
-        self._respelled = RespelledWords(fold_case(normalize_text(each).strip()) for each in denied)
-        self._squeezed = SqueezedPhrases(denied, allow, phrases.action if phrases else "block")
+        self._respelled = RespelledWords(fold_case(normalize_text(each).strip()) for each in written)
+        self._squeezed = SqueezedPhrases(written, allow, phrases.action if phrases else "block")
         self._allow = re.compile(any_of(allow)) if allow else None
         self._find_literal = re.compile(any_of(self._literals)) if self._literals else None
         opening = [*self._literals, *allow]
@@ -243,6 +244,15 @@ class Scanner:
             for found in _matches(pattern, text, shift, numbers):
                 if pattern.check is None or pattern.check(found[0]):
                     yield Hit(found.start() - shift, found.end() - shift, category, pattern.kind, action)
+
+
+def _written(phrases: Sequence[str]) -> list[str]:
+    """Phrases in all their forms, each plain one once."""
+    forms: dict[str, str] = {}
+    for phrase in phrases:
+        for form in written_forms(phrase):
+            forms.setdefault(fold_case(normalize_text(form)) or form, form)
+    return [*forms.values()]
 
 
 def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, int]]) -> Iterator[re.Match[str]]:

@@ -40,6 +40,8 @@ _CODE_SIGN: Final = re.compile(
     rf"[0-9](?:[bBoOxX]?[0-9a-fA-F]{{1,8}}{_SEPARATOR}(?:0[xXbBoO]|\\x|\\)?[0-9][0-9a-fA-F]{{1,8}}{_SEPARATOR}(?:0[xXbBoO]|\\x|\\)?[0-9]"
     rf"|[0-9a-fA-F]{{5,15}}{_SEPARATOR}[0-9a-fA-F]{{6,16}}{_SEPARATOR}|[01]{{23}})"
 )
+_UTF8_SIGNS: Final = ("d0", "D0", "cf", "CF")  # Cyrillic and Greek letters begin so
+_UTF8_SIGN: Final = re.compile(rf"(?i:c[ef]|d[01]){_SEPARATOR}(?i:[89ab][0-9a-f]){_SEPARATOR}(?i:c[ef]|d[01])")
 _CODE: Final = re.compile(r"(?<![0-9A-WYZa-wyz])(?:0[xXbBoO])?[0-9][0-9a-fA-F]{1,4}(?![0-9A-Za-z])")
 _GLUED: Final = re.compile(  # codes with the same between them, as a call has it
     r"[0-9](?<![0-9A-WYZa-wyz].)(?:[xXbBoO][0-9])?[0-9a-fA-F]{1,4}(?P<glue>[^0-9A-Za-z][^\d\n]{0,23}?)(?:0[xXbBoO])?[0-9][0-9a-fA-F]{1,4}"
@@ -143,7 +145,10 @@ def _base32hex(run: str) -> bytes:
 
 def code_runs(text: str) -> Iterator[Decoded]:
     """What runs of codes may be."""
-    if (sign := _CODE_SIGN.search(text)) is not None:
+    sign = _CODE_SIGN.search(text)
+    if sign is None and any(map(text.__contains__, _UTF8_SIGNS)):
+        sign = _UTF8_SIGN.search(text)
+    if sign is not None:
         for found in _CODES.finditer(text, max(0, sign.start() - _BEFORE_SIGN)):
             yield from (Decoded(made, *found.span()) for made in _spelled(found))
     if max(map(text.count, _GLUES)) >= _GLUED_MIN or max(map(text.count, _GLUE_WORDS)) >= _GLUED_MIN:
@@ -200,6 +205,8 @@ def _spelled(found: re.Match[str]) -> Iterator[str]:
         codes = re.findall(r"[0-9a-fA-F]+", re.sub(r"0[xXbBoO](?=[0-9a-fA-F])|\\x", " ", found[0]))
         bases = (2, 10, 8, 16) if all({*each} <= {"0", "1"} for each in codes) else (10, 8, 16)
         texts = [_characters(codes, base) for base in bases]
+        if codes[0].isalpha() and texts[-1] is None:
+            texts.append(_characters(codes[1:], 16))  # the first is a word ("de") before them
         if all(len(each) > 2 and len(each) % 2 == 0 for each in codes[:-1]) and len(codes[-1]) % 2 == 0:
             texts.append(readable(bytes.fromhex("".join(codes))))
     yield from (text for text in texts if text is not None)

@@ -69,10 +69,12 @@ class LatticePhrases:
         self._known: set[str] = set()  # as they are plainly written, without spaces
         forms: list[str] = []
         for phrase in islice(deny, PHRASES_MAX):
-            letters = fold_case(normalize_text(phrase)).replace(" ", "")
-            if LETTERS_MIN <= len(letters) <= LETTERS_MAX and set(letters) <= _LATIN:
-                forms += (letters, letters[::-1].translate(UPSIDE_DOWN))
-                self._known.update((letters, letters[::-1]))
+            for form in dict.fromkeys((phrase, phrase.replace("ß", "b"))):  # which is read as b here
+                whole = fold_case(normalize_text(form)).replace(" ", "")
+                letters = re.sub("['.-]", "", whole)
+                if LETTERS_MIN <= len(letters) <= LETTERS_MAX and set(letters) <= _LATIN:
+                    forms += (letters, letters[::-1].translate(UPSIDE_DOWN))
+                    self._known.update((whole, letters, letters[::-1]))
         self._around = 3 * max(map(len, forms), default=0) + 20
         units = {letter: _pattern_of(letter) for letter in LATIN}
         self._find = re.compile(_LETTER.sub(lambda found: units[found[0]], any_of(forms))) if forms else None

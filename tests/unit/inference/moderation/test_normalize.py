@@ -73,3 +73,12 @@ def test_what_was_cut_off_is_dropped_and_spaces_stay_one() -> None:
 def test_folding_keeps_the_length() -> None:
     assert fold_case("Project") == "project"
     assert len("İx".lower()) == 3 and fold_case("İX")[1:] == "x"
+
+
+def test_letters_of_all_scripts_are_compared_without_case() -> None:
+    for letter in map(chr, (*range(0x386, 0x3CF), *range(0x400, 0x530))):
+        capital, small = fold_case(normalize_text(letter.upper())), fold_case(normalize_text(letter.lower()))
+        assert capital == small or len(letter.upper()) > 1 or (capital.isascii() and len(capital) == 1)
+    assert normalize_text("Öl ölțņ ð ϐꞵ") == "Ol oltn d bb"
+    assert normalize_text("Weißbach WEIẞBACH") == "Weissbach WEISSBACH"
+    assert len({normalize_text(letter) for letter in "пПᴨπΠ"}) == 1  # small, capital, small capital; Greek

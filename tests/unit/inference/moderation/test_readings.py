@@ -75,3 +75,8 @@ def test_a_reading_leads_back() -> None:
     assert [undone.span(index, index + 1) for index in range(4)] == [(0, 1), (1, 2), (2, 7), (10, 11)]
     assert (undone.span(4, 4), undone.span(0, 0)) == ((11, 11), (0, 0))
     assert next(readings_of("", placed=True)).span(0, 0) == (0, 0)
+
+
+def test_links_whose_address_has_parentheses_are_undone() -> None:
+    text = 'sc[h](/wiki/Main_(page))warz[gel](/a_(b)_c "see")d'
+    assert "schwarzgeld" in [reading.text for reading in readings_of(text)]

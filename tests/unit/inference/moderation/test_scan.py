@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 
 import pytest
 
-from inference.moderation.normalize import fold_case
+from inference.moderation.normalize import fold_case, normalize_text
 from inference.moderation.patterns import WORD_MAX
 from inference.moderation.policy import KindsRule, PhraseRule, PolicySide
 from inference.moderation.scan import Hit, Scanner, possible_decodings
@@ -107,3 +108,53 @@ def test_lines_of_encoded_words_are_not_tried_from_each_of_their_words(monkeypat
     plain = text * 200
     scanner.find(plain, plain.lower(), whole=True)
     assert sum(tried) < 20 * len(plain)
+
+
+def last_word_titled(text: str) -> str:
+    *first, last = text.split(" ")
+    return " ".join([*first, last.title()])
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    [
+        "übernahme weißbach",
+        "купить паспорт",
+        "поддельные банкноты",
+        "таємний договір",
+        "μυστική συμφωνία",
+        "höhere öltanks",
+        "новый банк",
+        "новый закон",
+        "қазақ қоры",
+        "παλιά υόρκη νέα",
+    ],
+)
+@pytest.mark.parametrize("case", [str.lower, str.upper, str.title, str.capitalize, str.casefold, last_word_titled])
+def test_phrases_of_all_scripts_are_compared_without_case(phrase: str, case: Callable[[str], str]) -> None:
+    for listed, other in ((phrase, case(phrase)), (case(phrase), phrase)):
+        scanner = Scanner(PolicySide(phrases=PhraseRule(deny=(listed,), allow=(f"{listed} ok",))))
+        for text, hits in ((other, 1), (case(f"{other} ok"), 0)):
+            plain = normalize_text(text)
+            assert len(scanner.find(plain, fold_case(plain))) == hits
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text"),
+    [
+        ("секретный отчёт", "$3кр37ный о7437"),
+        ("πλαστά τιμολόγια", "πλα6τά τ!μολόγι4"),
+        ("σχέδιο αλκυόνη", "6χέδιο αλκυόνη"),
+        ("поддельные документы", "п-о-д-д-е-л-ь-н-ы-е д-о-к-у-м-е-н-т-ы"),
+        ("поддельные документы", "пооооддддделльныее ддддокууууменнттттыы"),
+        ("поддельные документы", "поⲇⲇeльʜые ⲇoκyᴍeʜᴛы"),
+        ("купить паспорт дёшево", "-".join(f"{byte:02x}" for byte in "купить паспорт дёшево".encode())),
+        ("secret report", "de 73 65 63 72 65 74 20 72 65 70 6f 72 74"),
+        ("rachat de l'usine", "raƈĦąt ɖɇ l'ușiɲe"),
+        ("übernahme der weißbach werke", "üɃɇɽƞȺhɱe ɖɇɽ ⱳɆißbaƈh ⱳeɽkɇ"),
+    ],
+)
+def test_signs_for_letters_of_all_scripts(phrase: str, text: str) -> None:
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=(phrase,))))
+    plain = normalize_text(text)
+    assert scanner.find(plain, fold_case(plain), whole=True) or [*scanner.raw_hits(text)]
