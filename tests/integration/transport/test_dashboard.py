@@ -29,7 +29,11 @@ GATEWAYS_ONLY = {
     "sessile_replicas",
     "sessile_router_retries",
 }  # of `transport.ops.metric_sources.register_router_metrics`; tested below
-WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, a guard, limits, a key for the journal
+WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, a guard, limits, a key for the journal, a result cache
+    "sessile_result_cache_entries",
+    "sessile_result_cache_stores",
+    "sessile_result_cache_bytes",
+    "sessile_result_cache_lookups",
     "sessile_usage_rows_relayed",
     "sessile_usage_relay_failures",
     "sessile_guard_texts",

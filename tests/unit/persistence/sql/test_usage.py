@@ -30,8 +30,8 @@ def test_rows_are_narrowed_down_by_what_is_given() -> None:
 
 
 def test_halves_of_money_meet_again() -> None:
-    total = total_of((-1, "", "", "USD", 2, 1, 2, 3, 4, 5, 6, 18 * HALF, 5))
-    assert (total.cost, total.input_tokens, total.withheld_tokens) == (18 * HALF**2 + 5, 1, 6)
+    total = total_of((-1, "", "", "USD", 2, 1, 2, 3, 4, 5, 6, 7, 18 * HALF, 5))
+    assert (total.cost, total.input_tokens, total.withheld_tokens) == (18 * HALF**2 + 5, 1, 7)
 
 
 async def test_a_sum_may_leave_64_bits_and_marks_stay_as_they_were_made(store: SqliteStore) -> None:
