@@ -29,7 +29,7 @@ GATEWAYS_ONLY = {
     "sessile_replicas",
     "sessile_router_retries",
 }  # of `transport.ops.metric_sources.register_router_metrics`; tested below
-WHERE_WANTED = {  # with a setting that asks for what they count: usage relays, a guard, limits, a key for the journal, a result cache
+WHERE_WANTED = {  # with a setting that asks for what they count
     "sessile_result_cache_entries",
     "sessile_result_cache_stores",
     "sessile_result_cache_bytes",
