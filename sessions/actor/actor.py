@@ -314,13 +314,15 @@ class Actor:
     async def _step_command(self, request: Request) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
         machine, principal, command = self._machine, request.principal, request.command
+        input = inputs_and_effects.Command(principal, command, request.digest)
+        if not machine.is_visible_to(principal):  # nothing of it is looked at
+            return observed_step(input, machine, self._world, self._log, self._world.now_ms())
         if machine.known(principal, command.id) is None and machine.forgetful:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
         if isinstance(command, (cm.TurnCommand, cm.ItemDelete, cm.ResponseErase)):
             self._stop_extras()  # they have read what is taken back
-        input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.continues_turn(command):
