@@ -8,6 +8,7 @@ from typing import Any
 
 from sessions.model import commands as cm
 from sessions.model import events as ev
+from sessions.model.generation import GENERATE
 from sessions.model.types import Message, Principal, SessionKey, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
@@ -111,6 +112,19 @@ async def test_what_did_not_end_by_itself_is_not_kept() -> None:
         stopped = await question(replica, reader, stop=" at")
         assert stopped.status == "completed" and len(cache.kept) == 1
         assert text_of(await question(replica, reader, stop=" at")) == "Cut"
+
+
+@virtual
+async def test_what_only_brings_kv_up_is_not_looked_up() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica, reader = await at_work(place, cache)
+        items = (cm.NewMessage(content="Where is Paris?"),)
+        command = cm.TurnCreate(
+            id=place.name(), session=SESSION, items=items, request={GENERATE: False}, temperature=0
+        )
+        ended = await reader.ended((await replica.do(command)).response_id)
+        assert ended.response.status == "completed" and not cache.lookups
 
 
 @virtual
