@@ -311,14 +311,14 @@ class Actor:
             envelope.reply(step.answer)
 
     def _after_command(self, request: Request, answer: cm.Ok | SessileError | None) -> None:
-        """Has KV brought up for whoever asks, and a summary made that the command has broken off, or that it calls
-        for; where it has begun an answer, that comes first."""
-        done = isinstance(answer, cm.Ok)
-        if isinstance(request.command, cm.SessionWarm):
-            if done:
-                self._begin_warming()
-        elif isinstance(request.command, _STOPS_EXTRAS) and self.phase is Phase.WARM:
-            self._compactor.consider(request.principal if done else None)
+        """Begins what nobody waits for: what a command calls for, or has broken off."""
+        if isinstance(request.command, cm.SessionWarm) and isinstance(answer, cm.Ok):
+            self._begin_warming()
+        if self.phase is Phase.WARM:
+            if isinstance(request.command, cm.ItemDelete | cm.ResponseErase) and isinstance(answer, cm.Ok):
+                self._compactor.consider(request.principal)
+            else:
+                self._compactor.resume()
 
     async def _step_command(self, request: Request) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
