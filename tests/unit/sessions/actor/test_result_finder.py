@@ -120,9 +120,7 @@ async def test_what_only_brings_kv_up_is_not_looked_up() -> None:
         cache = PlainCache()
         replica, reader = await at_work(place, cache)
         items = (cm.NewMessage(content="Where is Paris?"),)
-        command = cm.TurnCreate(
-            id=place.name(), session=SESSION, items=items, request={GENERATE: False}, temperature=0
-        )
+        command = cm.TurnCreate(id=place.name(), session=SESSION, items=items, request={GENERATE: False}, temperature=0)
         ended = await reader.ended((await replica.do(command)).response_id)
         assert ended.response.status == "completed" and not cache.lookups
 
