@@ -82,6 +82,7 @@ class SqlEndUsers:
             for row in (yield Query(_UNDER_WAY, (erasure.tenant, erasure.user))):
                 return _erasure(row)
             yield Query(_INSERT, (erasure.tenant, erasure.user, erasure.asked_at, erasure.asked_by))
+            yield Query(_FORGET, (erasure.tenant, erasure.user, erasure.asked_at))
             yield Chain([entry])
             return erasure
 

@@ -81,6 +81,11 @@ class Compactor:
             self._task.cancel()
             self._task = None
 
+    def resume(self) -> None:
+        """Makes what was requested, where something that began no answer has broken it off."""
+        if self._requested is not None and self._task is None:
+            self.consider()
+
     def leave(self) -> None:
         """The session leaves this replica: what was requested is not made."""
         self.stop()

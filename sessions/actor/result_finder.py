@@ -20,9 +20,17 @@ from sessions.machine.responses import mark_looked_up
 from sessions.machine.state import Open
 from sessions.model import commands as cm
 from sessions.model.events import ContentRetracted
+from sessions.model.generation import generates
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Principal, ResponseId, SessionKey
 from sessions.turn.ledger import Ledger
-from sessions.turn.result_cache import RequestContext, ResultCache, ResultLookup, is_deterministic, request_name
+from sessions.turn.result_cache import (
+    AnswerRecorder,
+    RequestContext,
+    ResultCache,
+    ResultLookup,
+    is_deterministic,
+    request_name,
+)
 
 _OPEN_MAX: Final = 64  # answers that are recorded at a time
 
@@ -56,7 +64,9 @@ class ResultFinder:
             return
         for effect in step.effects:
             open_ = self._machine.state.open.get(effect.response_id) if isinstance(effect, Start) else None
-            if open_ is None or open_.tokens or open_.drafts or not is_deterministic(open_):
+            if open_ is None or open_.tokens or open_.drafts:
+                continue
+            if not is_deterministic(open_) or not generates(open_.body.request):
                 continue
             lookup = await self._find(open_)
             if lookup is not None:
@@ -86,7 +96,12 @@ class ResultFinder:
         if open_.tokens or open_.drafts:
             self._lookups.pop(open_.id, None)
         looked_up = self._lookups.get(open_.id)
-        return looked_up[0] if looked_up is not None else None
+        if looked_up is None:
+            return None
+        lookup, _ = looked_up
+        if lookup.recorder is not None:
+            lookup.recorder = AnswerRecorder()  # a run that was stopped may have recorded what it never released
+        return lookup
 
     def after(self, step: Step) -> None:
         """A step is durable: has the answers kept that ended with it, and what was taken back forgotten (that stands in

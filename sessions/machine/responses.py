@@ -360,6 +360,14 @@ def take_up(build: StepBuilder, turn: ResponseId, last: ItemId, successor: Respo
     return last
 
 
+def inherited(sampling: Sampling, response_id: ResponseId) -> Sampling:
+    """How what goes on with a response is sampled: like it, but for a seed that was drawn for that response. Nobody has
+    chosen it, and answers of chosen seeds are kept to be given again."""
+    if sampling.seed == drawn_seed(response_id):
+        sampling = msgspec.structs.replace(sampling, seed=None)
+    return sampling
+
+
 def free_tool_choice(sampling: Sampling) -> Sampling:
     """A call that was required has been made: what follows its output is up to the model."""
     if sampling.tool_choice in (None, "none", "auto"):
