@@ -8,8 +8,8 @@ Invariants:
 * What a connection makes does not end with it: closing it leaves the answer to be written, and any other connection
   goes on from there. What is written is ended by `response.cancel`.
 * Nothing is kept here that a second connection would miss: there is no limit to how long one lives.
-* Bounded: what waits (`WAITING_MAX`, and one body's size in bytes), commands under way, and what is unsent: a stream is
-  read on as the socket takes it, and who does not read is closed with 4408.
+* Bounded: turns that wait (`WAITING_MAX`), commands under way (`COMMANDS_MAX`), the bytes of both (one body's size),
+  and what is unsent: a stream is read on as the socket takes it, and who does not read is closed with 4408.
 
 A task runs while a turn or a command does; an idle connection has none.
 """
@@ -55,7 +55,7 @@ class ResponsesConnection(UpgradedConnection):
     _host: str = ""
     _requests: InnerRequests | None = None
     _waiting: deque[ResponsesFrame] = field(default_factory=deque)
-    _waiting_bytes: int = 0
+    _held_bytes: int = 0  # of turns that wait and commands under way
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
     _sequence: int = 0  # the next number of its events
@@ -165,14 +165,10 @@ class ResponsesConnection(UpgradedConnection):
 
     def _wait_in_line(self, frame: ResponsesFrame) -> None:
         """Raises Limited."""
-        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + frame.size > FRAME_BYTES_MAX:
-            raise Limited(
-                "rate_limited",
-                f"On one connection at most {WAITING_MAX} turns wait, with {FRAME_BYTES_MAX} bytes in all.",
-                retry_after_ms=1000,
-            )
+        if len(self._waiting) >= WAITING_MAX:
+            raise Limited("rate_limited", f"On one connection at most {WAITING_MAX} turns wait.", retry_after_ms=1000)
+        self._hold(frame)
         self._waiting.append(frame)
-        self._waiting_bytes += frame.size
         if not self._running:
             self._running = True
             self._shared.gateway.tasks.start(self._run())
@@ -181,9 +177,17 @@ class ResponsesConnection(UpgradedConnection):
         """Raises Limited."""
         if self._commands >= COMMANDS_MAX:
             raise Limited("rate_limited", f"More than {COMMANDS_MAX} commands are under way.", retry_after_ms=250)
+        self._hold(frame)
         self._commands += 1
         self._commands_done.clear()
         self._shared.gateway.tasks.start(self._command(frame))
+
+    def _hold(self, frame: ResponsesFrame) -> None:
+        """Raises Limited."""
+        if self._held_bytes + len(frame.data) > FRAME_BYTES_MAX:
+            what = f"On one connection at most {FRAME_BYTES_MAX} bytes of turns and commands wait."
+            raise Limited("rate_limited", what, retry_after_ms=1000)
+        self._held_bytes += len(frame.data)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -192,7 +196,7 @@ class ResponsesConnection(UpgradedConnection):
         try:
             while self._waiting and not self._ending:
                 frame = self._waiting.popleft()
-                self._waiting_bytes -= frame.size
+                self._held_bytes -= len(frame.data)
                 self._steers.clear()
                 try:
                     request: InnerRequest | None = responses_frames.turn_request(frame)
@@ -290,6 +294,7 @@ class ResponsesConnection(UpgradedConnection):
             log.exception("command_failed", command=frame.type)
             self._send(refusal_event(Internal("internal_error", "The server failed to carry this out.")))
         finally:
+            self._held_bytes -= len(frame.data)
             self._commands -= 1
             if not self._commands:
                 self._commands_done.set()
