@@ -49,8 +49,17 @@ class Transport:
         return ("127.0.0.1", 1) if name == "peername" else None
 
 
+PENDING = {
+    "id": "steer_3",
+    "previous_response_id": "resp_2",
+    "response_id": "resp_3",
+    "status": "pending",
+    "required_input": [],
+}
+
+
 class App:
-    """An application that answers with a stream of `events`, one after each `go`."""
+    """An application that answers with a stream of events, one after each `go`, and to steers that they wait."""
 
     def __init__(self) -> None:
         self.go = asyncio.Semaphore(0)
@@ -61,6 +70,10 @@ class App:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
         await receive()
+        if scope["path"].endswith("/steer"):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": json.dumps(PENDING).encode()})
+            return
         listening = asyncio.create_task(receive())
         listening.add_done_callback(lambda _: self.left.set())
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -131,6 +144,24 @@ async def test_events_leave_as_the_application_makes_them(client: Client, app: A
         app.go.release()
     await settled()
     assert client.kinds() == ["response.output_text.delta"] * 2 + ["response.completed"]
+    client.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(("steered", "followed"), [("resp_1", ["/v1/responses/resp_3"]), ("resp_2", [])])
+async def test_what_goes_on_from_another_response_is_not_written_here(
+    client: Client, app: App, steered: str, followed: list[str]
+) -> None:
+    """A steer for a response of another connection had this one write what followed there."""
+    client.send(type="response.create", input="x")
+    app.go.release()
+    await settled()
+    client.send(type="response.steer", previous_response_id=steered, input="in French")
+    await settled()
+    for _ in range(3):
+        app.go.release()
+    await settled()
+    assert client.kinds()[:2] == ["response.created", "response.steer.accepted"]
+    assert [scope["path"] for scope in app.scopes if scope["method"] == "GET"] == followed
     client.connection.connection_lost(None)
 
 
