@@ -58,6 +58,7 @@ class ResponsesConnection(UpgradedConnection):
     _held_bytes: int = 0  # of turns that wait and commands under way
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
+    _named: asyncio.Event = field(default_factory=asyncio.Event)  # while a turn runs: its response is
     _sequence: int = 0  # the next number of its events
     _steers: list[dict[str, Json]] = field(default_factory=list)  # as they were accepted: that wait for its end
     _commands: int = 0
@@ -171,6 +172,7 @@ class ResponsesConnection(UpgradedConnection):
         self._waiting.append(frame)
         if not self._running:
             self._running = True
+            self._named.clear()
             self._shared.gateway.tasks.start(self._run())
 
     def _begin_command(self, frame: ResponsesFrame) -> None:
@@ -198,6 +200,7 @@ class ResponsesConnection(UpgradedConnection):
                 frame = self._waiting.popleft()
                 self._held_bytes -= len(frame.data)
                 self._steers.clear()
+                self._named.clear()
                 try:
                     request: InnerRequest | None = responses_frames.turn_request(frame)
                     while request is not None and not self._ending:
@@ -208,8 +211,12 @@ class ResponsesConnection(UpgradedConnection):
                 except Exception:
                     log.exception("turn_failed")
                     self._send(refusal_event(Internal("internal_error", "The server failed to carry this out.")))
+                finally:
+                    self._current = None
+                    self._named.set()
         finally:
-            self._running, self._current = False, None
+            self._running = False
+            self._named.set()
         if self._leave_at != _NEVER:
             self._close(errors.RESTART, "the server goes away")
 
@@ -234,6 +241,7 @@ class ResponsesConnection(UpgradedConnection):
                 return
             if self._current is None and piece.startswith(b"event: response."):
                 self._current = msgspec.json.decode(payload)["response"]["id"]  # a stream begins with it
+                self._named.set()
             self._sequence += 1
             if piece.startswith(_ENDED):
                 await self._commands_done.wait()  # a steer that ended it is answered first
@@ -246,7 +254,9 @@ class ResponsesConnection(UpgradedConnection):
                 successor = self._follow_steering(payload)
 
         self._sequence = 0
-        self._current = request.path.removeprefix(RESPONSES + "/") if request.method == "GET" else None
+        if request.method == "GET":
+            self._current = request.path.removeprefix(RESPONSES + "/")
+            self._named.set()
         await requests.stream(request, begun, chunk)
         if status != 200:
             self._send(responses_frames.failed_event(status, refused))
@@ -270,6 +280,8 @@ class ResponsesConnection(UpgradedConnection):
             if requests is None:
                 return
             if frame.type == "response.cancel":
+                if self._running and frame.fields.get("response_id") is None:  # sent right behind its `response.create`
+                    await self._named.wait()
                 status, answer = await requests.whole(responses_frames.cancel_request(frame, self._current))
                 if status != 200:
                     self._send(responses_frames.failed_event(status, answer))

@@ -165,6 +165,28 @@ async def test_what_goes_on_from_another_response_is_not_written_here(
     client.connection.connection_lost(None)
 
 
+async def test_a_cancel_right_behind_a_turn_ends_it(client: Client, app: App) -> None:
+    """It was refused, and the answer written to its end."""
+    client.send(type="response.create", input="x")
+    client.send(type="response.cancel")
+    await settled()
+    assert client.kinds() == [] and [scope["path"] for scope in app.scopes] == ["/v1/responses"]
+    app.go.release()
+    await settled()
+    assert app.scopes[-1]["path"] == "/v1/responses/resp_1/cancel"
+    client.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("turn", [{"input": "x", "generate": 1}, None])
+async def test_a_cancel_without_a_response_is_refused(client: Client, turn: dict[str, Any] | None) -> None:
+    if turn is not None:
+        client.send(type="response.create", **turn)
+    client.send(type="response.cancel")
+    await settled()
+    assert client.kinds() == ["error"] * (1 if turn is None else 2)
+    client.connection.connection_lost(None)
+
+
 async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(client: Client, app: App) -> None:
     connection, limits = client.connection, ConnectionLimits()
     client.send(type="response.create", input="x")
