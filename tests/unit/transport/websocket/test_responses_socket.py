@@ -7,48 +7,15 @@ import json
 from typing import Any
 
 import pytest
-from websockets.client import ClientProtocol
-from websockets.frames import Frame, Opcode
-from websockets.uri import parse_uri
+from websockets.frames import Opcode
 
+from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.responses_socket import ResponsesConnection
 
-
-class Transport:
-    """A socket that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.reading = True
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.written.append(bytes(data))
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else None
-
-
+CREATE = {"type": "response.create", "input": "x"}
 PENDING = {
     "id": "steer_3",
     "previous_response_id": "resp_2",
@@ -86,34 +53,11 @@ class App:
         listening.cancel()
 
 
-class Client:
+class Client(SocketlessClient[ResponsesConnection]):
     def __init__(self, connections: WebSocketConnections) -> None:
-        self.transport = Transport()
         connection = connections.protocol("/v1/responses?x=1", "127.0.0.1")
         assert isinstance(connection, ResponsesConnection)
-        self.connection = connection
-        socket: Any = self.transport
-        connection.connection_made(socket)
-        self.ws = ClientProtocol(parse_uri("ws://127.0.0.1/v1/responses"))
-        handshake = self.ws.connect()
-        self.ws.send_request(handshake)
-        self.ws.data_to_send()
-        connection.shake_hands(handshake)
-        self.frames()
-
-    def send(self, **fields: Any) -> None:
-        self.ws.send_text(json.dumps(fields).encode())
-        self.flush()
-
-    def flush(self) -> None:
-        for data in self.ws.data_to_send():
-            self.connection.data_received(data)
-
-    def frames(self) -> list[Any]:
-        for data in self.transport.written:
-            self.ws.receive_data(data)
-        self.transport.written.clear()
-        return [event for event in self.ws.events_received() if isinstance(event, Frame)]
+        super().__init__(connection, "/v1/responses")
 
     def kinds(self) -> list[str]:
         return [json.loads(frame.data)["type"] for frame in self.frames() if frame.opcode is Opcode.TEXT]
@@ -136,7 +80,7 @@ async def client(app: App) -> Client:
 
 
 async def test_events_leave_as_the_application_makes_them(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     assert client.kinds() == ["response.created"] and app.scopes[0]["path"] == "/v1/responses"
@@ -152,10 +96,10 @@ async def test_what_goes_on_from_another_response_is_not_written_here(
     client: Client, app: App, steered: str, followed: list[str]
 ) -> None:
     """A steer for a response of another connection had this one write what followed there."""
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
-    client.send(type="response.steer", previous_response_id=steered, input="in French")
+    client.send({"type": "response.steer", "previous_response_id": steered, "input": "in French"})
     await settled()
     for _ in range(3):
         app.go.release()
@@ -167,8 +111,8 @@ async def test_what_goes_on_from_another_response_is_not_written_here(
 
 async def test_a_cancel_right_behind_a_turn_ends_it(client: Client, app: App) -> None:
     """It was refused, and the answer written to its end."""
-    client.send(type="response.create", input="x")
-    client.send(type="response.cancel")
+    client.send(CREATE)
+    client.send({"type": "response.cancel"})
     await settled()
     assert client.kinds() == [] and [scope["path"] for scope in app.scopes] == ["/v1/responses"]
     app.go.release()
@@ -180,8 +124,8 @@ async def test_a_cancel_right_behind_a_turn_ends_it(client: Client, app: App) ->
 @pytest.mark.parametrize("turn", [{"input": "x", "generate": 1}, None])
 async def test_a_cancel_without_a_response_is_refused(client: Client, turn: dict[str, Any] | None) -> None:
     if turn is not None:
-        client.send(type="response.create", **turn)
-    client.send(type="response.cancel")
+        client.send({"type": "response.create", **turn})
+    client.send({"type": "response.cancel"})
     await settled()
     assert client.kinds() == ["error"] * (1 if turn is None else 2)
     client.connection.connection_lost(None)
@@ -189,7 +133,7 @@ async def test_a_cancel_without_a_response_is_refused(client: Client, turn: dict
 
 async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(client: Client, app: App) -> None:
     connection, limits = client.connection, ConnectionLimits()
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     connection.pause_writing()
@@ -211,7 +155,7 @@ async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(clien
 
 
 async def test_a_lost_connection_is_noticed_by_the_application(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     client.connection.connection_lost(None)
@@ -240,7 +184,7 @@ async def test_a_silent_peer_is_pinged_and_then_closed(client: Client) -> None:
 
 
 async def test_a_server_that_leaves_waits_for_what_is_written(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     client.frames()
@@ -255,7 +199,7 @@ async def test_a_server_that_leaves_waits_for_what_is_written(client: Client, ap
 
 
 async def test_one_that_takes_too_long_is_left_at_the_end_of_the_time(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     await settled()
     client.connection.goaway("deploy", 5000)
     client.connection.elapsed(asyncio.get_running_loop().time() + 6)
