@@ -82,7 +82,7 @@ def test_the_engine_has_let_go_before_it_goes_on(ground: Ground) -> None:
     assert effects == [Stop(first), Start(ok.response_id, 2, first)]
 
 
-def test_before_it_has_said_anything_the_words_stand_below_the_question(ground: Ground) -> None:
+def test_before_its_first_token_the_words_stand_below_the_question(ground: Ground) -> None:
     said = ground.say()
     ok = steer(ground, said.response_id)
     assert ok.item_id is not None and ground.state.items[ok.item_id].parent_id == said.item_id

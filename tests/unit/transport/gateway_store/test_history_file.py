@@ -41,7 +41,7 @@ async def found(index: StoredHistory, numbers: range) -> list[int]:
     return [number for number in numbers if await index.take([chain(number)]) == (0, place(number))]
 
 
-async def test_what_was_put_is_found_after_restarts_for_a_day_from_then(tmp_path: Path) -> None:
+async def test_what_was_put_outlives_restarts_for_a_day_from_then(tmp_path: Path) -> None:
     times = Times()
     for number in range(3):
         async with times.index(tmp_path) as index:
