@@ -85,6 +85,19 @@ async def test_what_is_damaged_or_under_another_key_is_left_out_and_nothing_is_i
         assert await found(index, range(3)) == []
 
 
+async def test_half_a_write_costs_nothing_that_is_written_later(tmp_path: Path) -> None:
+    """After a kill in the middle of a write all that later starts wrote was unreadable."""
+    times = Times()
+    for number in range(4):
+        async with times.index(tmp_path) as index:
+            await index.put(chain(number), place(number))
+        if number == 1:
+            (path,) = tmp_path.iterdir()
+            path.write_bytes(path.read_bytes()[:-5])
+    async with times.index(tmp_path) as index:
+        assert await found(index, range(4)) == [0, 2, 3]
+
+
 async def test_a_folder_that_cannot_be_written_costs_the_file_alone(tmp_path: Path) -> None:
     async with Times().index(tmp_path / "missing") as index:
         await index.put(chain(1), place(1))
