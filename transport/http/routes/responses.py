@@ -244,9 +244,9 @@ async def compact(request: Request, body: CompactRequest) -> Response:
             cm.SessionCompact(id=CommandId(f"{command_id}.c"), session=turn.session, keep_turns=0, item_id=leaf),
         )
         assert ok.compaction_id is not None and ok.offset is not None
+        outcome = asyncio.wait_for(_compaction_outcome(cursor, ok.offset, ok.compaction_id), SUMMARY_WAIT_S)
         try:
-            async with asyncio.timeout(SUMMARY_WAIT_S):
-                at, event = await _compaction_outcome(cursor, ok.offset, ok.compaction_id)
+            at, event = await sse.cancel_on_disconnect(request, outcome, lambda: None)
         except TimeoutError as error:
             raise Internal("compaction_failed", "Writing the summary takes too long.") from error
         _, state = await gateway.logs.state(principal, cursor.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import openai
@@ -11,7 +12,9 @@ from inference.simulated import SimulatedOptions
 from inference.simulated.vocabulary import decode
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.engines.engines import until
 from transport.auth.authenticator import key_digest
+from transport.http.routes import responses
 
 QUESTION: Any = {"role": "user", "content": "What is hers?"}
 
@@ -84,6 +87,25 @@ async def test_the_same_again_is_the_same_compaction(client: openai.AsyncOpenAI,
     assert again.output[-1] == made.output[-1] and again.usage.total_tokens == 0
     with pytest.raises(openai.BadRequestError, match="input"):
         await client.responses.compact(model=SIMULATED)
+
+
+async def test_who_leaves_a_compaction_is_no_reader_any_more(
+    client: openai.AsyncOpenAI, server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request went on for up to five minutes."""
+    first = await client.responses.create(model=SIMULATED, input="Ana has a violin")
+    begun = asyncio.Event()
+
+    async def never(*_: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(responses, "_compaction_outcome", never)
+    leaving = asyncio.create_task(client.responses.compact(model=SIMULATED, previous_response_id=first.id))
+    await begun.wait()
+    assert len(server.gateway.feeds) == 1
+    leaving.cancel()
+    await until(lambda: len(server.gateway.feeds) == 0)
 
 
 async def test_context_management_has_its_conversation_compacted(client: openai.AsyncOpenAI, server: Serving) -> None:
