@@ -9,7 +9,8 @@ Invariants:
   goes on from there. What is written is ended by `response.cancel`.
 * Nothing is kept here that a second connection would miss: there is no limit to how long one lives.
 * Bounded: turns that wait (`WAITING_MAX`), commands under way (`COMMANDS_MAX`), the bytes of both (one body's size),
-  and what is unsent: a stream is read on as the socket takes it, and who does not read is closed with 4408.
+  what all connections keep of large messages (`MESSAGE_BYTES_MAX`), and what is unsent: a stream is read on as the
+  socket takes it, and who does not read is closed with 4408.
 
 A task runs while a turn or a command does; an idle connection has none.
 """
@@ -26,7 +27,7 @@ import structlog
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 
-from sessions.model.errors import BadInput, Internal, Limited, SessileError, TooLarge, Unauthorized
+from sessions.model.errors import BadInput, Internal, Limited, Overloaded, SessileError, TooLarge, Unauthorized
 from sessions.model.types import Json
 from transport import errors
 from transport.websocket import responses_frames
@@ -38,6 +39,8 @@ from transport.websocket.upgraded import UpgradedConnection
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # as a request body's
 WAITING_MAX: Final = 8  # turns behind the one that is written
 COMMANDS_MAX: Final = 8  # steers and cancels under way
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
+LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
 _ENDED: Final = (b"event: response.completed", b"event: response.incomplete", b"event: response.failed")
 _NEVER: Final = float("inf")
 
@@ -56,6 +59,7 @@ class ResponsesConnection(UpgradedConnection):
     _requests: InnerRequests | None = None
     _waiting: deque[ResponsesFrame] = field(default_factory=deque)
     _held_bytes: int = 0  # of turns that wait and commands under way
+    _counted_bytes: int = 0  # of ours in `message_bytes` of all
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
     _named: asyncio.Event = field(default_factory=asyncio.Event)  # while a turn runs: its response is
@@ -115,6 +119,7 @@ class ResponsesConnection(UpgradedConnection):
     def _lost(self) -> None:
         self._closing()
         self._requests = None
+        self._count_bytes()
 
     def _leave(self) -> None:
         """Whatever is under way is not read any more; it is not ended."""
@@ -147,6 +152,17 @@ class ResponsesConnection(UpgradedConnection):
         self._heard_at = self._shared.loop.time()
         self._pinged = False
         UpgradedConnection._take_in(self, data)
+        self._count_bytes()
+        if self._counted_bytes > LARGE_BYTES and self._shared.message_bytes > MESSAGE_BYTES_MAX:
+            error = Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)
+            self._end(error, errors.TRY_LATER)
+
+    def _count_bytes(self) -> None:
+        kept = 0
+        if self._requests is not None:
+            kept = self._held_bytes + len(self._ws.reader.buffer) + len(self._message or b"")
+        self._shared.message_bytes += kept - self._counted_bytes
+        self._counted_bytes = kept
 
     def _whole_message(self, data: Any, binary: bool) -> None:
         if self._ending or self._requests is None:
@@ -199,6 +215,7 @@ class ResponsesConnection(UpgradedConnection):
             while self._waiting and not self._ending:
                 frame = self._waiting.popleft()
                 self._held_bytes -= len(frame.data)
+                self._count_bytes()
                 self._steers.clear()
                 self._named.clear()
                 try:
@@ -307,6 +324,7 @@ class ResponsesConnection(UpgradedConnection):
             self._send(refusal_event(Internal("internal_error", "The server failed to carry this out.")))
         finally:
             self._held_bytes -= len(frame.data)
+            self._count_bytes()
             self._commands -= 1
             if not self._commands:
                 self._commands_done.set()

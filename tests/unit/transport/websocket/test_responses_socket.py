@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from websockets.frames import Opcode
+from websockets.frames import Frame, Opcode
 
 from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
+from transport.websocket import responses_socket
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.responses_socket import ResponsesConnection
 
@@ -129,6 +130,29 @@ async def test_a_cancel_without_a_response_is_refused(client: Client, turn: dict
     await settled()
     assert client.kinds() == ["error"] * (1 if turn is None else 2)
     client.connection.connection_lost(None)
+
+
+async def test_parts_of_large_messages_have_a_bound_over_all_connections(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key may have 10,000 connections, and each kept up to 4 MiB for as long as it liked."""
+    monkeypatch.setattr(responses_socket, "MESSAGE_BYTES_MAX", 150_000)
+    connections = WebSocketConnections(gateway_over(await memory_sessions()), ConnectionLimits(), 10, app=app)
+    first, second, third = (Client(connections) for _ in range(3))
+    for each, bound in ((first, 90_000), (second, 190_000)):
+        each.connection.data_received(Frame(Opcode.TEXT, b" " * 90_000, fin=False).serialize(mask=True))
+        await settled()
+        assert connections.message_bytes <= bound
+    assert first.frames() == []
+    *_, close = second.frames()
+    assert close.opcode is Opcode.CLOSE and int.from_bytes(close.data[:2]) == 1013
+    third.send(CREATE)
+    app.go.release()
+    await settled()
+    assert third.kinds() == ["response.created"]
+    for each in (first, second, third):
+        each.connection.connection_lost(None)
+    assert connections.message_bytes == 0
 
 
 async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(client: Client, app: App) -> None:
