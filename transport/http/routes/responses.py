@@ -290,9 +290,18 @@ async def _compact_turn(
 
 
 async def _last_item(request: Request, principal: Principal, key: SessionKey, response_id: ResponseId) -> ItemId:
+    """The last item of a response; of one that wrote none, what it would have answered. Raises Conflict where there is
+    nothing before it."""
     _, state = await gateway_of(request).logs.state(principal, key)
     made_by = state["made_by"]
-    return next(ItemId(item) for item in reversed(made_by) if made_by[item] == response_id)
+    leaf = next((ItemId(item) for item in reversed(made_by) if made_by[item] == response_id), None)
+    if leaf is None:
+        answer = await answer_to(request, principal, response_id, param="previous_response_id")
+        with answer.cursor:
+            leaf = (await answer.body()).parent_id
+    if leaf is None:
+        raise Conflict("nothing_to_compact", "There is nothing to summarise here.")
+    return leaf
 
 
 async def _compaction_outcome(
