@@ -315,7 +315,8 @@ class ResponsesConnection(UpgradedConnection):
                 for event in events:
                     self._send(event)
                 accepted, *pending = events
-                if accepted["status"] == "pending" and not pending and self._is_current(frame):
+                ours = accepted["steer"]["previous_response_id"] == self._current
+                if ours and accepted["status"] == "pending" and not pending:  # it is still being written
                     self._steers.append(accepted)
         except SessileError as error:
             self._send(refusal_event(error))
@@ -328,10 +329,6 @@ class ResponsesConnection(UpgradedConnection):
             self._commands -= 1
             if not self._commands:
                 self._commands_done.set()
-
-    def _is_current(self, frame: ResponsesFrame) -> bool:
-        """Whether a steer is for the response that is written here: what follows another one's end is not ours."""
-        return bool(frame.fields["previous_response_id"] == self._current)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from transport.websocket.responses_socket import ResponsesConnection
 CREATE = {"type": "response.create", "input": "x"}
 PENDING = {
     "id": "steer_3",
-    "previous_response_id": "resp_2",
     "response_id": "resp_3",
     "status": "pending",
     "required_input": [],
@@ -40,7 +39,8 @@ class App:
         await receive()
         if scope["path"].endswith("/steer"):
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": json.dumps(PENDING).encode()})
+            steered = {**PENDING, "previous_response_id": scope["path"].split("/")[3]}
+            await send({"type": "http.response.body", "body": json.dumps(steered).encode()})
             return
         listening = asyncio.create_task(receive())
         listening.add_done_callback(lambda _: self.left.set())
