@@ -11,7 +11,7 @@ from actors.limits import settlement
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settlement import Settler
 from sessions.limits import Limits
-from sessions.model.events import CompactionFailed, ContextCompacted, Event, Record, ResponseBody, ResponseCompleted
+from sessions.model.events import AnyEvent, CompactionFailed, ContextCompacted, Record, ResponseBody, ResponseCompleted
 from sessions.model.types import Epoch, ItemId, Message, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Published
 
@@ -68,7 +68,7 @@ def summarised(cause: Literal["limit", "command"]) -> ContextCompacted:
         (summarised("limit"), []),  # nobody requested it
     ],
 )
-def test_a_summary_that_was_requested_is_settled_too(event: Event, expected: list[Any]) -> None:
+def test_a_summary_that_was_requested_is_settled_too(event: AnyEvent, expected: list[Any]) -> None:
     settler = Settler(MemoryLimiter(lambda: 0.0), Limits, lambda: 0.0)
     settler.published(Published(KEY, Epoch("e"), (Record(offset=1, at=UnixMs(0), event=event),)))
     assert [(end.name, end.session, end.tokens) for end in settler._ended] == expected

@@ -61,7 +61,7 @@ class Client(SocketlessClient[ResponsesConnection]):
         super().__init__(connection, "/v1/responses")
 
     def kinds(self) -> list[str]:
-        return [json.loads(frame.data)["type"] for frame in self.frames() if frame.opcode is Opcode.TEXT]
+        return [json.loads(bytes(frame.data))["type"] for frame in self.frames() if frame.opcode is Opcode.TEXT]
 
 
 async def settled() -> None:
