@@ -17,6 +17,7 @@ from transport.websocket.connections import WebSocketConnections
 from transport.websocket.responses_socket import ResponsesConnection
 
 CREATE = {"type": "response.create", "input": "x"}
+RESPONSE = {"id": "resp_1", "status": "completed", "output": []}
 PENDING = {
     "id": "steer_3",
     "response_id": "resp_3",
@@ -47,7 +48,7 @@ class App:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for number, kind in enumerate(("created", "output_text.delta", "output_text.delta", "completed")):
             await self.go.acquire()
-            event = {"type": f"response.{kind}", "sequence_number": number, "response": {"id": "resp_1", "output": []}}
+            event = {"type": f"response.{kind}", "sequence_number": number, "response": RESPONSE}
             chunk = f"event: response.{kind}\ndata: {json.dumps(event)}\n\n".encode()
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
             self.sent += 1
