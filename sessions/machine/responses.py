@@ -75,6 +75,11 @@ def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> Re
     return ResponseId(derive("resp", key.tenant, key.session, principal.id, command_id))
 
 
+def compaction_id_of(key: SessionKey, principal: Principal, command_id: str) -> ItemId:
+    """The summary that a command requests, likewise."""
+    return ItemId(derive("cmp", key.tenant, key.session, principal.id, command_id))
+
+
 def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand) -> tuple[ItemId, ...]:
     """The items that a command puts into the log, as they are named."""
     whose = (key.session, principal.id, command.id)
