@@ -365,6 +365,18 @@ def test_selectors_meet_pods(manifests: list[Manifest]) -> None:
         assert any(selector.items() <= each_labels.items() for each_labels in labels), each["metadata"]["name"]
 
 
+def test_bundled_servers_are_reached_by_our_processes_alone(everything: list[Manifest]) -> None:
+    for part in ("valkey", "postgres"):
+        pod = of_name(everything, "StatefulSet", f"demo-sessile-{part}")["spec"]["template"]
+        policy = of_name(everything, "NetworkPolicy", f"demo-sessile-{part}")["spec"]
+        assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (rule,) = policy["ingress"]
+        (port,), (source,) = rule["ports"], rule["from"]
+        assert port["port"] in {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
+        assert source["podSelector"]["matchExpressions"][0]["values"] == ["gateway", "replica"]
+        assert policy["policyTypes"] == ["Ingress", "Egress"] and "egress" not in policy, "they go nowhere themselves"
+
+
 def test_alert_rules_and_dashboard_are_the_same_as_without_kubernetes(everything: list[Manifest]) -> None:
     (rules,) = of_kind(everything, "PrometheusRule")
     assert rules["spec"] == yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())
