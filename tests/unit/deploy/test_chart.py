@@ -325,6 +325,13 @@ async def test_probes_look_where_the_process_answers_the_truth(manifests: list[M
         await server.stop()
 
 
+def test_a_replica_has_an_hour_to_pull_its_model(manifests: list[Manifest]) -> None:
+    """Its port for metrics listens when that is done."""
+    for _, _, container in ours(manifests):
+        probe = container["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] == (3600 if container["name"] == "replica" else 120)
+
+
 def test_grace_is_longer_than_draining_takes(manifests: list[Manifest]) -> None:
     for _, pod, container in ours(manifests):
         if container["name"] == "replica":  # by preStop, and once more by the signal
