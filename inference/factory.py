@@ -75,6 +75,8 @@ class EngineSettings(Protocol):
     @property
     def vllm_adapter(self) -> str: ...
     @property
+    def vllm_standby(self) -> bool: ...
+    @property
     def sim_tokens_per_s(self) -> float: ...
     @property
     def sim_prefill_per_s(self) -> float: ...
@@ -97,6 +99,12 @@ def make_engine(
             "invalid_setting",
             f"vllm_adapter is for --engine vllm: {settings.engine} would answer without it. Leave --vllm-adapter out.",
             param="vllm_adapter",
+        )
+    if settings.vllm_standby and settings.engine != "vllm":
+        raise BadInput(
+            "invalid_setting",
+            f"vllm_standby is for --engine vllm: {settings.engine} has no process that could die. Leave it out.",
+            param="vllm_standby",
         )
     if settings.engine == "sim":
         return _simulated(settings)
@@ -144,6 +152,7 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
             threads=_threads(settings),
             block_tokens=block_tokens,
             adapter=Path(settings.vllm_adapter) if settings.vllm_adapter else None,
+            standby=settings.vllm_standby,
             engine_args=engine_args,
             **_shared_options(settings, host_bytes_max=4 << 30),
         ),

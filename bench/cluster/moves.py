@@ -1,13 +1,14 @@
 """What a reader waits when a session is handed off, against computing it anew in the same run.
 
     python -m bench.cluster.moves --moves 20 [--model PATH] [--only idle|mid]
+    .venv-vllm/bin/python -m bench.cluster.moves --only mid --mid-tokens 8000 --model FOLDER     # bar: p95 200 ms
 
 Two replicas and a gateway in one process, on loopback gRPC and a journal on disk; engines are simulated (at 330
-prefilled tokens a second, 50 decoded) or llama.cpp. A session goes back and forth, and each time the replica that it
-leaves forgets its KV, so that the next one to come finds nothing. `blackout` of an idle session: from its seal to the
-target's word. `stall` of an answer: the longest silence of its reader around the move, less what the engine usually
-takes for the tokens that ended it (some are parts of a character and are told with the next, so there are silences
-of several tokens at any time).
+prefilled tokens a second, 50 decoded), llama.cpp, or vLLM in bfloat16, whose model's window is made long enough. A
+session goes back and forth, and each time the replica that it leaves forgets its KV, so that the next one to come finds
+nothing. `blackout` of an idle session: from its seal to the target's word. `stall` of an answer: the longest silence of
+its reader around the move, less what the engine usually takes for the tokens that ended it (some are parts of a
+character and are told with the next, so there are silences of several tokens at any time).
 `re_prefill`: the time to the first token of the same conversation on an engine that has never seen it.
 """
 
@@ -22,6 +23,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from actors.routing.router import Router
+from bench.engine.stretched_model import stretched_model
 from bench.support import Option, filler, report, run_bench, spread
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.sqlite.database import SqliteDatabase
@@ -43,6 +45,31 @@ def llama(path: str, folder: str) -> Engine:
     from inference.llama import LlamaEngine, LlamaOptions
 
     return LlamaEngine(LlamaOptions(model_path=Path(path), slots=2, threads=1, disk_folder=Path(folder)))
+
+
+def vllm(path: str, folder: str, tokens: int) -> Engine:
+    from inference.vllm.engine import VllmEngine, VllmOptions
+
+    window = tokens + MOVES_A_SESSION["mid"] * 200 + ANSWER_TOKENS
+    model = Path(folder).parent / "model"
+    if not model.exists():
+        stretched_model(Path(path), model, window=window)
+    return VllmEngine(
+        VllmOptions(
+            model_path=model,
+            context_window=window,
+            slots=2,
+            device_kv_bytes=1 << 30,
+            disk_folder=Path(folder),
+            engine_args={"dtype": "bfloat16"},
+        )
+    )
+
+
+def made_engine(path: str, folder: str, tokens: int) -> Engine:
+    if not path:
+        return simulated()
+    return vllm(path, folder, tokens) if Path(path).is_dir() else llama(path, folder)
 
 
 def simulated() -> Engine:
@@ -182,12 +209,12 @@ async def two_replicas(model: str, tokens: int) -> AsyncIterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
         async with real_cluster(0, store=SqliteStore(SqliteDatabase(Path(folder)))) as made:
             for name in ("r1", "r2"):
-                await made.add_replica(name, llama(model, f"{folder}/{name}") if model else simulated())
+                await made.add_replica(name, made_engine(model, f"{folder}/{name}", tokens))
             yield Bench(made, await made.add_gateway("g1"), tokens)
 
 
 async def main(given: argparse.Namespace) -> None:
-    engine = "llama" if given.model else "simulated"
+    engine = "simulated" if not given.model else "vllm" if Path(given.model).is_dir() else "llama"
     for name, measured, tokens in (("idle", idle, given.idle_tokens), ("mid", mid, given.mid_tokens)):
         if given.only in ("", name):
             async with two_replicas(given.model, tokens) as bench:
@@ -202,7 +229,7 @@ if __name__ == "__main__":
         main,
         __doc__,
         moves=20,
-        model=Option("", "a GGUF file; without it engines are simulated"),
+        model=Option("", "a GGUF file, or for vLLM a folder; without it engines are simulated"),
         only=Option("", choices=["", "idle", "mid"]),
         idle_tokens=4000,
         mid_tokens=3000,

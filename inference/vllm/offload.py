@@ -4,7 +4,8 @@
                    named as the request's source; a file in the staging folder is opened for the blocks that it lacks
     during it      full blocks are written into that file as they fill; whoever takes the session away has them `cut`
                    into a snapshot of their own
-    after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on
+    after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on; where the
+                   workers died in it, the blocks that they had sealed do
 
 Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
 meanwhile leaves nothing; a worker that failed or stayed silent costs the file, never an answer. Snapshots are whole
@@ -32,6 +33,7 @@ from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
 from inference.shared_prefixes import SharedPrefixes
 from inference.tokens import common_prefix
+from inference.vllm.block_seals import count_sealed, seals_of
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
 
@@ -60,11 +62,13 @@ class OffloadPlan:
     )  # of `source`, until it has begun
     source: HostSnapshot | None = None
     base_blocks: int = 0  # that the source holds of the prompt
-    path: Path | None = None
+    path: Path | None = None  # until it is a snapshot's
+    file: Path | None = None  # what it was called from the first, with its seals beside it
     reserved: int = 0
     limit_blocks: int = 0
     num_blocks: int = 0
     failed: bool = False
+    lost: bool = False  # the workers have died: what they had sealed is all there is
     forgotten: bool = False  # the session was deleted
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     bad_reason: str = ""  # why the source was refused while it was loaded
@@ -196,7 +200,8 @@ class KvOffload:
         and what it has emitted. The run goes on, and its own snapshot will cover this one."""
         blocks = min(*plan.written, len(known) // self.block_tokens)
         tokens = known[: blocks * self.block_tokens]
-        if plan.path is None or plan.failed or plan.forgotten or self._stopped or blocks <= plan.base_blocks:
+        useless = plan.path is None or plan.failed or plan.lost or plan.forgotten or self._stopped
+        if useless or plan.path is None or blocks <= plan.base_blocks:
             return
         await asyncio.shield(self._settling_task(plan.key, self._join(plan, plan.path, tokens)))
 
@@ -239,9 +244,9 @@ class KvOffload:
             plan.forgotten = plan.forgotten or plan.key == key
 
     def lose(self) -> None:
-        """The workers have died: no file of a run will be closed any more."""
+        """The workers have died: no file of a run will be closed any more, and what was sealed of it is kept."""
         for plan in self._plans.values():
-            plan.failed = True
+            plan.lost = plan.lost or not plan.closed.is_set()
             plan.closed.set()
 
     async def stop(self) -> None:
@@ -327,7 +332,7 @@ class KvOffload:
             self.counters["saves_without_room"] += 1
             return
         plan.reserved, plan.limit_blocks = size, limit
-        plan.path = self.tiers.host.new_path()
+        plan.path = plan.file = self.tiers.host.new_path()
 
     async def _settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
         try:
@@ -335,6 +340,11 @@ class KvOffload:
             if plan.path is not None and not self._stopped:
                 async with asyncio.timeout(_CLOSE_WAIT_S):
                     await plan.closed.wait()
+                if plan.lost:
+                    limit = min(plan.limit_blocks, len(known) // self.block_tokens)
+                    sealed = count_sealed, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
+                    plan.num_blocks = await asyncio.to_thread(*sealed)
+                    self.counters["blocks_adopted"] += plan.num_blocks - plan.base_blocks
                 await self._keep(plan, plan.path, known)
         except TimeoutError:
             self.counters["saves_lost"] += 1
@@ -359,7 +369,8 @@ class KvOffload:
                     self.tiers.host.unreserve(reserved - size)
                     self.tiers.adopt(plan.key, tokens, tail, size, size, plan.scope)
                     self.counters["saves"] += 1
-            await self._keep_opening(plan, tokens)
+            if not plan.lost:  # else its session waits for what it can go on from
+                await self._keep_opening(plan, tokens)
 
     async def _join(self, plan: OffloadPlan, tail: Path, tokens: array.array[int]) -> None:
         """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
@@ -434,12 +445,19 @@ class KvOffload:
         return self.tiers.catalog.find(key, tokens)[1] == len(tokens)
 
     async def _drop_file(self, plan: OffloadPlan) -> None:
-        if plan.path is not None:
-            path, plan.path = plan.path, None
-            await asyncio.to_thread(path.unlink, missing_ok=True)
+        if plan.file is not None:
+            files = [seals_of(plan.file), *([plan.path] if plan.path is not None else [])]
+            plan.file = plan.path = None
+            await asyncio.to_thread(_remove, files)
         if plan.reserved:
             reserved, plan.reserved = plan.reserved, 0
             self.tiers.host.unreserve(reserved)
+
+
+def _remove(files: list[Path]) -> None:
+    """Blocking."""
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:

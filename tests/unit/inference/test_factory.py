@@ -78,6 +78,13 @@ def test_an_adapter_that_an_engine_would_leave_out_is_refused(engine: Any) -> No
     assert error.value.param == "vllm_adapter"
 
 
+@pytest.mark.parametrize("engine", ["llama", "sim"])
+def test_a_standby_of_an_engine_without_processes_is_refused(engine: Any) -> None:
+    with pytest.raises(BadInput) as error:
+        make_engine(Settings(engine=engine, vllm_standby=True))
+    assert error.value.param == "vllm_standby"
+
+
 def test_a_chat_template_is_the_models_own_a_built_in_one_or_a_file(tmp_path: Path) -> None:
     template = tmp_path / "mine.jinja"
     template.write_text("{{ messages }}")

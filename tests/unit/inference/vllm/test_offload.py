@@ -20,6 +20,7 @@ from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
 from inference.kv.host_tier import HostSnapshot
 from inference.vllm import offload as offload_module
+from inference.vllm.block_seals import seal_blocks
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
 from persistence.keys import MemoryKeyStore
@@ -53,15 +54,23 @@ class Device:
             for index in range(plan.base_blocks):
                 assert data[index * size : (index + 1) * size] == block_of(prompt, index, size)
 
-    def save(self, plan: OffloadPlan, tokens: array.array[int], *, failed: bool = False, close: bool = True) -> None:
-        if plan.path is None:
-            return
+    def write(self, plan: OffloadPlan, tokens: array.array[int], *, unsealed: int = 0) -> int:
+        """And nobody hears of it. The last `unsealed` blocks are in the file alone. Returns how many there are."""
+        assert plan.path is not None
         full, size = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks), self.offload.block_bytes
         plan.path.touch()
         with plan.path.open("r+b") as file:
             for index in range(plan.base_blocks, full):
                 file.seek(index * size)
                 file.write(block_of(tokens, index, size))
+        sealed = [memoryview(block_of(tokens, index, size)) for index in range(plan.base_blocks, full - unsealed)]
+        seal_blocks(plan.path, plan.base_blocks, sealed, 0, 1)
+        return full
+
+    def save(self, plan: OffloadPlan, tokens: array.array[int], *, failed: bool = False, close: bool = True) -> None:
+        if plan.path is None:
+            return
+        full = self.write(plan, tokens)
         self.offload.on_report(BlocksSaved(plan.name, 0, max(full, plan.base_blocks), close, failed))
 
 
@@ -73,7 +82,7 @@ async def offload(tmp_path: Path) -> AsyncIterator[KvOffload]:
     yield made
     await made.stop()
     await tiers.close(0)
-    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot"))
+    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot")) and not list(tmp_path.glob("*.seals"))
 
 
 async def test_what_was_written_is_found_again_and_grows_with_the_session(offload: KvOffload) -> None:
@@ -252,6 +261,63 @@ async def test_a_run_that_went_wrong_is_no_snapshot_before_it_ends_either(offloa
     await offload.cut(plan, tokens)
     assert offload.tiers.catalog.find(key("a"), tokens)[1] == (0 if fate == "base" else 20)
     await offload.abandon(plan)
+
+
+@pytest.mark.parametrize("before", [0, 21])
+async def test_what_dead_workers_had_sealed_is_their_sessions_and_nothing_else(offload: KvOffload, before: int) -> None:
+    device, tokens = Device(offload), array.array("I", range(60))
+    if before:
+        await kept(offload, key("a"), tokens[:before])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    assert device.write(plan, tokens[:43], unsealed=1) == 10
+    for _ in range(2):  # a start that failed is tried again
+        offload.lose()
+        offload.settle(plan, tokens[:43])
+        await offload.settled()
+    assert holds(offload, key("a"), tokens[:36])
+    assert offload.counters["blocks_adopted"] == 9 - before // BLOCK_TOKENS
+    await offload.tiers.host.settle()
+    assert offload.tiers.host.bytes == 9 * BLOCK_BYTES
+    later = await offload.plan("r2", key("a"), tokens[:45], 0, 16)
+    assert later.base_blocks == 9
+    device.load(later, tokens)
+    await offload.abandon(later)
+
+
+@pytest.mark.parametrize("fate", ["answered less", "a bit", "failed", "forgotten", "base", "never written"])
+async def test_what_dead_workers_left_is_held_against_its_seals_and_what_was_answered(
+    offload: KvOffload, fate: str
+) -> None:
+    device, tokens = Device(offload), array.array("I", range(40))
+    await kept(offload, key("a"), tokens[:21])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    known, expected = tokens[:38], 20
+    if fate != "never written":
+        device.write(plan, tokens)
+    match fate:
+        case "answered less":  # nobody was given the token that a block ends with
+            known, expected = tokens[:34], 32
+        case "a bit":
+            assert plan.path is not None
+            with plan.path.open("r+b") as file:
+                file.seek(6 * BLOCK_BYTES + 1)
+                file.write(b"?")
+            expected = 24
+        case "failed":  # some of it was overwritten while it was read
+            offload.on_report(BlocksSaved(plan.name, 0, 9, False, True))
+        case "forgotten":
+            offload.forget(key("a"))
+            await offload.tiers.erase(key("a"))
+            expected = 0
+        case "base":
+            await damaged(offload, key("a"), tokens[:21])
+            expected = 0
+    offload.lose()
+    offload.settle(plan, known)
+    await offload.settled()
+    assert offload.tiers.catalog.find(key("a"), tokens)[1] == expected
+    await offload.tiers.host.settle()
+    assert offload.tiers.host.bytes == expected * BLOCK_BYTES // BLOCK_TOKENS
 
 
 @pytest.mark.parametrize("fate", ["failed", "forgotten"])
