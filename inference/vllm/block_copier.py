@@ -9,7 +9,7 @@ block one part for each rank:
 
 How bytes get to a device and back beside the forward pass is `kv_device`'s. What is loaded is checked against the
 snapshot's tags after it has been read and before it touches the device, so no later change of the file matters. What
-is written is sealed block by block (`block_seals`), for the case that this process dies before it can report it. All
+is written has a checksum for each block (`block_checksums`), in case this process dies before it can report it. All
 bytes pass through memory that each thread made at its start: what is new to a process is touched page by page, and that
 took longer than reading, checking and copying together.
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference.kv.envelope import CHUNK_BYTES, SnapshotRefused, check_chunks
-from inference.vllm.block_seals import seal_blocks
+from inference.vllm.block_checksums import add_checksums
 from inference.vllm.connector_metadata import BlockLoad, BlockSave
 from inference.vllm.kv_device import BlockLayers, KvDevice
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, WorkerEventSender, WorkerReady
@@ -168,8 +168,8 @@ class BlockCopier:
                         _write_all(file, memoryview(data[row]), self._offset(first + row))
                 with self._changed:
                     torn = save.request in self._torn
-                if not torn:  # what was overwritten while it was read is never sealed
-                    seal_blocks(path, first, [memoryview(row) for row in data], self.rank, self.world)
+                if not torn:  # what was overwritten while it was read never has one
+                    add_checksums(path, first, [memoryview(row) for row in data], self.rank, self.world)
         finally:
             os.close(file)
 

@@ -281,7 +281,7 @@ class VllmEngine:
 
     async def _restart(self, is_needed: Callable[[], bool]) -> None:
         """The tiers stay as they are: what was saved of sessions is found there, and with it what the dead vLLM had
-        sealed of its runs. Nothing of it writes any more when that is looked at."""
+        written of its runs. Nothing of it writes any more when that is looked at."""
         try:
             await self._core.reap()
             await self._adopt_runs()

@@ -5,7 +5,7 @@
     during it      full blocks are written into that file as they fill; whoever takes the session away has them `cut`
                    into a snapshot of their own
     after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on; where the
-                   workers died in it, the blocks that they had sealed do
+                   workers died in it, the blocks that they had written do
 
 Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
 meanwhile leaves nothing; a worker that failed or stayed silent costs the file, never an answer. Snapshots are whole
@@ -33,7 +33,7 @@ from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
 from inference.shared_prefixes import SharedPrefixes
 from inference.tokens import common_prefix
-from inference.vllm.block_seals import count_sealed, seals_of
+from inference.vllm.block_checksums import checksums_of, count_intact
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
 
@@ -63,12 +63,12 @@ class OffloadPlan:
     source: HostSnapshot | None = None
     base_blocks: int = 0  # that the source holds of the prompt
     path: Path | None = None  # until it is a snapshot's
-    file: Path | None = None  # what it was called from the first, with its seals beside it
+    file: Path | None = None  # what it was called from the first, with its checksums beside it
     reserved: int = 0
     limit_blocks: int = 0
     num_blocks: int = 0
     failed: bool = False
-    lost: bool = False  # the workers have died: what they had sealed is all there is
+    lost: bool = False  # the workers have died: what they had written is all there is
     forgotten: bool = False  # the session was deleted
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     bad_reason: str = ""  # why the source was refused while it was loaded
@@ -244,7 +244,7 @@ class KvOffload:
             plan.forgotten = plan.forgotten or plan.key == key
 
     def lose(self) -> None:
-        """The workers have died: no file of a run will be closed any more, and what was sealed of it is kept."""
+        """The workers have died: no file of a run will be closed any more, and what was written of it is kept."""
         for plan in self._plans.values():
             plan.lost = plan.lost or not plan.closed.is_set()
             plan.closed.set()
@@ -342,8 +342,8 @@ class KvOffload:
                     await plan.closed.wait()
                 if plan.lost:
                     limit = min(plan.limit_blocks, len(known) // self.block_tokens)
-                    sealed = count_sealed, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
-                    plan.num_blocks = await asyncio.to_thread(*sealed)
+                    intact = count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
+                    plan.num_blocks = await asyncio.to_thread(*intact)
                     self.counters["blocks_adopted"] += plan.num_blocks - plan.base_blocks
                 await self._keep(plan, plan.path, known)
         except TimeoutError:
@@ -446,7 +446,7 @@ class KvOffload:
 
     async def _drop_file(self, plan: OffloadPlan) -> None:
         if plan.file is not None:
-            files = [seals_of(plan.file), *([plan.path] if plan.path is not None else [])]
+            files = [checksums_of(plan.file), *([plan.path] if plan.path is not None else [])]
             plan.file = plan.path = None
             await asyncio.to_thread(_remove, files)
         if plan.reserved:

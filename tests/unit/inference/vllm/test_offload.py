@@ -20,7 +20,7 @@ from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
 from inference.kv.host_tier import HostSnapshot
 from inference.vllm import offload as offload_module
-from inference.vllm.block_seals import seal_blocks
+from inference.vllm.block_checksums import add_checksums
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
 from persistence.keys import MemoryKeyStore
@@ -54,8 +54,8 @@ class Device:
             for index in range(plan.base_blocks):
                 assert data[index * size : (index + 1) * size] == block_of(prompt, index, size)
 
-    def write(self, plan: OffloadPlan, tokens: array.array[int], *, unsealed: int = 0) -> int:
-        """And nobody hears of it. The last `unsealed` blocks are in the file alone. Returns how many there are."""
+    def write(self, plan: OffloadPlan, tokens: array.array[int], *, torn: int = 0) -> int:
+        """And nobody hears of it. The last `torn` blocks have no checksum. Returns how many there are."""
         assert plan.path is not None
         full, size = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks), self.offload.block_bytes
         plan.path.touch()
@@ -63,8 +63,8 @@ class Device:
             for index in range(plan.base_blocks, full):
                 file.seek(index * size)
                 file.write(block_of(tokens, index, size))
-        sealed = [memoryview(block_of(tokens, index, size)) for index in range(plan.base_blocks, full - unsealed)]
-        seal_blocks(plan.path, plan.base_blocks, sealed, 0, 1)
+        intact = [memoryview(block_of(tokens, index, size)) for index in range(plan.base_blocks, full - torn)]
+        add_checksums(plan.path, plan.base_blocks, intact, 0, 1)
         return full
 
     def save(self, plan: OffloadPlan, tokens: array.array[int], *, failed: bool = False, close: bool = True) -> None:
@@ -82,7 +82,7 @@ async def offload(tmp_path: Path) -> AsyncIterator[KvOffload]:
     yield made
     await made.stop()
     await tiers.close(0)
-    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot")) and not list(tmp_path.glob("*.seals"))
+    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot")) and not list(tmp_path.glob("*.sums"))
 
 
 async def test_what_was_written_is_found_again_and_grows_with_the_session(offload: KvOffload) -> None:
@@ -264,12 +264,14 @@ async def test_a_run_that_went_wrong_is_no_snapshot_before_it_ends_either(offloa
 
 
 @pytest.mark.parametrize("before", [0, 21])
-async def test_what_dead_workers_had_sealed_is_their_sessions_and_nothing_else(offload: KvOffload, before: int) -> None:
+async def test_what_dead_workers_had_written_is_their_sessions_and_nothing_else(
+    offload: KvOffload, before: int
+) -> None:
     device, tokens = Device(offload), array.array("I", range(60))
     if before:
         await kept(offload, key("a"), tokens[:before])
     plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
-    assert device.write(plan, tokens[:43], unsealed=1) == 10
+    assert device.write(plan, tokens[:43], torn=1) == 10
     for _ in range(2):  # a start that failed is tried again
         offload.lose()
         offload.settle(plan, tokens[:43])
@@ -285,7 +287,7 @@ async def test_what_dead_workers_had_sealed_is_their_sessions_and_nothing_else(o
 
 
 @pytest.mark.parametrize("fate", ["answered less", "a bit", "failed", "forgotten", "base", "never written"])
-async def test_what_dead_workers_left_is_held_against_its_seals_and_what_was_answered(
+async def test_what_dead_workers_left_is_held_against_its_checksums_and_what_was_answered(
     offload: KvOffload, fate: str
 ) -> None:
     device, tokens = Device(offload), array.array("I", range(40))

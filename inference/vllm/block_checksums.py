@@ -1,10 +1,10 @@
-"""Seals blocks as they are written, so that what a run had written is of use when its worker dies.
+"""Writes a checksum behind each block that a run writes, so that its blocks are of use when its worker dies.
 
-Beside a run's file lies one of seals: a tag of each block and rank, written when the block has been. A worker that is
-killed closes no file and reports nothing; then the blocks whose seals are right count as written, from the first one
-on. A block that was torn, never written, or is another file's has none. As the envelope's tags, seals stop accidents.
+Beside a run's file lies one of checksums: a tag of each block and rank, written when the block has been. A worker that
+is killed closes no file and reports nothing; then the blocks whose checksums are right count as written, from the first
+one on. A block that was torn, never written, or is another file's has none. Like all tags they stop accidents alone.
 
-    seals | block 0: rank 0, rank 1, ... | block 1: ... | ...        (each TAG_BYTES)
+    checksums | block 0: rank 0, rank 1, ... | block 1: ... | ...        (each TAG_BYTES)
 
 It does not know vLLM.
 """
@@ -18,21 +18,21 @@ from typing import Final
 
 from inference.kv.envelope import TAG_BYTES, BlockTags
 
-_SUFFIX: Final = ".seals"
+_SUFFIX: Final = ".sums"
 
 
-def seals_of(path: Path) -> Path:
+def checksums_of(path: Path) -> Path:
     """Of a run's file, whose name no other file ever has."""
     return path.with_suffix(_SUFFIX)
 
 
-def seal_blocks(path: Path, first: int, blocks: list[memoryview], rank: int, world: int) -> None:
-    """Seals blocks `first` and following of a run's file, one rank's part of each, once they are in it. Blocking.
+def add_checksums(path: Path, first: int, blocks: list[memoryview], rank: int, world: int) -> None:
+    """Of blocks `first` and following of a run's file, one rank's part of each, once they are in it. Blocking.
     Raises OSError."""
     tags = BlockTags(path.stem.encode())
     places = [(first + row) * world + rank for row in range(len(blocks))]
     made = [tags.of(place, block) for place, block in zip(places, blocks, strict=True)]
-    file = os.open(seals_of(path), os.O_WRONLY | os.O_CREAT, 0o600)
+    file = os.open(checksums_of(path), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         if world == 1:
             places, made = places[:1], [b"".join(made)]
@@ -42,19 +42,19 @@ def seal_blocks(path: Path, first: int, blocks: list[memoryview], rank: int, wor
         os.close(file)
 
 
-def count_sealed(path: Path, first: int, limit: int, block_bytes: int, ranks: int) -> int:
+def count_intact(path: Path, first: int, limit: int, block_bytes: int, ranks: int) -> int:
     """How many leading blocks of a run's file may be used: `first` are another file's, those from there on are in it
-    and sealed by every rank. At most `limit`. `block_bytes`: of all ranks together. Blocking; what cannot be read is
-    not sealed."""
+    with every rank's checksum. At most `limit`. `block_bytes`: of all ranks together. Blocking; what cannot be read is
+    not there."""
     tags, part_bytes = BlockTags(path.stem.encode()), block_bytes // ranks
     room = memoryview(bytearray(part_bytes))
     try:
-        seals = seals_of(path).read_bytes()
+        checksums = checksums_of(path).read_bytes()
         with path.open("rb", buffering=0) as file:
             file.seek(first * block_bytes)
             for place in range(first * ranks, limit * ranks):
-                seal = seals[place * TAG_BYTES : (place + 1) * TAG_BYTES]
-                if not seal or not _fill(file.readinto, room) or tags.of(place, room) != seal:
+                checksum = checksums[place * TAG_BYTES : (place + 1) * TAG_BYTES]
+                if not checksum or not _fill(file.readinto, room) or tags.of(place, room) != checksum:
                     return place // ranks
     except OSError:
         return first
