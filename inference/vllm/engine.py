@@ -426,7 +426,7 @@ class VllmEngine:
         run = self._enter(key, tokens)
         cached = 0
         try:
-            async with contextlib.aclosing(self._stream(run, prefill_params({}), 0, 0)) as outputs:
+            async with contextlib.aclosing(self._stream(run, prefill_params({}), 0, 0, ahead=True)) as outputs:
                 async for item in outputs:
                     cached = self._cached(run, item.cached_tokens)
         except SessileError:
@@ -475,7 +475,7 @@ class VllmEngine:
         return run
 
     async def _stream(
-        self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int
+        self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int, *, ahead: bool = False
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
         """`_leave` comes next, also when this fails."""
         self._check(run)
@@ -493,6 +493,7 @@ class VllmEngine:
                 params.max_tokens or 1,
                 resident=self._block_usage.resident(run.key),
                 scope=run.scope,
+                ahead=ahead,
             )
             self._check(run)
             transfer = self._transfer(run.plan, tag) | {"opening": opening, "opening_blocks": opening_blocks}

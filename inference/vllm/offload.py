@@ -111,14 +111,16 @@ class KvOffload:
         *,
         resident: int = 0,
         scope: bytes = b"",
+        ahead: bool = False,
     ) -> OffloadPlan:
         """What follows is `on_output`, then `settle` or `abandon`. Never raises for KV trouble.
 
-        `resident`: how many tokens of the session the device is taken to hold."""
+        `resident`: how many tokens of the session the device is taken to hold. `ahead`: it computes ahead of a run,
+        which will save what little this one adds to its source: a copy of everything, each time, is too much."""
         plan = self._plans[name] = OffloadPlan(name, key, shared_prefix, scope, self.ranks)
         try:
             await self._hold_source(plan, prompt, resident)
-            if self.saves:
+            if self.saves and not (ahead and len(prompt) < 2 * plan.base_blocks * self.block_tokens):
                 await self._make_file(plan, len(prompt), max_tokens)
         except BaseException:
             await self.abandon(plan)

@@ -263,6 +263,18 @@ async def test_a_run_that_went_wrong_is_no_snapshot_before_it_ends_either(offloa
     await offload.abandon(plan)
 
 
+async def test_what_is_computed_ahead_of_a_run_is_written_where_it_is_most_of_it(offload: KvOffload) -> None:
+    tokens = array.array("I", range(60))
+    await kept(offload, key("a"), tokens[:21])
+    for prompt, is_written in ((30, False), (48, True)):
+        plan = await offload.plan("ahead", key("a"), tokens[:prompt], 0, 1, ahead=True)
+        assert plan.base_blocks == 5 and (plan.path is not None) is is_written
+        await offload.abandon(plan)
+    plan = await offload.plan("new", key("b"), tokens[:30], 0, 1, ahead=True)
+    assert plan.path is not None
+    await offload.abandon(plan)
+
+
 @pytest.mark.parametrize("before", [0, 21])
 async def test_what_dead_workers_had_written_is_their_sessions_and_nothing_else(
     offload: KvOffload, before: int
