@@ -199,6 +199,7 @@ class VllmEngine:
             slots=self.options.slots,
             sampling=HONOURED,
             tool_format="hermes",
+            kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,
         )
         self._supervisor.started()
