@@ -39,7 +39,7 @@ AGAIN_BAR: Final = 0.05
 LATE_S: Final = 120.0
 
 
-class Round(msgspec.Struct):
+class EngineDeath(msgspec.Struct):
     context: int
     next_token_s: float
     again: int
@@ -85,7 +85,7 @@ async def logged(cluster: ChaosCluster, name: str, event: str, before: int = 0) 
 
 async def one_round(
     cluster: ChaosCluster, speaker: Device, reader: Device, rng: random.Random, given: argparse.Namespace, tokens: int
-) -> Round:
+) -> EngineDeath:
     session = await speaker.create()
     await reader.read(session)
     cursor = speaker.cursors[session]
@@ -114,14 +114,14 @@ async def one_round(
         await engine_is_back(cluster, owner, back)
     elif not given.alone:
         await logged(cluster, owner.name, "standby_ready", ready)
-    return Round(
+    return EngineDeath(
         row.usage.input_tokens, next_at - at, row.recomputed_tokens, findings, [why for _, why in cursor.moves]
     )
 
 
 async def main(given: argparse.Namespace) -> bool:
     rng = random.Random(given.seed)
-    done: list[Round] = []
+    done: list[EngineDeath] = []
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
         window = max(given.contexts) + ROOM
         model = stretched_model(MODEL, Path(folder) / "model", window=window, layers=given.layers)

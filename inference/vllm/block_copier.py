@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from inference.kv.block_checksums import add_checksums
 from inference.kv.envelope import CHUNK_BYTES, SnapshotRefused, check_chunks
-from inference.vllm.block_checksums import add_checksums
 from inference.vllm.connector_metadata import BlockLoad, BlockSave
 from inference.vllm.kv_device import BlockLayers, KvDevice
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, WorkerEventSender, WorkerReady

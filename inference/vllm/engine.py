@@ -32,6 +32,7 @@ from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.request_checks import check_model, check_prompt
 from inference.sampling import HONOURED
+from inference.standby import Standby
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
@@ -42,7 +43,6 @@ from inference.vllm.model_folder import VllmModel, read_vllm_model
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, sampling_params
-from inference.vllm.standby import Standby
 from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit

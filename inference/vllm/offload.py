@@ -27,13 +27,13 @@ from typing import Any, Final
 
 import structlog
 
+from inference.kv.block_checksums import checksums_of, count_intact
 from inference.kv.catalog import Snapshot
 from inference.kv.envelope import SnapshotRefused, checked_chunks
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
 from inference.shared_prefixes import SharedPrefixes
 from inference.tokens import common_prefix
-from inference.vllm.block_checksums import checksums_of, count_intact
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from inference.kv.block_checksums import count_intact
 from inference.kv.envelope import CHUNK_BYTES, tag_payload
 from inference.vllm import block_copier as copier_module
-from inference.vllm.block_checksums import count_intact
 from inference.vllm.block_copier import BlockCopier
 from inference.vllm.connector_metadata import BlockLoad, BlockSave, SnapshotSource
 from inference.vllm.worker_events import WorkerEventSender

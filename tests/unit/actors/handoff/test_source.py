@@ -152,7 +152,7 @@ async def test_a_session_that_nobody_writes_in_is_computed_once_and_not_waited_f
     begun = asyncio.get_running_loop().time()
     blocks = Blocks(32)
     assert await brought_up(blocks, Writing(1_020, pace=0)) == 28
-    assert blocks.prefills == 1 and asyncio.get_running_loop().time() == begun
+    assert blocks.prefills == 1 and asyncio.get_running_loop().time() - begun < HandoffLimits().look_s
 
 
 @virtual

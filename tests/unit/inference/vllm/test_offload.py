@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from inference.kv.block_checksums import add_checksums
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
 from inference.kv.host_tier import HostSnapshot
 from inference.vllm import offload as offload_module
-from inference.vllm.block_checksums import add_checksums
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
 from persistence.keys import MemoryKeyStore

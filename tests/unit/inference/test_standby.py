@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.vllm import standby as module
-from inference.vllm.standby import Standby
+from inference import standby as module
+from inference.standby import Standby
 from tests.support.virtual_time import virtual
 
 START_S = 15.0

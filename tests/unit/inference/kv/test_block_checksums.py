@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.vllm.block_checksums import add_checksums, checksums_of, count_intact
+from inference.kv.block_checksums import add_checksums, checksums_of, count_intact
 
 BLOCK = 64  # bytes of all ranks
 

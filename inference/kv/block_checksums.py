@@ -6,7 +6,7 @@ one on. A block that was torn, never written, or is another file's has none. Lik
 
     checksums | block 0: rank 0, rank 1, ... | block 1: ... | ...        (each TAG_BYTES)
 
-It does not know vLLM.
+It knows no engine.
 """
 
 from __future__ import annotations
