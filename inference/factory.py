@@ -144,6 +144,8 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
         raise BadInput("invalid_setting", "block_size in vllm_args must be a number of tokens.", param="vllm_args")
     if check_device(settings.device) == "cuda":
         engine_args.setdefault("gpu_memory_utilization", settings.gpu_memory)
+        if settings.vllm_standby:
+            check_standby_fits(engine_args)
     return VllmEngine(
         VllmOptions(
             model_path=Path(settings.model),
@@ -159,6 +161,18 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
         keys,
         environment=environment,
     )
+
+
+def check_standby_fits(engine_args: dict[str, Any]) -> None:
+    """Raises BadInput where two engines of this share of a GPU's memory could never lie there together."""
+    share = engine_args["gpu_memory_utilization"]
+    if "kv_cache_memory_bytes" not in engine_args and isinstance(share, int | float) and 2 * share > 1:
+        raise BadInput(
+            "invalid_setting",
+            f"vllm_standby: two engines that take {share:g} of the GPU's memory each do not fit. Give each less than"
+            " half, by --gpu-memory 0.45, or leave --vllm-standby out.",
+            param="vllm_standby",
+        )
 
 
 def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[str, Any]:
