@@ -142,13 +142,13 @@ class Bench:
         source = self.made.owner(key)
         return source, next(each for each in self.made.replicas.values() if each is not source)
 
-    async def moved(self, key: SessionKey) -> float:
-        """Hands a session off, has its source forget it, and returns when it was sealed."""
+    async def moved(self, key: SessionKey) -> tuple[float, float]:
+        """Hands a session off, has its source forget it, and returns when that began and when it was sealed."""
         source, target = self.where(key)
-        sealed_at = noted_seal(source, key)
+        sealed_at, begun_at = noted_seal(source, key), time.perf_counter()
         await source.replica.handoff.hand_off(key, target.member)
         await source.replica.engine.release(key)
-        return sealed_at()
+        return begun_at, sealed_at()
 
 
 def noted_seal(source: RealReplica, key: SessionKey) -> Callable[[], float]:
@@ -173,7 +173,7 @@ async def idle(bench: Bench, moves: int) -> dict[str, float]:
         key, story, response = await bench.begun("idle", number, 200)
         await bench.cancelled(key, story, response)
         for _ in range(MOVES_A_SESSION["idle"]):
-            sealed_at = await bench.moved(key)
+            _, sealed_at = await bench.moved(key)
             blackouts.append(time.perf_counter() - sealed_at)
         began = time.perf_counter()
         await story.ends(await say(bench.router, key, "Go on.", tokens=1))
@@ -188,19 +188,26 @@ async def idle(bench: Bench, moves: int) -> dict[str, float]:
 
 async def mid(bench: Bench, moves: int) -> dict[str, float]:
     stalls: list[float] = []
+    ahead: list[float] = []  # seconds from a move's begin to its seal, in which the answer goes on
+    switches: list[float] = []  # from there to the next thing that a reader is told
     for number in range(-(-moves // MOVES_A_SESSION["mid"])):
         key, story, response = await bench.begun("mid", number, ANSWER_TOKENS)
         for _ in range(MOVES_A_SESSION["mid"]):
             await story.grows(30)
             before = len(story.told)
-            await bench.moved(key)
+            begun_at, sealed_at = await bench.moved(key)
             await story.grows(5)
             stalls.append(await bench.stall_s(story, before))
+            ahead.append(sealed_at - begun_at)
+            switches.append(next(at for at, _ in story.told if at > sealed_at + 0.01) - sealed_at)
+            print(f"{len(stalls)}: {ahead[-1]:.3f} s ahead, told again {switches[-1]:.3f} s after the seal", flush=True)
         await bench.cancelled(key, story, response)
         story.close()
     return {
         "moves": len(stalls),
         **spread("stall_ms_{}", stalls, "p50 p95", times=1000),
+        **spread("ahead_s_{}", ahead, "p50 p95"),
+        **spread("told_again_ms_{}", switches, "p50 p95", times=1000),
     }
 
 

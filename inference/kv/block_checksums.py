@@ -29,6 +29,8 @@ def checksums_of(path: Path) -> Path:
 def add_checksums(path: Path, first: int, blocks: list[memoryview], rank: int, world: int) -> None:
     """Of blocks `first` and following of a run's file, one rank's part of each, once they are in it. Blocking.
     Raises OSError."""
+    if not blocks:
+        return
     tags = BlockTags(path.stem.encode())
     places = [(first + row) * world + rank for row in range(len(blocks))]
     made = [tags.of(place, block) for place, block in zip(places, blocks, strict=True)]

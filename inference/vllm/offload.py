@@ -42,6 +42,7 @@ log = structlog.get_logger(__name__)
 _CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
 _COPY_BYTES: Final = 8 << 20
 _ARRIVAL_WAIT_S: Final = 1.0  # how long a run waits for what another one has just left
+_CUT_SHARE: Final = 7 / 8
 _LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than looked up
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
@@ -68,6 +69,7 @@ class OffloadPlan:
     limit_blocks: int = 0
     num_blocks: int = 0
     failed: bool = False
+    num_cut: int = 0  # blocks that a snapshot holds which was made of it while it ran
     lost: bool = False  # the workers have died: what they had written is all there is
     forgotten: bool = False  # the session was deleted
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -199,13 +201,15 @@ class KvOffload:
 
     async def cut(self, plan: OffloadPlan, known: array.array[int]) -> None:
         """Makes a snapshot of what a run has written so far: its session leaves in mid-answer. `known` is its prompt
-        and what it has emitted. The run goes on, and its own snapshot will cover this one."""
+        and what it has emitted. The run goes on, and its own snapshot will cover this one where it has much more."""
         blocks = min(*plan.written, len(known) // self.block_tokens)
         tokens = known[: blocks * self.block_tokens]
         useless = plan.path is None or plan.failed or plan.lost or plan.forgotten or self._stopped
         if useless or plan.path is None or blocks <= plan.base_blocks:
             return
         await asyncio.shield(self._settling_task(plan.key, self._join(plan, plan.path, tokens)))
+        if self._is_covered(plan.key, tokens):
+            plan.num_cut = blocks
 
     # -- after a run -----------------------------------------------------------------------------------------
 
@@ -359,6 +363,8 @@ class KvOffload:
         blocks = min(plan.num_blocks, len(known) // self.block_tokens)
         if plan.failed:
             self.counters["saves_failed"] += 1
+        elif plan.num_cut > _CUT_SHARE * blocks:
+            return  # its session has left, most likely: for the little that is new not all of it is copied once more
         elif blocks > plan.base_blocks and not plan.forgotten:
             tokens = known[: blocks * self.block_tokens]
             size = blocks * self.block_bytes

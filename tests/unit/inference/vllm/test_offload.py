@@ -186,7 +186,10 @@ def holds(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> bool
 
 
 @pytest.mark.parametrize("before", [0, 21])
-async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(offload: KvOffload, before: int) -> None:
+@pytest.mark.parametrize("much_more", [True, False])
+async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(
+    offload: KvOffload, before: int, much_more: bool
+) -> None:
     device, tokens = Device(offload), array.array("I", range(50))
     if before:
         await kept(offload, key("a"), tokens[:before])
@@ -199,11 +202,16 @@ async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(offload: KvOf
         assert holds(offload, key("a"), tokens[: said - 2])
         await offload.cut(plan, tokens[: said + 4])
         assert holds(offload, key("a"), tokens[:said])
-    device.save(plan, tokens[:45])
-    offload.settle(plan, tokens[:45])
+    end = 45 if much_more else 44
+    if much_more:
+        plan.num_cut = 9  # as if the last cut had been a while ago
+    device.save(plan, tokens[:end])
+    offload.settle(plan, tokens[:end])
     await offload.settled()
     await offload.tiers.host.settle()
-    assert holds(offload, key("a"), tokens[:45]) and offload.tiers.host.bytes == 11 * BLOCK_BYTES
+    kept_blocks = 11 if much_more else 10
+    assert holds(offload, key("a"), tokens[: kept_blocks * BLOCK_TOKENS])
+    assert offload.tiers.host.bytes == kept_blocks * BLOCK_BYTES
 
 
 @pytest.mark.parametrize("meanwhile", ["deleted", "ended", "cancelled"])
