@@ -312,6 +312,7 @@ class VllmEngine:
         if standby is not None and standby.connector_folder != self._folder:
             await standby.close()  # it reports to whom there is no more
             standby = None
+        self._taking_over = standby is not None
         if standby is not None:
             self._core = standby
             log.info("standby_took_over", engine="vllm")
