@@ -365,7 +365,7 @@ class KvOffload:
         blocks = min(plan.num_blocks, len(known) // self.block_tokens)
         if plan.failed:
             self.counters["saves_failed"] += 1
-        elif plan.num_cut > _CUT_SHARE * blocks:
+        elif not plan.lost and plan.num_cut > _CUT_SHARE * blocks:
             return  # its session has left, most likely: for the little that is new not all of it is copied once more
         elif blocks > plan.base_blocks and not plan.forgotten:
             tokens = known[: blocks * self.block_tokens]

@@ -283,14 +283,19 @@ async def test_what_is_computed_ahead_of_a_run_is_written_where_it_is_most_of_it
     await offload.abandon(plan)
 
 
+@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("before", [0, 21])
 async def test_what_dead_workers_had_written_is_their_sessions_and_nothing_else(
-    offload: KvOffload, before: int
+    offload: KvOffload, before: int, cut: bool
 ) -> None:
     device, tokens = Device(offload), array.array("I", range(60))
     if before:
         await kept(offload, key("a"), tokens[:before])
     plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    if cut:  # its session was about to leave
+        device.save(plan, tokens[:34], close=False)
+        await offload.cut(plan, tokens[:34])
+        assert plan.num_cut == 8
     assert device.write(plan, tokens[:43], torn=1) == 10
     for _ in range(2):  # a start that failed is tried again
         offload.lose()
