@@ -350,8 +350,9 @@ class KvOffload:
                     await plan.closed.wait()
                 if plan.lost:
                     limit = min(plan.limit_blocks, len(known) // self.block_tokens)
-                    intact = count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
-                    plan.num_blocks = await asyncio.to_thread(*intact)
+                    plan.num_blocks = await asyncio.to_thread(
+                        count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
+                    )
                     self.counters["blocks_adopted"] += plan.num_blocks - plan.base_blocks
                 await self._keep(plan, plan.path, known)
         except TimeoutError:
