@@ -197,7 +197,7 @@ class BlockUsage:
         self.device_tokens = device_tokens
         for held in (self._tokens, self._tags, self._openings, self._beginnings):
             held.clear()
-        self._forget, self._retire = [], []
+        self._total_tokens, self._forget, self._retire = 0, [], []
 
     def forget_openings(self, tenant: TenantId) -> None:
         """And whatever stands behind them."""
