@@ -75,6 +75,8 @@ class EngineSettings(Protocol):
     @property
     def vllm_adapter(self) -> str: ...
     @property
+    def vllm_standby(self) -> bool: ...
+    @property
     def sim_tokens_per_s(self) -> float: ...
     @property
     def sim_prefill_per_s(self) -> float: ...
@@ -97,6 +99,12 @@ def make_engine(
             "invalid_setting",
             f"vllm_adapter is for --engine vllm: {settings.engine} would answer without it. Leave --vllm-adapter out.",
             param="vllm_adapter",
+        )
+    if settings.vllm_standby and settings.engine != "vllm":
+        raise BadInput(
+            "invalid_setting",
+            f"vllm_standby is for --engine vllm: {settings.engine} has no process that could die. Leave it out.",
+            param="vllm_standby",
         )
     if settings.engine == "sim":
         return _simulated(settings)
@@ -136,6 +144,8 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
         raise BadInput("invalid_setting", "block_size in vllm_args must be a number of tokens.", param="vllm_args")
     if check_device(settings.device) == "cuda":
         engine_args.setdefault("gpu_memory_utilization", settings.gpu_memory)
+        if settings.vllm_standby:
+            check_standby_fits(engine_args)
     return VllmEngine(
         VllmOptions(
             model_path=Path(settings.model),
@@ -144,12 +154,25 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
             threads=_threads(settings),
             block_tokens=block_tokens,
             adapter=Path(settings.vllm_adapter) if settings.vllm_adapter else None,
+            standby=settings.vllm_standby,
             engine_args=engine_args,
             **_shared_options(settings, host_bytes_max=4 << 30),
         ),
         keys,
         environment=environment,
     )
+
+
+def check_standby_fits(engine_args: dict[str, Any]) -> None:
+    """Raises BadInput where two engines of this share of a GPU's memory could never lie there together."""
+    share = engine_args["gpu_memory_utilization"]
+    if "kv_cache_memory_bytes" not in engine_args and isinstance(share, int | float) and 2 * share > 1:
+        raise BadInput(
+            "invalid_setting",
+            f"vllm_standby: two engines that take {share:g} of the GPU's memory each do not fit. Give each less than"
+            " half, by --gpu-memory 0.45, or leave --vllm-standby out.",
+            param="vllm_standby",
+        )
 
 
 def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[str, Any]:

@@ -8,7 +8,8 @@ with block access nearly all of a session in mid-answer too, of one without what
 copy lacks the target prefills from the ledger, in rounds: while it prefills, the source decodes further, so each round
 has only what was written during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
 2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers
-wait for.
+wait for. Where an engine reuses whole blocks, an answer is sealed when it has just begun one: else up to a block of
+tokens that the target has seen before would be computed while readers wait.
 
 Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
@@ -47,6 +48,8 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     near_tokens: int = 128  # as few will be prefilled in a moment: the target will load the log
     rest_tokens: int = 4  # few enough to be sealed: readers wait for their prefill
     rounds_max: int = 8
+    block_s: float = 3.0  # how long an answer is waited for to begin its next block
+    look_s: float = 0.02  # how often
     at_once: int = 8  # sessions that leave at the same time
 
 
@@ -101,7 +104,7 @@ class HandoffSource:
         with link.open_handoff() as channel:
             try:
                 await self._reserve(channel, actor)
-                await self._bring_up(channel, actor)
+                await self._await_block(channel, actor, await self._bring_up(channel, actor))
                 owner = await self._switch(channel, actor)
             except BaseException:  # whatever it was: the target is not to wait for the session
                 channel.give_up("given up")
@@ -128,32 +131,55 @@ class HandoffSource:
         channel.send(pf.Reserve(channel.number, actor.key, longest))
         await self._receive(channel, self.limits.reserve_s)
 
-    async def _bring_up(self, channel: HandoffChannel, actor: Actor) -> None:
-        """Has the target hold KV for all but a rest of the session's ledgers."""
+    async def _bring_up(self, channel: HandoffChannel, actor: Actor) -> array[int]:
+        """Has the target hold KV for all but a rest of the session's ledgers. Returns what it computed last."""
         covered: list[array[int]] = []
         for ledger in await _ledgers(actor):
             await self._copy(channel, actor.key, ledger, covered)
         rest_before, near = -1, False
         last: array[int] = array("I")
+        before: list[array[int]] = []  # the ledgers of the last round
         for _ in range(self.limits.rounds_max):
             ledgers = await _ledgers(actor)
             rests = [len(ledger) - covered_prefix_length(ledger, covered) for ledger in ledgers]
             rest = sum(rests)
-            if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest:
-                return
+            if rest <= self.limits.rest_tokens or 0 <= rest_before <= rest or ledgers == before:
+                return last
+            before = ledgers
             if rest <= self.limits.near_tokens and not near:
                 near = True
                 actor.leaves_soon()
             rest_before = rest
             for ledger, missing in zip(ledgers, rests, strict=True):
                 if missing:
-                    keep = common_prefix_length(last, ledger)
-                    channel.send(pf.HandoffPrefill(channel.number, keep, pack_tokens(ledger[keep:])))
-                    answer = await self._receive(channel, self.limits.kv_s)
-                    covered.append(ledger[: answer.tokens] if isinstance(answer, pf.HandoffReady) else ledger[:0])
+                    covered.append(ledger[: await self._prefill(channel, ledger, last)])
                     last = ledger
             if actor.phase is not Phase.WARM:
                 raise HandoffAbandoned("it left by itself")
+        return last
+
+    async def _prefill(self, channel: HandoffChannel, ledger: array[int], last: array[int]) -> int:
+        """Has the target compute what it lacks of a ledger, of which it was sent `last` already. Returns how many
+        tokens it has then."""
+        keep = common_prefix_length(last, ledger)
+        channel.send(pf.HandoffPrefill(channel.number, keep, pack_tokens(ledger[keep:])))
+        answer = await self._receive(channel, self.limits.kv_s)
+        return answer.tokens if isinstance(answer, pf.HandoffReady) else 0
+
+    async def _await_block(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
+        """Returns when the one answer that is being written has just begun a block, and the target has all before it;
+        or when that takes too long."""
+        block, loop = self._engine.info.kv_block_tokens, asyncio.get_running_loop()
+        if block <= self.limits.rest_tokens or not actor.speaking:
+            return
+        until = loop.time() + self.limits.block_s
+        while loop.time() < until and actor.phase is Phase.WARM and len(actor.open) == 1:
+            (ledger,) = await _ledgers(actor) or [last]
+            if len(ledger) % block <= self.limits.rest_tokens:
+                if len(ledger) // block > len(last) // block:
+                    await self._prefill(channel, ledger, last)
+                return
+            await asyncio.sleep(self.limits.look_s)
 
     async def _copy(
         self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]

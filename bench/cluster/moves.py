@@ -1,13 +1,14 @@
 """What a reader waits when a session is handed off, against computing it anew in the same run.
 
     python -m bench.cluster.moves --moves 20 [--model PATH] [--only idle|mid]
+    .venv-vllm/bin/python -m bench.cluster.moves --only mid --mid-tokens 8000 --model FOLDER     # bar: p95 200 ms
 
 Two replicas and a gateway in one process, on loopback gRPC and a journal on disk; engines are simulated (at 330
-prefilled tokens a second, 50 decoded) or llama.cpp. A session goes back and forth, and each time the replica that it
-leaves forgets its KV, so that the next one to come finds nothing. `blackout` of an idle session: from its seal to the
-target's word. `stall` of an answer: the longest silence of its reader around the move, less what the engine usually
-takes for the tokens that ended it (some are parts of a character and are told with the next, so there are silences
-of several tokens at any time).
+prefilled tokens a second, 50 decoded), llama.cpp, or vLLM in bfloat16, whose model's window is made long enough. A
+session goes back and forth, and each time the replica that it leaves forgets its KV, so that the next one to come finds
+nothing. `blackout` of an idle session: from its seal to the target's word. `stall` of an answer: the longest silence of
+its reader around the move, less what the engine usually takes for the tokens that ended it (some are parts of a
+character and are told with the next, so there are silences of several tokens at any time).
 `re_prefill`: the time to the first token of the same conversation on an engine that has never seen it.
 """
 
@@ -22,12 +23,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from actors.routing.router import Router
+from bench.engine.stretched_model import stretched_model
 from bench.support import Option, filler, report, run_bench, spread
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.model import commands as cm
-from sessions.model.events import OutputTextDelta
+from sessions.model.events import OutputTextDelta, SessionMigrated
 from sessions.model.request import request_of
 from sessions.model.types import CommandId, ResponseId, SessionKey
 from sessions.ports import Engine
@@ -43,6 +45,31 @@ def llama(path: str, folder: str) -> Engine:
     from inference.llama import LlamaEngine, LlamaOptions
 
     return LlamaEngine(LlamaOptions(model_path=Path(path), slots=2, threads=1, disk_folder=Path(folder)))
+
+
+def vllm(path: str, folder: str, tokens: int, layers: int) -> Engine:
+    from inference.vllm.engine import VllmEngine, VllmOptions
+
+    window = tokens + MOVES_A_SESSION["mid"] * 200 + ANSWER_TOKENS
+    model = Path(folder).parent / "model"
+    if not model.exists():
+        stretched_model(Path(path), model, window=window, layers=layers)
+    return VllmEngine(
+        VllmOptions(
+            model_path=model,
+            context_window=window,
+            slots=2,
+            device_kv_bytes=1 << 30,
+            disk_folder=Path(folder),
+            engine_args={"dtype": "bfloat16"},
+        )
+    )
+
+
+def made_engine(path: str, folder: str, tokens: int, layers: int) -> Engine:
+    if not path:
+        return simulated()
+    return vllm(path, folder, tokens, layers) if Path(path).is_dir() else llama(path, folder)
 
 
 def simulated() -> Engine:
@@ -115,13 +142,13 @@ class Bench:
         source = self.made.owner(key)
         return source, next(each for each in self.made.replicas.values() if each is not source)
 
-    async def moved(self, key: SessionKey) -> float:
-        """Hands a session off, has its source forget it, and returns when it was sealed."""
+    async def moved(self, key: SessionKey) -> tuple[float, float]:
+        """Hands a session off, has its source forget it, and returns when that began and when it was sealed."""
         source, target = self.where(key)
-        sealed_at = noted_seal(source, key)
+        sealed_at, begun_at = noted_seal(source, key), time.perf_counter()
         await source.replica.handoff.hand_off(key, target.member)
         await source.replica.engine.release(key)
-        return sealed_at()
+        return begun_at, sealed_at()
 
 
 def noted_seal(source: RealReplica, key: SessionKey) -> Callable[[], float]:
@@ -139,6 +166,13 @@ def noted_seal(source: RealReplica, key: SessionKey) -> Callable[[], float]:
     return lambda: at[-1]
 
 
+def first_text_after_move(story: Story) -> float:
+    """When a reader was told what the last target wrote first."""
+    moved = max(offset for offset, record in story.records.items() if isinstance(record.event, SessionMigrated))
+    texts = (at for at, n in story.told if n > moved and isinstance(story.records[n].event, OutputTextDelta))
+    return next(texts)
+
+
 async def idle(bench: Bench, moves: int) -> dict[str, float]:
     blackouts: list[float] = []
     follow_ups: list[float] = []
@@ -146,7 +180,7 @@ async def idle(bench: Bench, moves: int) -> dict[str, float]:
         key, story, response = await bench.begun("idle", number, 200)
         await bench.cancelled(key, story, response)
         for _ in range(MOVES_A_SESSION["idle"]):
-            sealed_at = await bench.moved(key)
+            _, sealed_at = await bench.moved(key)
             blackouts.append(time.perf_counter() - sealed_at)
         began = time.perf_counter()
         await story.ends(await say(bench.router, key, "Go on.", tokens=1))
@@ -161,40 +195,51 @@ async def idle(bench: Bench, moves: int) -> dict[str, float]:
 
 async def mid(bench: Bench, moves: int) -> dict[str, float]:
     stalls: list[float] = []
+    ahead: list[float] = []  # seconds from a move's begin to its seal, in which the answer goes on
+    switches: list[float] = []  # from there to the target's first text
     for number in range(-(-moves // MOVES_A_SESSION["mid"])):
         key, story, response = await bench.begun("mid", number, ANSWER_TOKENS)
         for _ in range(MOVES_A_SESSION["mid"]):
             await story.grows(30)
             before = len(story.told)
-            await bench.moved(key)
+            begun_at, sealed_at = await bench.moved(key)
             await story.grows(5)
             stalls.append(await bench.stall_s(story, before))
+            ahead.append(sealed_at - begun_at)
+            switches.append(first_text_after_move(story) - sealed_at)
+            print(
+                f"{len(stalls)}: {ahead[-1]:.2f} s ahead, text from the target {1000 * switches[-1]:.0f} ms after the"
+                f" seal, stall {1000 * stalls[-1]:.0f} ms",
+                flush=True,
+            )
         await bench.cancelled(key, story, response)
         story.close()
     return {
         "moves": len(stalls),
         **spread("stall_ms_{}", stalls, "p50 p95", times=1000),
+        **spread("ahead_s_{}", ahead, "p50 p95"),
+        **spread("seal_to_text_ms_{}", switches, "p50 p95", times=1000),
     }
 
 
 @asynccontextmanager
-async def two_replicas(model: str, tokens: int) -> AsyncIterator[Bench]:
+async def two_replicas(model: str, tokens: int, layers: int) -> AsyncIterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="sessile-bench-") as folder:
         async with real_cluster(0, store=SqliteStore(SqliteDatabase(Path(folder)))) as made:
             for name in ("r1", "r2"):
-                await made.add_replica(name, llama(model, f"{folder}/{name}") if model else simulated())
+                await made.add_replica(name, made_engine(model, f"{folder}/{name}", tokens, layers))
             yield Bench(made, await made.add_gateway("g1"), tokens)
 
 
 async def main(given: argparse.Namespace) -> None:
-    engine = "llama" if given.model else "simulated"
+    engine = "simulated" if not given.model else "vllm" if Path(given.model).is_dir() else "llama"
     for name, measured, tokens in (("idle", idle, given.idle_tokens), ("mid", mid, given.mid_tokens)):
         if given.only in ("", name):
-            async with two_replicas(given.model, tokens) as bench:
+            async with two_replicas(given.model, tokens, given.layers) as bench:
                 figures = await measured(bench, given.moves) | spread(
                     "re_prefill_ms_{}", bench.prefills, "p50", times=1000
                 )
-                report(f"cluster_moves_{name}", {"engine": engine, "tokens": tokens, **figures})
+                report(f"cluster_moves_{name}", {"engine": engine, "layers": given.layers, "tokens": tokens, **figures})
 
 
 if __name__ == "__main__":
@@ -202,8 +247,9 @@ if __name__ == "__main__":
         main,
         __doc__,
         moves=20,
-        model=Option("", "a GGUF file; without it engines are simulated"),
+        model=Option("", "a GGUF file, or for vLLM a folder; without it engines are simulated"),
         only=Option("", choices=["", "idle", "mid"]),
         idle_tokens=4000,
         mid_tokens=3000,
+        layers=Option(0, "that a model of vLLM's keeps; 0: all"),
     )

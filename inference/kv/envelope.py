@@ -35,6 +35,7 @@ CHUNK_BYTES: Final = 1 << 20
 BLOCK_TOKENS: Final = 256
 HEADER_BYTES_MAX: Final = 64 << 20
 _HASH_BYTES: Final = 16
+TAG_BYTES: Final = 16
 _LENGTH: Final = struct.Struct("<I")
 
 Reason = Literal[
@@ -145,6 +146,17 @@ def tag_payload(payload: mmap.mmap | bytes, snapshot_id: bytes) -> bytes:
             _tag(cipher, index, view[start : start + CHUNK_BYTES])
             for index, start in enumerate(range(0, len(view), CHUNK_BYTES))
         )
+
+
+class BlockTags:
+    """Tags of the blocks of one file, each under its number: for a file that is not whole yet."""
+
+    def __init__(self, file_id: bytes) -> None:
+        self._cipher = _cipher(b"blocks" + file_id)
+
+    def of(self, number: int, block: memoryview | bytes) -> bytes:
+        """`TAG_BYTES` long."""
+        return _tag(self._cipher, number, block)
 
 
 def tag_file(path: Path, snapshot_id: bytes) -> tuple[int, bytes]:
@@ -281,6 +293,10 @@ class PayloadCheck:
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Raises Refused at the first chunk that is not what the manifest says."""
+        if not self._buffer and 0 < len(data) == min(CHUNK_BYTES, self._left) and isinstance(data, bytes):
+            self.check(data)
+            yield data  # as it came: most do
+            return
         self._buffer += data
         if len(self._buffer) > self._left:
             raise SnapshotRefused("too_long")

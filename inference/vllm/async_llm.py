@@ -48,6 +48,7 @@ _SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs
 _LOOPBACK: Final = "lo" if sys.platform == "linux" else "lo0"
 _MULTI_NODE_ARGS: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_address")
 _GRAMMAR_THREADS: Final = 2  # the costliest grammars take a second each, without the interpreter's lock
+_LAST_WORD_S: Final = 1.0
 _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
@@ -67,6 +68,7 @@ class VllmCore:
         self._environment = {} if environment is None else environment
         self.kv_shape: list[WorkerReady] | str | None = None  # what its workers reported of their KV, once they did
         self.dead = False  # a run learned that its processes had ended by themselves
+        self.connector_folder: str | None = None  # that it was started with
         self._adapter: Adapter | None = None  # of every run
         self._llm: AsyncLLM | None = None
         self._folder: PrivateFolder | None = None  # of the sockets between its processes
@@ -87,6 +89,7 @@ class VllmCore:
             self._folder = await asyncio.to_thread(create_socket_folder, _SOCKET_BYTES)
         self._prepare(self._folder.path)
         self.dead, self.kv_shape, self._adapter = False, None, adapter
+        self.connector_folder = connector_folder
         arguments = self._arguments(context_window, connector_folder)
         try:
             with only_handed_over(self._environment):
@@ -119,6 +122,16 @@ class VllmCore:
         folder, self._folder = self._folder, None
         if folder is not None:
             await asyncio.to_thread(folder.close)
+
+    async def reap(self) -> None:
+        """Closes a vLLM that has died. Afterwards nothing of it writes any more: what still runs of it is killed."""
+        llm = self._llm
+        if llm is not None:
+            for process in getattr(llm.engine_core.resources.engine_manager, "processes", ()):
+                process.kill()
+            if llm.output_handler is not None:
+                await asyncio.wait([llm.output_handler], timeout=_LAST_WORD_S)  # its runs hear of the death by it
+        await self.close()
 
     @property
     def is_dead(self) -> bool:

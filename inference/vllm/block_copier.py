@@ -8,7 +8,8 @@ block one part for each rank:
     rank     | layer 0 | layer 1 | ... | layer n-1        (each: the layer's tensor at that block, row-major)
 
 How bytes get to a device and back beside the forward pass is `kv_device`'s. What is loaded is checked against the
-snapshot's tags after it has been read and before it touches the device, so no later change of the file matters. All
+snapshot's tags after it has been read and before it touches the device, so no later change of the file matters. What
+is written has a checksum for each block (`block_checksums`), in case this process dies before it can report it. All
 bytes pass through memory that each thread made at its start: what is new to a process is touched page by page, and that
 took longer than reading, checking and copying together.
 
@@ -24,8 +25,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
+from inference.kv.block_checksums import add_checksums
 from inference.kv.envelope import CHUNK_BYTES, SnapshotRefused, check_chunks
 from inference.vllm.connector_metadata import BlockLoad, BlockSave
 from inference.vllm.kv_device import BlockLayers, KvDevice
@@ -151,7 +154,8 @@ class BlockCopier:
     def _write(self, save: BlockSave, layers: BlockLayers, stage: Any) -> None:
         if not save.block_ids:
             return
-        file = os.open(save.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        path = Path(save.path)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             for first, ids in self._portions(save.first_block, save.block_ids):
                 part = stage[: len(ids) * self.block_bytes].view(len(ids), self.block_bytes)
@@ -162,6 +166,10 @@ class BlockCopier:
                 else:
                     for row in range(len(ids)):
                         _write_all(file, memoryview(data[row]), self._offset(first + row))
+                with self._changed:
+                    torn = save.request in self._torn
+                if not torn:  # what was overwritten while it was read never has one
+                    add_checksums(path, first, [memoryview(row) for row in data], self.rank, self.world)
         finally:
             os.close(file)
 

@@ -192,6 +192,13 @@ class BlockUsage:
             self._forget.append(tag)
         self._leave_opening(key)
 
+    def clear(self, device_tokens: int) -> None:
+        """Another device, which is empty: every stay has ended, and there is nobody to notify of it."""
+        self.device_tokens = device_tokens
+        for held in (self._tokens, self._tags, self._openings, self._beginnings):
+            held.clear()
+        self._total_tokens, self._forget, self._retire = 0, [], []
+
     def forget_openings(self, tenant: TenantId) -> None:
         """And whatever stands behind them."""
         for opening in list(self._openings.get(tenant, {}).values()):

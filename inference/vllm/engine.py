@@ -32,6 +32,7 @@ from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.request_checks import check_model, check_prompt
 from inference.sampling import HONOURED
+from inference.standby import Standby
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
@@ -60,10 +61,14 @@ _CLOSE_S: Final = 5.0  # how long closing may save KV for
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "deaths")
 
 
+class _OtherKv(Exception):
+    """A vLLM that was started again has KV of another shape than the tiers are for, or cannot move it."""
+
+
 class _Run:
     """A run of a session."""
 
-    __slots__ = ("emitted", "key", "name", "plan", "prompt", "scope", "started")
+    __slots__ = ("emitted", "key", "lost", "name", "plan", "prompt", "scope", "started")
 
     def __init__(self, key: SessionKey, name: str, prompt: array.array[int], scope: bytes) -> None:
         self.key = key
@@ -72,6 +77,7 @@ class _Run:
         self.scope = scope
         self.plan: OffloadPlan | None = None
         self.started = False
+        self.lost = False  # vLLM has died under it
         self.emitted: array.array[int] = array.array("I")
 
     @property
@@ -105,6 +111,8 @@ class VllmEngine:
             lambda tenant: 0 if self._offload is None else self._offload.tiers.quota.bytes_of(tenant)
         )
         self._isolation = CrashIsolation()
+        self._standby = Standby(lambda: VllmCore(options, environment), self._start_alike) if options.standby else None
+        self._taking_over = False
         self._supervisor = VllmSupervisor(
             self._gate, is_dead=lambda: self._core.is_dead, on_death=self._on_death, restart=self._restart
         )
@@ -114,6 +122,10 @@ class VllmEngine:
         self._info: EngineInfo
         self._undo: contextlib.AsyncExitStack | None = None
         self._offload: KvOffload | None = None
+        self._folder: str | None = None  # that the connector writes to
+        self._reports: asyncio.Queue[WorkerReady | WorkerUnfit] = asyncio.Queue()
+        self._ready: list[WorkerReady] = []  # what the workers of the first one reported
+        self._starting = asyncio.Lock()  # one at a time: nobody else's workers report
         self._ends: tuple[int, ...] = ()
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
 
@@ -145,7 +157,7 @@ class VllmEngine:
             waiting=self._gate.waiting,
             counters=counters,
             gauges=gauges,
-            away=None if unavailable is None else unavailable.public_message,
+            away=None if unavailable is None or self._taking_over else unavailable.public_message,
         )
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
@@ -187,12 +199,17 @@ class VllmEngine:
             slots=self.options.slots,
             sampling=HONOURED,
             tool_format="hermes",
+            kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,
         )
         self._supervisor.started()
+        if self._standby is not None:
+            self._standby.begin()
 
     async def close(self) -> None:
         await self._supervisor.close()
+        if self._standby is not None:
+            await self._standby.close()
         undo, self._undo = self._undo, None
         if undo is None:
             return
@@ -202,25 +219,16 @@ class VllmEngine:
     async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> KvOffload | None:
         """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
         staging = await self._staging()
-        if staging is None:
-            undo.push_async_callback(self._core.close)
-            await self._core.start(window, None, model.adapter)
-            self._block_usage = self._new_block_usage(device_tokens=self._core.device_tokens)
-            return None
-        undo.push_async_callback(asyncio.to_thread, staging.close)
-        reports: asyncio.Queue[WorkerReady | WorkerUnfit] = asyncio.Queue()
-
-        def on_report(report: Report) -> None:
-            if isinstance(report, WorkerReady | WorkerUnfit):
-                reports.put_nowait(report)
-            elif self._offload is not None:
-                self._offload.on_report(report)
-
-        undo.callback(WorkerEventListener(staging.path, on_report).close)
-        undo.push_async_callback(self._core.close)
-        await self._core.start(window, str(staging.path), model.adapter)
+        self._folder = None if staging is None else str(staging.path)
+        if staging is not None:
+            undo.push_async_callback(asyncio.to_thread, staging.close)
+            undo.callback(WorkerEventListener(staging.path, self._on_report).close)
+        undo.push_async_callback(self._close_core)
+        await self._core.start(window, self._folder, model.adapter)
         self._block_usage = self._new_block_usage(device_tokens=self._core.device_tokens)
-        ready = await self._core.wait_workers(reports)
+        if staging is None:
+            return None
+        ready = await self._core.wait_workers(self._reports)
         if isinstance(ready, str):
             log.warning("kv_spill_disabled", reason=ready)
             return None
@@ -231,6 +239,7 @@ class VllmEngine:
                 advice=f'give "block_size": {self._core.block_tokens} in --vllm-args',
             )
             return None
+        self._ready = ready
         layout = f"vllm-blocks-1/{self.options.block_tokens}/{len(ready)} ranks/{ready[0].layout}"
         identity = KvIdentity(BUILD, model.fingerprint, self._core.dtype, layout)
         catalog = make_catalog(identity, self.options, staging, self._keys, self._cost, time.monotonic)
@@ -255,19 +264,87 @@ class VllmEngine:
         undo.push_async_callback(offload.stop)
         return offload
 
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, WorkerReady | WorkerUnfit):
+            self._reports.put_nowait(report)
+        elif self._offload is not None:
+            self._offload.on_report(report)
+
+    async def _close_core(self) -> None:
+        await self._core.close()  # whichever it is then
+
+    # -- when vLLM dies ------------------------------------------------------------------------------------------------
+
     def _on_death(self) -> None:
         self._counters["deaths"] += 1
         self._isolation.suspect(run.key for run in self._runs.values())
+        self._taking_over = self._standby is not None and self._standby.is_ready
 
     async def _restart(self, is_needed: Callable[[], bool]) -> None:
-        """What was saved of sessions and has reached the disk is found again there."""
-        await self._leave_core()
-        if is_needed():
-            log.error("engine_died", engine="vllm")
-            async with contextlib.AsyncExitStack() as undo:
-                self._offload = await self._start_core(undo, self._model, self._info.context_window)
-                self._undo = undo.pop_all()
+        """The tiers stay as they are: what was saved of sessions is found there, and with it what the dead vLLM had
+        written of its runs. Nothing of it writes any more when that is looked at."""
+        try:
+            await self._core.reap()
+            await self._adopt_runs()
+            if is_needed():
+                log.error("engine_died", engine="vllm")
+                await self._begin_again()
+        finally:
+            self._taking_over = False
         await self._erase_deleted()
+
+    async def _adopt_runs(self) -> None:
+        """What the runs of the dead vLLM had written becomes their sessions' KV."""
+        self._block_usage.clear(0)
+        for run in self._runs.values():
+            run.started, run.lost = False, True
+        if self._offload is None:
+            return
+        self._offload.lose()
+        for run in self._runs.values():
+            plan, run.plan = run.plan, None
+            if plan is not None:
+                self._offload.settle(plan, run.known)
+        await self._offload.settled()
+
+    async def _begin_again(self) -> None:
+        standby = None if self._standby is None else await self._standby.take()
+        if standby is not None and standby.connector_folder != self._folder:
+            await standby.close()  # it reports to whom there is no more
+            standby = None
+        self._taking_over = standby is not None
+        if standby is not None:
+            self._core = standby
+            log.info("standby_took_over", engine="vllm")
+        else:
+            try:
+                await self._start_alike(self._core)
+            except _OtherKv as exc:
+                log.warning("kv_tiers_reopened", reason=str(exc))
+                await self._start_anew()
+        self._block_usage.clear(self._core.device_tokens)
+
+    async def _start_alike(self, core: VllmCore) -> None:
+        """Starts another vLLM beside the tiers that are there. Raises what a start does, and _OtherKv."""
+        async with self._starting:
+            while not self._reports.empty():
+                self._reports.get_nowait()
+            await core.start(self._info.context_window, self._folder, self._model.adapter)
+            if self._offload is None:
+                return
+            ready = await core.wait_workers(self._reports)
+            if ready != self._ready:
+                raise _OtherKv(ready if isinstance(ready, str) else "its blocks are others than before")
+
+    async def _start_anew(self) -> None:
+        """With tiers that are opened again: what has reached the disk is found there."""
+        before, self._undo = self._undo, None
+        if before is not None:
+            await before.aclose()
+        self._offload = None
+        async with self._starting, contextlib.AsyncExitStack() as undo:
+            self._offload = await self._start_core(undo, self._model, self._info.context_window)
+            self._undo = undo.pop_all()
 
     async def _erase_deleted(self) -> None:
         while self._deleted and self._offload is not None:
@@ -275,17 +352,6 @@ class VllmEngine:
                 await self._offload.tiers.erase(self._deleted.pop())
             except Exception:  # no reason to keep vLLM from whoever is there
                 log.exception("kv_erasure_failed")
-
-    async def _leave_core(self) -> None:
-        """Closes all that belongs to a vLLM that has died; its runs have ended, or are about to."""
-        undo, self._undo = self._undo, None
-        for run in self._runs.values():
-            run.started, run.plan = False, None  # a plan ends with the `KvOffload` that made it
-        if self._offload is not None:
-            self._offload.lose()
-        if undo is not None:
-            await undo.aclose()
-        self._offload, self._block_usage = None, self._new_block_usage()
 
     async def _staging(self) -> StagingFolder | None:
         if not self.options.spill:
@@ -344,7 +410,7 @@ class VllmEngine:
         finally:
             await self._leave(run, cached, finished=reason != "abort")
         if reason == "abort":
-            self._supervisor.check()
+            self._check(run)
             raise Unavailable("engine_unavailable", "The model's engine cut an answer short.")
         yield Finish("stop" if reason == "stop" else "length", len(run.prompt), cached)
 
@@ -362,7 +428,7 @@ class VllmEngine:
         run = self._enter(key, tokens)
         cached = 0
         try:
-            async with contextlib.aclosing(self._stream(run, prefill_params({}), 0, 0)) as outputs:
+            async with contextlib.aclosing(self._stream(run, prefill_params({}), 0, 0, ahead=True)) as outputs:
                 async for item in outputs:
                     cached = self._cached(run, item.cached_tokens)
         except SessileError:
@@ -411,10 +477,10 @@ class VllmEngine:
         return run
 
     async def _stream(
-        self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int
+        self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int, *, ahead: bool = False
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
         """`_leave` comes next, also when this fails."""
-        self._supervisor.check()
+        self._check(run)
         tag = self._block_usage.tag(run.key)
         transfer: dict[str, Any] = {}
         if self._offload is not None:
@@ -429,12 +495,14 @@ class VllmEngine:
                 params.max_tokens or 1,
                 resident=self._block_usage.resident(run.key),
                 scope=run.scope,
+                ahead=ahead,
             )
-            self._supervisor.check()
+            self._check(run)
             transfer = self._transfer(run.plan, tag) | {"opening": opening, "opening_blocks": opening_blocks}
             params.extra_args = {**(params.extra_args or {}), "kv_transfer_params": transfer}
         run.started = self._block_usage.stays(run.key, tag)
-        async with contextlib.aclosing(self._core.run(run.name, run.prompt.tolist(), tag, params, priority)) as outputs:
+        core = self._core
+        async with contextlib.aclosing(core.run(run.name, run.prompt.tolist(), tag, params, priority)) as outputs:
             try:
                 async for item in outputs:
                     if run.plan is not None and self._offload is not None:
@@ -447,9 +515,15 @@ class VllmEngine:
                     await self._offload.abandon(plan)
                 raise
             except EngineLost:
-                if self._core.dead:
+                if core.dead and core is self._core:
                     self._supervisor.mark_dead()
                 raise
+
+    def _check(self, run: _Run) -> None:
+        """For a run that is past the gate. Raises EngineLost, or what turns are refused with."""
+        self._supervisor.check()
+        if run.lost:
+            raise EngineLost("engine_lost", "The model's engine has died.")
 
     def _transfer(self, plan: OffloadPlan, tag: str) -> dict[str, Json]:
         assert self._offload is not None

@@ -4,7 +4,8 @@
                    named as the request's source; a file in the staging folder is opened for the blocks that it lacks
     during it      full blocks are written into that file as they fill; whoever takes the session away has them `cut`
                    into a snapshot of their own
-    after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on
+    after it       snapshot and file become the session's new snapshot, in the tiers' hands from then on; where the
+                   workers died in it, the blocks that they had written do
 
 Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
 meanwhile leaves nothing; a worker that failed or stayed silent costs the file, never an answer. Snapshots are whole
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 import structlog
 
+from inference.kv.block_checksums import checksums_of, count_intact
 from inference.kv.catalog import Snapshot
 from inference.kv.envelope import SnapshotRefused, checked_chunks
 from inference.kv.host_tier import HostSnapshot
@@ -40,6 +42,7 @@ log = structlog.get_logger(__name__)
 _CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
 _COPY_BYTES: Final = 8 << 20
 _ARRIVAL_WAIT_S: Final = 1.0  # how long a run waits for what another one has just left
+_CUT_SHARE: Final = 7 / 8
 _LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than looked up
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
 
@@ -60,11 +63,14 @@ class OffloadPlan:
     )  # of `source`, until it has begun
     source: HostSnapshot | None = None
     base_blocks: int = 0  # that the source holds of the prompt
-    path: Path | None = None
+    path: Path | None = None  # until it is a snapshot's
+    file: Path | None = None  # what it was called from the first, with its checksums beside it
     reserved: int = 0
     limit_blocks: int = 0
     num_blocks: int = 0
     failed: bool = False
+    num_cut: int = 0  # blocks that a snapshot holds which was made of it while it ran
+    lost: bool = False  # the workers have died: what they had written is all there is
     forgotten: bool = False  # the session was deleted
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     bad_reason: str = ""  # why the source was refused while it was loaded
@@ -107,14 +113,16 @@ class KvOffload:
         *,
         resident: int = 0,
         scope: bytes = b"",
+        ahead: bool = False,
     ) -> OffloadPlan:
         """What follows is `on_output`, then `settle` or `abandon`. Never raises for KV trouble.
 
-        `resident`: how many tokens of the session the device is taken to hold."""
+        `resident`: how many tokens of the session the device is taken to hold. `ahead`: it computes ahead of a run,
+        which will save what little this one adds to its source: a copy of everything, each time, is too much."""
         plan = self._plans[name] = OffloadPlan(name, key, shared_prefix, scope, self.ranks)
         try:
             await self._hold_source(plan, prompt, resident)
-            if self.saves:
+            if self.saves and not (ahead and len(prompt) < 2 * plan.base_blocks * self.block_tokens):
                 await self._make_file(plan, len(prompt), max_tokens)
         except BaseException:
             await self.abandon(plan)
@@ -193,12 +201,15 @@ class KvOffload:
 
     async def cut(self, plan: OffloadPlan, known: array.array[int]) -> None:
         """Makes a snapshot of what a run has written so far: its session leaves in mid-answer. `known` is its prompt
-        and what it has emitted. The run goes on, and its own snapshot will cover this one."""
+        and what it has emitted. The run goes on, and its own snapshot will cover this one where it has much more."""
         blocks = min(*plan.written, len(known) // self.block_tokens)
         tokens = known[: blocks * self.block_tokens]
-        if plan.path is None or plan.failed or plan.forgotten or self._stopped or blocks <= plan.base_blocks:
+        useless = plan.path is None or plan.failed or plan.lost or plan.forgotten or self._stopped
+        if useless or plan.path is None or blocks <= plan.base_blocks:
             return
         await asyncio.shield(self._settling_task(plan.key, self._join(plan, plan.path, tokens)))
+        if self._is_covered(plan.key, tokens):
+            plan.num_cut = blocks
 
     # -- after a run -----------------------------------------------------------------------------------------
 
@@ -239,9 +250,9 @@ class KvOffload:
             plan.forgotten = plan.forgotten or plan.key == key
 
     def lose(self) -> None:
-        """The workers have died: no file of a run will be closed any more."""
+        """The workers have died: no file of a run will be closed any more, and what was written of it is kept."""
         for plan in self._plans.values():
-            plan.failed = True
+            plan.lost = plan.lost or not plan.closed.is_set()
             plan.closed.set()
 
     async def stop(self) -> None:
@@ -329,7 +340,7 @@ class KvOffload:
             self.counters["saves_without_room"] += 1
             return
         plan.reserved, plan.limit_blocks = size, limit
-        plan.path = self.tiers.host.new_path()
+        plan.path = plan.file = self.tiers.host.new_path()
 
     async def _settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
         try:
@@ -337,6 +348,12 @@ class KvOffload:
             if plan.path is not None and not self._stopped:
                 async with asyncio.timeout(_CLOSE_WAIT_S):
                     await plan.closed.wait()
+                if plan.lost:
+                    limit = min(plan.limit_blocks, len(known) // self.block_tokens)
+                    plan.num_blocks = await asyncio.to_thread(
+                        count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
+                    )
+                    self.counters["blocks_adopted"] += plan.num_blocks - plan.base_blocks
                 await self._keep(plan, plan.path, known)
         except TimeoutError:
             self.counters["saves_lost"] += 1
@@ -349,6 +366,8 @@ class KvOffload:
         blocks = min(plan.num_blocks, len(known) // self.block_tokens)
         if plan.failed:
             self.counters["saves_failed"] += 1
+        elif not plan.lost and plan.num_cut > _CUT_SHARE * blocks:
+            return  # its session has left, most likely: for the little that is new not all of it is copied once more
         elif blocks > plan.base_blocks and not plan.forgotten:
             tokens = known[: blocks * self.block_tokens]
             size = blocks * self.block_bytes
@@ -361,7 +380,8 @@ class KvOffload:
                     self.tiers.host.unreserve(reserved - size)
                     self.tiers.adopt(plan.key, tokens, tail, size, size, plan.scope)
                     self.counters["saves"] += 1
-            await self._keep_opening(plan, tokens)
+            if not plan.lost:  # else its session waits for what it can go on from
+                await self._keep_opening(plan, tokens)
 
     async def _join(self, plan: OffloadPlan, tail: Path, tokens: array.array[int]) -> None:
         """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
@@ -436,12 +456,19 @@ class KvOffload:
         return self.tiers.catalog.find(key, tokens)[1] == len(tokens)
 
     async def _drop_file(self, plan: OffloadPlan) -> None:
-        if plan.path is not None:
-            path, plan.path = plan.path, None
-            await asyncio.to_thread(path.unlink, missing_ok=True)
+        if plan.file is not None:
+            files = [checksums_of(plan.file), *([plan.path] if plan.path is not None else [])]
+            plan.file = plan.path = None
+            await asyncio.to_thread(_remove, files)
         if plan.reserved:
             reserved, plan.reserved = plan.reserved, 0
             self.tiers.host.unreserve(reserved)
+
+
+def _remove(files: list[Path]) -> None:
+    """Blocking."""
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:

@@ -34,6 +34,7 @@ class VllmOptions(ModelOptions, frozen=True, kw_only=True):
     adapter: Path | None = None  # a folder with a LoRA adapter in PEFT's format, for every request
     device_kv_bytes: int = 0  # 0: vLLM decides by the memory that is free; on a CPU 1 GiB
     device_blocks: int = 0  # 0: as many as the bytes hold
+    standby: bool = False  # a second vLLM waits for the first one's death: as much memory again
     spill: bool = True  # False: no connector, KV lives on the device alone
     write_through: bool = True  # False: nothing is saved, only what came from elsewhere is restored
     answer_tokens_saved: int = 1024  # room that is taken for one answer's KV; what is beyond is saved a turn later

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from inference.kv.block_checksums import count_intact
 from inference.kv.envelope import CHUNK_BYTES, tag_payload
 from inference.vllm import block_copier as copier_module
 from inference.vllm.block_copier import BlockCopier
@@ -106,6 +107,7 @@ def test_blocks_come_back_bit_for_bit(
         saved(start(held, rank, world, made_up), path, ids)
     wanted = b"".join(block(held, block_id) for block_id in ids for held in before)
     assert path.read_bytes() == wanted and len(wanted) > 2 * CHUNK_BYTES
+    assert count_intact(path, 0, len(ids) + 3, len(wanted) // len(ids), world) == len(ids)
     first, into = 5, [90, 2, *range(30, 65)]
     after = [caches(kind, device, 10 + rank) for rank in range(world)]
     for rank, held in enumerate(after):
@@ -146,6 +148,18 @@ def test_a_load_begins_after_who_had_its_blocks_before(start: Start, tmp_path: P
     assert until_over(copier) == {"r"}
     device.drain()
     assert block(held, 9) == block(held, 3) and device.faults == []
+
+
+def test_what_was_overwritten_while_it_was_read_never_has_a_checksum(start: Start, tmp_path: Path) -> None:
+    class Overtaken(MadeUpDevice):
+        def wait(self) -> None:
+            copier._torn.add("r")  # a forward pass has waited for this read as long as it may
+            super().wait()
+
+    held, path = caches("bf16", "cpu", 1), tmp_path / "payload"
+    copier = start(held, device=Overtaken())
+    saved(copier, path, [3])
+    assert path.exists() and count_intact(path, 0, 1, path.stat().st_size, 1) == 0
 
 
 def test_what_is_not_waited_for_is_seen(start: Start, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""vLLM's own processes die: turns are told to come back, vLLM is started again, and sessions are found on disk."""
+"""vLLM's own processes die: turns are told to come back, vLLM is started again or a standby takes over, and sessions
+are found in memory as they were, with what the dead one had written of its answers."""
 
 from __future__ import annotations
 
@@ -17,8 +18,18 @@ from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
 from inference.vllm.sampling import prefill_params
 from sessions.model.errors import EngineLost, Unavailable
-from tests.support.engines.engines import ask, follow_up, key, open_stream, prompt_of, until
-from tests.support.engines.vllm_world import VllmWorld, settled, vllm_options
+from sessions.model.generation import Chunk
+from tests.support.engines.engines import (
+    AlwaysRestores,
+    Opened,
+    ask,
+    follow_up,
+    key,
+    open_stream,
+    prompt_of,
+    until,
+)
+from tests.support.engines.vllm_world import BLOCK_TOKENS, VllmWorld, settled, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -65,13 +76,13 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(
         await stream.drain()
     assert "started again" in (engine.stats().away or "")
     waiting = asyncio.create_task(ask(engine, key("b"), first, max_tokens=4))  # that asks again, as its session does
-    await until(lambda: engine._offload is None)
-    await engine.release(key("z"))  # deleted while nothing stands between it and the disk
+    await until(lambda: engine._core._llm is None)
+    await engine.release(key("z"))  # deleted while there is no vLLM
     await engine._supervisor.restarted()
     assert "SESSILE_API_KEY" not in inherited()
     assert os.environ["SESSILE_API_KEY"] == "secret"
     assert engine.place(key("z")).tier == "none" and len(stored & set((world.folder / "kv").iterdir())) == 1
-    assert engine.place(key("a")).tier == "disk"
+    assert engine.place(key("a")).tier == "host"
     assert len((await waiting).tokens) == 4 and engine.stats().away is None
     later = await follow_up(engine, first, answer, "What became of them?")
     again = await ask(engine, key("a"), later, max_tokens=8)
@@ -81,6 +92,48 @@ async def test_a_vllm_that_is_killed_is_started_again_and_finds_its_sessions(
     await until(lambda: engine._supervisor.restarting)
     await engine._supervisor.restarted()
     assert len((await ask(engine, key("a"), later, max_tokens=8)).tokens) == 8
+
+
+async def read_on(stream: Opened, tokens: list[int], enough: int) -> None:
+    async for item in stream.stream:
+        assert isinstance(item, Chunk)
+        tokens.extend(item.tokens)
+        if len(tokens) >= enough:
+            return
+
+
+@pytest.mark.parametrize("standby", [True, False])
+async def test_an_answer_goes_on_from_what_the_dead_vllm_had_written(world: VllmWorld, standby: bool) -> None:
+    options = vllm_options(world.folder, staging_folder=world.staging, standby=standby)
+    engine = VllmEngine(options, core=VllmCore(options), cost=AlwaysRestores())
+    world._engines.append(engine)
+    await engine.start()
+    prompt = await prompt_of(engine, "Tell me a story about a bird that could not fly, and its friends. " * 6)
+    whole = await ask(engine, key("whole"), prompt, max_tokens=120)
+    first, tokens, known = engine._core, list[int](), 0
+    for number in range(2 if standby else 1):
+        if standby:
+            await until(lambda: engine._standby is not None and engine._standby.is_ready, 120)
+        stream = await open_stream(engine, key("a"), (*prompt, *tokens))
+        assert stream.first.cached_tokens == min(known, world.whole(len(prompt) + len(tokens) - 1))
+        tokens.extend(stream.first.tokens)
+        await read_on(stream, tokens, 40 * (number + 1))
+        (run,) = engine._runs.values()
+        written = (len(prompt) + len(tokens) - 1) // BLOCK_TOKENS
+        await until(lambda: run.plan is not None and run.plan.written[0] >= written)  # noqa: B023
+        await killed(engine)
+        with pytest.raises(EngineLost):
+            await read_on(stream, tokens, 900)
+        assert (engine.stats().away is None) is standby, "nobody need go elsewhere"
+        await engine._supervisor.restarted()
+        assert (engine._core is first) is not standby
+        known = engine.place(key("a")).tokens
+        assert written * BLOCK_TOKENS <= known <= world.whole(len(prompt) + len(tokens))
+        assert engine.stats().counters["blocks_adopted"] >= written, "in all"
+    goes_on = await ask(engine, key("a"), (*prompt, *tokens), max_tokens=120 - len(tokens))
+    assert goes_on.finish.cached_tokens == min(known, world.whole(len(prompt) + len(tokens) - 1))
+    assert (*tokens, *goes_on.tokens) == whole.tokens
+    await settled(engine)
 
 
 async def test_an_engine_that_is_closed_while_vllm_starts_again_is_closed(world: VllmWorld) -> None:

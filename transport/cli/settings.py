@@ -114,6 +114,9 @@ class Settings:
     context: int = option(0, "TOKENS", "context window per session in tokens; 0: the model's", ge=0)
     vllm_args: str = option("", "JSON", 'vLLM\'s own settings as JSON: {"tensor_parallel_size": 2}')
     vllm_adapter: str = option("", "FOLDER", "folder of a LoRA adapter (PEFT) that vLLM applies to every answer")
+    vllm_standby: bool = option(
+        False, None, "a second vLLM is kept started, for when the first one dies: twice the memory; see docs/vllm.md"
+    )
 
     sim_tokens_per_s: float = option(
         50.0, "RATE", "decode rate of a stream, tokens a second", gt=0, group="Simulated engine"

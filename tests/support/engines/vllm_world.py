@@ -124,6 +124,9 @@ class LentCore(VllmCore):
         if llm is not None:
             self._idle.append(Idle(llm, self._link, self.kv_shape))
 
+    async def reap(self) -> None:
+        await self.close()  # a death is made up where a core is lent: it goes on
+
 
 class VllmWorld(World):
     name = "vllm"

@@ -9,6 +9,7 @@ import pytest
 
 from inference import make_engine
 from inference.brownout_engine import BrownoutEngine
+from inference.factory import check_standby_fits
 from inference.llama import LlamaEngine
 from inference.simulated import SimulatedEngine
 from sessions.model.errors import BadInput
@@ -76,6 +77,22 @@ def test_an_adapter_that_an_engine_would_leave_out_is_refused(engine: Any) -> No
     with pytest.raises(BadInput) as error:
         make_engine(Settings(engine=engine, vllm_adapter="lora"))
     assert error.value.param == "vllm_adapter"
+
+
+@pytest.mark.parametrize("engine", ["llama", "sim"])
+def test_a_standby_of_an_engine_without_processes_is_refused(engine: Any) -> None:
+    with pytest.raises(BadInput) as error:
+        make_engine(Settings(engine=engine, vllm_standby=True))
+    assert error.value.param == "vllm_standby"
+
+
+def test_a_standby_that_could_never_lie_on_the_gpu_beside_the_first_one_is_refused() -> None:
+    by_bytes: dict[str, Any] = {"gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": 1 << 30}
+    for fitting in ({"gpu_memory_utilization": 0.5}, by_bytes):
+        check_standby_fits(fitting)
+    with pytest.raises(BadInput, match=r"--gpu-memory 0\.45") as error:
+        check_standby_fits({"gpu_memory_utilization": 0.9})
+    assert error.value.param == "vllm_standby"
 
 
 def test_a_chat_template_is_the_models_own_a_built_in_one_or_a_file(tmp_path: Path) -> None:

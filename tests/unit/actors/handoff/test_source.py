@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.handoff.source import HandoffSource, common_prefix_length
+from actors.handoff.source import HandoffLimits, HandoffSource, common_prefix_length
 from actors.peer import frames as pf
+from sessions.actor.actor import Phase
 from sessions.model.generation import KVExport
-from sessions.model.types import SessionId, SessionKey, TenantId
+from sessions.model.types import SessionId, SessionKey, TenantId, unpack_tokens
 from tests.support.cluster.harness import cluster
 from tests.support.virtual_time import virtual
 
@@ -86,3 +89,76 @@ async def test_kv_is_copied_where_at_least_half_of_it_is_of_use() -> None:
             await migration._copy(talk, key(1), ledger, told)  # type: ignore[arg-type]
             assert talk.sent == len(told) - before == wanted
             assert not wanted or (told[-1] == array("I", exported) and engine.closed == 1)
+
+
+class Writing:
+    """An actor of which only its answer matters: it has a token more at each look, `pace` of them."""
+
+    def __init__(self, tokens: int, pace: int = 1) -> None:
+        self.key, self.phase, self.speaking, self.open = key(1), Phase.WARM, bool(pace), ("response",)
+        self._tokens, self._pace = tokens, pace
+
+    async def ledgers(self) -> list[array[int]]:
+        self._tokens += self._pace
+        return [array("I", range(self._tokens))]
+
+    def leaves_soon(self) -> None:
+        return
+
+
+class Blocks:
+    """A target that keeps whole blocks, and an engine that does."""
+
+    number = 1
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.info = SimpleNamespace(kv_block_tokens=size)
+        self.ledger: array[int] = array("I")
+        self.prefills = 0
+
+    async def export_kv(self, key: SessionKey, ledger: array[int]) -> None:
+        return
+
+    def send(self, frame: pf.Frame) -> None:
+        assert isinstance(frame, pf.HandoffPrefill)
+        self.prefills += 1
+        self.ledger = self.ledger[: frame.keep] + unpack_tokens(frame.tokens)
+
+    async def receive(self) -> pf.Frame:
+        return pf.HandoffReady(1, len(self.ledger) // self.size * self.size)
+
+
+async def brought_up(blocks: Blocks, actor: Writing) -> int:
+    """How many tokens of the answer readers would wait for."""
+    async with cluster(replicas=1, gateways=0) as made:
+        runtime = made.replicas["r1"].replica.runtime
+        source = HandoffSource(runtime, blocks, None)  # type: ignore[arg-type]
+        last = await source._bring_up(blocks, actor)  # type: ignore[arg-type]
+        await source._await_block(blocks, actor, last)  # type: ignore[arg-type]
+    return actor._tokens - len(blocks.ledger) // blocks.size * blocks.size
+
+
+@virtual
+async def test_an_answer_is_sealed_when_it_has_just_begun_a_block_that_the_target_has_all_before_of() -> None:
+    for tokens in range(1_000, 1_032):
+        blocks, actor = Blocks(32), Writing(tokens)
+        assert await brought_up(blocks, actor) <= HandoffLimits().rest_tokens
+        assert blocks.prefills <= 4
+
+
+@virtual
+async def test_a_session_that_nobody_writes_in_is_computed_once_and_not_waited_for() -> None:
+    begun = asyncio.get_running_loop().time()
+    blocks = Blocks(32)
+    assert await brought_up(blocks, Writing(1_020, pace=0)) == 28
+    assert blocks.prefills == 1 and asyncio.get_running_loop().time() - begun < HandoffLimits().look_s
+
+
+@virtual
+async def test_an_answer_that_does_not_get_on_is_waited_for_so_long_and_no_longer() -> None:
+    begun = asyncio.get_running_loop().time()
+    blocks, actor = Blocks(32), Writing(1_020, pace=0)
+    actor.speaking = True
+    await brought_up(blocks, actor)
+    assert HandoffLimits().block_s <= asyncio.get_running_loop().time() - begun < HandoffLimits().block_s + 0.1

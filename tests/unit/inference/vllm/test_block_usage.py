@@ -58,6 +58,21 @@ def test_stays_are_remembered_of_so_many_sessions_and_of_those_that_run(monkeypa
     assert device.stays(key("c"), tags["c"]) and not device.stays(key("runs"), tags["runs"])
 
 
+def test_on_another_device_every_stay_begins_again_and_nobody_is_notified() -> None:
+    device = BlockUsage(16, lambda of: False, device_tokens=1_000)
+    tag = device.tag(key("a"))
+    opening, _ = device.share(key("a"), OPENING, 32)
+    device.note(key("a"), 50)
+    device.tag(key("b"))
+    device.park(key("a"))
+    device.forget(key("b"))
+    device.clear(64)
+    assert (device.tokens(key("a")), device.total_tokens, device.device_tokens) == (0, 0, 64)
+    assert not device.stays(key("a"), tag) and device.tag(key("a")) != tag
+    assert device.resident(key("a")) == 0 and device.share(key("a"), OPENING, 32)[0] not in ("", opening)
+    assert device.take_notices("") == ([], [])
+
+
 OPENING = array("I", range(40))  # two whole blocks of 16, and a part of one
 LATER = array("I", range(100, 130))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from inference.kv.block_checksums import add_checksums
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
@@ -53,15 +54,23 @@ class Device:
             for index in range(plan.base_blocks):
                 assert data[index * size : (index + 1) * size] == block_of(prompt, index, size)
 
-    def save(self, plan: OffloadPlan, tokens: array.array[int], *, failed: bool = False, close: bool = True) -> None:
-        if plan.path is None:
-            return
+    def write(self, plan: OffloadPlan, tokens: array.array[int], *, torn: int = 0) -> int:
+        """And nobody hears of it. The last `torn` blocks have no checksum. Returns how many there are."""
+        assert plan.path is not None
         full, size = min(len(tokens) // BLOCK_TOKENS, plan.limit_blocks), self.offload.block_bytes
         plan.path.touch()
         with plan.path.open("r+b") as file:
             for index in range(plan.base_blocks, full):
                 file.seek(index * size)
                 file.write(block_of(tokens, index, size))
+        intact = [memoryview(block_of(tokens, index, size)) for index in range(plan.base_blocks, full - torn)]
+        add_checksums(plan.path, plan.base_blocks, intact, 0, 1)
+        return full
+
+    def save(self, plan: OffloadPlan, tokens: array.array[int], *, failed: bool = False, close: bool = True) -> None:
+        if plan.path is None:
+            return
+        full = self.write(plan, tokens)
         self.offload.on_report(BlocksSaved(plan.name, 0, max(full, plan.base_blocks), close, failed))
 
 
@@ -73,7 +82,7 @@ async def offload(tmp_path: Path) -> AsyncIterator[KvOffload]:
     yield made
     await made.stop()
     await tiers.close(0)
-    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot"))
+    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot")) and not list(tmp_path.glob("*.sums"))
 
 
 async def test_what_was_written_is_found_again_and_grows_with_the_session(offload: KvOffload) -> None:
@@ -177,7 +186,10 @@ def holds(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> bool
 
 
 @pytest.mark.parametrize("before", [0, 21])
-async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(offload: KvOffload, before: int) -> None:
+@pytest.mark.parametrize("much_more", [True, False])
+async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(
+    offload: KvOffload, before: int, much_more: bool
+) -> None:
     device, tokens = Device(offload), array.array("I", range(50))
     if before:
         await kept(offload, key("a"), tokens[:before])
@@ -190,11 +202,16 @@ async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(offload: KvOf
         assert holds(offload, key("a"), tokens[: said - 2])
         await offload.cut(plan, tokens[: said + 4])
         assert holds(offload, key("a"), tokens[:said])
-    device.save(plan, tokens[:45])
-    offload.settle(plan, tokens[:45])
+    end = 45 if much_more else 44
+    if much_more:
+        plan.num_cut = 9  # as if the last cut had been a while ago
+    device.save(plan, tokens[:end])
+    offload.settle(plan, tokens[:end])
     await offload.settled()
     await offload.tiers.host.settle()
-    assert holds(offload, key("a"), tokens[:45]) and offload.tiers.host.bytes == 11 * BLOCK_BYTES
+    kept_blocks = 11 if much_more else 10
+    assert holds(offload, key("a"), tokens[: kept_blocks * BLOCK_TOKENS])
+    assert offload.tiers.host.bytes == kept_blocks * BLOCK_BYTES
 
 
 @pytest.mark.parametrize("meanwhile", ["deleted", "ended", "cancelled"])
@@ -252,6 +269,82 @@ async def test_a_run_that_went_wrong_is_no_snapshot_before_it_ends_either(offloa
     await offload.cut(plan, tokens)
     assert offload.tiers.catalog.find(key("a"), tokens)[1] == (0 if fate == "base" else 20)
     await offload.abandon(plan)
+
+
+async def test_what_is_computed_ahead_of_a_run_is_written_where_it_is_most_of_it(offload: KvOffload) -> None:
+    tokens = array.array("I", range(60))
+    await kept(offload, key("a"), tokens[:21])
+    for prompt, is_written in ((30, False), (48, True)):
+        plan = await offload.plan("ahead", key("a"), tokens[:prompt], 0, 1, ahead=True)
+        assert plan.base_blocks == 5 and (plan.path is not None) is is_written
+        await offload.abandon(plan)
+    plan = await offload.plan("new", key("b"), tokens[:30], 0, 1, ahead=True)
+    assert plan.path is not None
+    await offload.abandon(plan)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("before", [0, 21])
+async def test_what_dead_workers_had_written_is_their_sessions_and_nothing_else(
+    offload: KvOffload, before: int, cut: bool
+) -> None:
+    device, tokens = Device(offload), array.array("I", range(60))
+    if before:
+        await kept(offload, key("a"), tokens[:before])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    if cut:  # its session was about to leave
+        device.save(plan, tokens[:34], close=False)
+        await offload.cut(plan, tokens[:34])
+        assert plan.num_cut == 8
+    assert device.write(plan, tokens[:43], torn=1) == 10
+    for _ in range(2):  # a start that failed is tried again
+        offload.lose()
+        offload.settle(plan, tokens[:43])
+        await offload.settled()
+    assert holds(offload, key("a"), tokens[:36])
+    assert offload.counters["blocks_adopted"] == 9 - before // BLOCK_TOKENS
+    await offload.tiers.host.settle()
+    assert offload.tiers.host.bytes == 9 * BLOCK_BYTES
+    later = await offload.plan("r2", key("a"), tokens[:45], 0, 16)
+    assert later.base_blocks == 9
+    device.load(later, tokens)
+    await offload.abandon(later)
+
+
+@pytest.mark.parametrize("fate", ["answered less", "a bit", "failed", "forgotten", "base", "never written"])
+async def test_what_dead_workers_left_is_held_against_its_checksums_and_what_was_answered(
+    offload: KvOffload, fate: str
+) -> None:
+    device, tokens = Device(offload), array.array("I", range(40))
+    await kept(offload, key("a"), tokens[:21])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    known, expected = tokens[:38], 20
+    if fate != "never written":
+        device.write(plan, tokens)
+    match fate:
+        case "answered less":  # nobody was given the token that a block ends with
+            known, expected = tokens[:34], 32
+        case "a bit":
+            assert plan.path is not None
+            with plan.path.open("r+b") as file:
+                file.seek(6 * BLOCK_BYTES + 1)
+                file.write(b"?")
+            expected = 24
+        case "failed":  # some of it was overwritten while it was read
+            offload.on_report(BlocksSaved(plan.name, 0, 9, False, True))
+        case "forgotten":
+            offload.forget(key("a"))
+            await offload.tiers.erase(key("a"))
+            expected = 0
+        case "base":
+            await damaged(offload, key("a"), tokens[:21])
+            expected = 0
+    offload.lose()
+    offload.settle(plan, known)
+    await offload.settled()
+    assert offload.tiers.catalog.find(key("a"), tokens)[1] == expected
+    await offload.tiers.host.settle()
+    assert offload.tiers.host.bytes == expected * BLOCK_BYTES // BLOCK_TOKENS
 
 
 @pytest.mark.parametrize("fate", ["failed", "forgotten"])

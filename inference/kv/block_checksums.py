@@ -1,0 +1,74 @@
+"""Writes a checksum behind each block that a run writes, so that its blocks are of use when its worker dies.
+
+Beside a run's file lies one of checksums: a tag of each block and rank, written when the block has been. A worker that
+is killed closes no file and reports nothing; then the blocks whose checksums are right count as written, from the first
+one on. A block that was torn, never written, or is another file's has none. Like all tags they stop accidents alone.
+
+    checksums | block 0: rank 0, rank 1, ... | block 1: ... | ...        (each TAG_BYTES)
+
+It knows no engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from inference.kv.envelope import TAG_BYTES, BlockTags
+
+_SUFFIX: Final = ".sums"
+
+
+def checksums_of(path: Path) -> Path:
+    """Of a run's file, whose name no other file ever has."""
+    return path.with_suffix(_SUFFIX)
+
+
+def add_checksums(path: Path, first: int, blocks: list[memoryview], rank: int, world: int) -> None:
+    """Of blocks `first` and following of a run's file, one rank's part of each, once they are in it. Blocking.
+    Raises OSError."""
+    if not blocks:
+        return
+    tags = BlockTags(path.stem.encode())
+    places = [(first + row) * world + rank for row in range(len(blocks))]
+    made = [tags.of(place, block) for place, block in zip(places, blocks, strict=True)]
+    file = os.open(checksums_of(path), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        if world == 1:
+            places, made = places[:1], [b"".join(made)]
+        for place, data in zip(places, made, strict=True):
+            os.pwrite(file, data, place * TAG_BYTES)
+    finally:
+        os.close(file)
+
+
+def count_intact(path: Path, first: int, limit: int, block_bytes: int, ranks: int) -> int:
+    """How many leading blocks of a run's file may be used: `first` are another file's, those from there on are in it
+    with every rank's checksum. At most `limit`. `block_bytes`: of all ranks together. Blocking; what cannot be read is
+    not there."""
+    tags, part_bytes = BlockTags(path.stem.encode()), block_bytes // ranks
+    room = memoryview(bytearray(part_bytes))
+    try:
+        checksums = checksums_of(path).read_bytes()
+        with path.open("rb", buffering=0) as file:
+            file.seek(first * block_bytes)
+            for place in range(first * ranks, limit * ranks):
+                checksum = checksums[place * TAG_BYTES : (place + 1) * TAG_BYTES]
+                if not checksum or not _fill(file.readinto, room) or tags.of(place, room) != checksum:
+                    return place // ranks
+    except OSError:
+        return first
+    return max(first, limit)
+
+
+def _fill(read_into: Callable[[memoryview], int | None], room: memoryview) -> bool:
+    """Whether there was enough to read."""
+    done = 0
+    while done < len(room):
+        more = read_into(room[done:])
+        if not more:
+            return False
+        done += more
+    return True
