@@ -94,13 +94,13 @@ def test_a_slot_that_passes_to_another_session_is_empty_of_the_first() -> None:
 
 def test_beside_what_a_session_has_there_is_an_empty_slot_or_its_own() -> None:
     table = SlotTable(2)
-    own = table.acquire(KEY, array("I", range(10)))
+    own = table.acquire(key("a"), as_tokens(range(10)))
     assert own is not None
-    table.assign(own, KEY)
-    own.tokens = array("I", range(10))
+    table.assign(own, key("a"))
+    own.tokens = as_tokens(range(10))
     table.release(own)
-    other = table.acquire(KEY, array("I", [0, 1, 77, 78]), beside=True)
+    other = table.acquire(key("a"), as_tokens([0, 1, 77, 78]), beside=True)
     assert other is not None and other.key is None
-    assert table.acquire(KEY, array("I", [0, 1, 77, 78]), beside=True) is own, "no other is left"
+    assert table.acquire(key("a"), as_tokens([0, 1, 77, 78]), beside=True) is own, "no other is left"
     table.release(own)
-    assert table.acquire(KEY, array("I", range(20)), beside=True) is own, "it holds most of that already"
+    assert table.acquire(key("a"), as_tokens(range(20)), beside=True) is own, "it holds most of that already"

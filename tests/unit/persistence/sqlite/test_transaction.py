@@ -122,3 +122,15 @@ def test_a_purge_goes_in_steps_and_only_while_it_is_due(
 
 def test_a_whole_call_travels_in_place_of_parameters(connection: sqlite3.Connection) -> None:
     assert connection.execute("", cast(Any, WriterCall(lambda given: [given is connection]))).fetchall() == [True]
+
+
+def test_first_grants_wait_for_no_disk_and_move_no_marker(connection: sqlite3.Connection) -> None:
+    commits, synced = Commits(connection), list[int]()
+    connection.set_trace_callback(
+        lambda text: synced.append(connection.execute("PRAGMA synchronous").fetchone()[0]) if text == "COMMIT" else None
+    )
+    commits.run(a_grant("a"), a_grant("b"))
+    assert (synced, commits.marks) == ([1], [])
+    commits.run(an_append("a"), a_grant("c"))
+    commits.run(a_grant("b", 1))
+    assert (synced, commits.marks) == ([1, 2, 2], [3, 4]), "with a session that is there all is on the disk"
