@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -140,6 +141,11 @@ class Figures:
     def saw(self, event: dict[str, Any], seconds: float) -> None:
         self.events.append(event)
         self.seconds.append(seconds)
+        self.show(compaction=len(self.events), seconds=seconds, tokens=event["tokens_before"])
+
+    def show(self, **seen: float) -> None:
+        """Writes to standard error what was seen just now: a run takes minutes."""
+        print("  " + ", ".join(f"{name} {value:.3g}" for name, value in seen.items()), file=sys.stderr, flush=True)
 
     @property
     def computed(self) -> list[float]:
@@ -156,6 +162,7 @@ async def compacting(talk: CompactedTalk, figures: Figures, room: int, words: in
     begun = time.monotonic()
     figures.saw(await talk.compacted(), time.monotonic() - begun)
     figures.behind.append((await talk.day(words)).ttft_s)
+    figures.show(behind_ttft_s=figures.behind[-1])
 
 
 async def interrupted(talk: CompactedTalk, figures: Figures, room: int, words: int, http: httpx.AsyncClient) -> None:
@@ -172,6 +179,7 @@ async def interrupted(talk: CompactedTalk, figures: Figures, room: int, words: i
     await asyncio.sleep(1.0)  # the model is at it
     if talk.wire.events.empty():
         figures.prefilling.append((await talk.say("Good.")).ttft_s)
+        figures.show(while_prefilled_ttft_s=figures.prefilling[-1])
     begun = time.monotonic()
     figures.saw(await talk.compacted(), time.monotonic() - begun)
     await talk.wire.command("session.update", session=talk.session, context_policy="truncate")
@@ -197,6 +205,7 @@ async def lived(arguments: argparse.Namespace, server: ServerProcess, figures: F
             turn_tokens = 4 * (25 * words + 40)
             await talk.fill(int(room * 0.86) - turn_tokens, words)
             figures.resident += [(await talk.day(words)).ttft_s for _ in range(4)]
+            figures.show(resident_ttft_s_max=max(figures.resident))
             if policy == "compact":
                 if facts:
                     figures.known["before"] += await talk.recalls(facts)
@@ -206,6 +215,7 @@ async def lived(arguments: argparse.Namespace, server: ServerProcess, figures: F
                 await talk.fill(room + turn_tokens, words)
             if facts:
                 figures.known["after" if policy == "compact" else "truncated"] += await talk.recalls(facts)
+                figures.show(**{name: sum(each) for name, each in figures.known.items()})
                 await talk.say("Good.")
             if policy == "compact" and arguments.cycles > 1:
                 for _ in range(arguments.cycles - 2):

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from actors.hosting.runtime import RuntimeLimits
+from sessions.actor import actor
 from sessions.actor.actor_context import ActorLimits
 from sessions.machine.inputs_and_effects import Command
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Overloaded
 from sessions.model.types import Message, Principal, SessionKey, TenantId
+from sessions.turn import result_cache
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import CachedAnswer, ResultLookup
 from tests.support.cluster.replicas import SESSION, TERMINAL, Place, Reader, Replica
@@ -133,7 +135,9 @@ async def test_what_is_taken_back_is_forgotten() -> None:
 
 
 @virtual
-async def test_a_hit_whose_replica_died_is_written_and_billed_as_what_it_was() -> None:
+async def test_a_hit_whose_replica_died_is_written_and_billed_as_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "CACHED_PATIENCE_S", 0.0)  # as behind a filter that takes long
+    monkeypatch.setattr(result_cache, "BREATH", 1)
     async with Place() as place:
         cache = PlainCache()
         replica, reader = await at_work(place, cache, "In France.")
