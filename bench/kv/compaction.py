@@ -233,7 +233,7 @@ async def main(arguments: argparse.Namespace) -> bool:
         for _ in range(arguments.sessions):
             await lived(arguments, server, figures)
     shares = {name: sum(each) / len(each) for name, each in figures.known.items() if each}
-    kept = shares["after"] / shares["before"] if shares.get("before") else None
+    kept = shares["after"] / shares["before"] if shares.get("before") else None  # nothing was known: nothing is lost
     ratio = percentile(figures.behind, 0.95) / percentile(figures.resident, 0.95)
     events, computed = figures.events, max(figures.computed)
     report(
