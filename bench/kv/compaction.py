@@ -90,18 +90,20 @@ class CompactedTalk:
         return await self.say(small_talk(self.days, words))
 
     async def fill(self, until: int, words: int) -> Turn:
-        """Plants small talk until the context has about so many tokens."""
+        """Plants small talk until the context has so many tokens, and few more."""
         before = (await self.say("Good.")).context
-        while True:
+        turn = await self._plant_days(1, words)
+        days = int((until - turn.context) / max(1, turn.context - before))
+        turn = await self._plant_days(days, words)
+        while before < turn.context < until:  # it does not go on where something was left out
+            turn = await self._plant_days(1, words)
+        return turn
+
+    async def _plant_days(self, count: int, words: int) -> Turn:
+        for _ in range(count):
             self.days += 1
             await self.plant(small_talk(self.days, words), REPLY)
-            turn = await self.say("Good.")
-            for _ in range(int((until - turn.context) / max(1, turn.context - before))):
-                self.days += 1
-                await self.plant(small_talk(self.days, words), REPLY)
-            before, turn = turn.context, await self.say("Good.")
-            if turn.context >= until - 4 * (turn.context - before) or turn.context < before:
-                return turn
+        return await self.say("Good.")
 
     async def recalls(self, facts: dict[str, str]) -> list[bool]:
         answers = [await self.say(f"Which thing does {name} own? One word.", aside=True) for name in facts]
