@@ -50,6 +50,15 @@ class Turn(NamedTuple):
     context: int  # tokens of its prompt and answer
     frames: list[dict[str, Any]]
 
+    @property
+    def usage(self) -> dict[str, Any]:
+        return dict(self.frames[-1]["event"]["response"]["usage"])
+
+    @property
+    def computed(self) -> int:
+        """Tokens of its prompt."""
+        return int(self.usage["input_tokens"] - self.usage["input_tokens_details"]["cached_tokens"])
+
 
 class CompactedTalk:
     """One session, and the last item of its own line."""
@@ -163,8 +172,9 @@ async def compacting(talk: CompactedTalk, figures: Figures, room: int, words: in
     await talk.say("Good.")
     begun = time.monotonic()
     figures.saw(await talk.compacted(), time.monotonic() - begun)
-    figures.behind.append((await talk.day(words)).ttft_s)
-    figures.show(behind_ttft_s=figures.behind[-1])
+    turn = await talk.day(words)
+    figures.behind.append(turn.ttft_s)
+    figures.show(behind_ttft_s=turn.ttft_s, computed=turn.computed)
 
 
 async def interrupted(talk: CompactedTalk, figures: Figures, room: int, words: int, http: httpx.AsyncClient) -> None:
@@ -180,8 +190,9 @@ async def interrupted(talk: CompactedTalk, figures: Figures, room: int, words: i
         await asyncio.sleep(0.05)
     await asyncio.sleep(1.0)  # the model is at it
     if talk.wire.events.empty():
-        figures.prefilling.append((await talk.say("Good.")).ttft_s)
-        figures.show(while_prefilled_ttft_s=figures.prefilling[-1])
+        turn = await talk.say("Good.")
+        figures.prefilling.append(turn.ttft_s)
+        figures.show(while_prefilled_ttft_s=turn.ttft_s, computed=turn.computed)
     begun = time.monotonic()
     figures.saw(await talk.compacted(), time.monotonic() - begun)
     await talk.wire.command("session.update", session=talk.session, context_policy="truncate")
@@ -189,8 +200,7 @@ async def interrupted(talk: CompactedTalk, figures: Figures, room: int, words: i
     await asyncio.sleep(1.0)
     turn = await talk.day(words)
     figures.interrupting.append(turn.ttft_s)
-    used = turn.frames[-1]["event"]["response"]["usage"]
-    figures.kept.append(used["input_tokens_details"]["cached_tokens"] / used["input_tokens"])
+    figures.kept.append(1 - turn.computed / turn.usage["input_tokens"])
 
 
 async def lived(arguments: argparse.Namespace, server: ServerProcess, figures: Figures) -> None:
@@ -206,8 +216,9 @@ async def lived(arguments: argparse.Namespace, server: ServerProcess, figures: F
                 )
             turn_tokens = 4 * (25 * words + 40)
             await talk.fill(int(room * 0.86) - turn_tokens, words)
-            figures.resident += [(await talk.day(words)).ttft_s for _ in range(4)]
-            figures.show(resident_ttft_s_max=max(figures.resident))
+            turns = [await talk.day(words) for _ in range(4)]
+            figures.resident += [turn.ttft_s for turn in turns]
+            figures.show(resident_ttft_s_max=max(figures.resident), computed=turns[-1].computed)
             if policy == "compact":
                 if facts:
                     figures.known["before"] += await talk.recalls(facts)

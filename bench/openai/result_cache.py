@@ -95,17 +95,20 @@ class Door:
 
     async def stream(self, body: dict[str, Any]) -> Streamed:
         content = msgspec.json.encode(body)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(content)}\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(content)}\r\n"
         begun_at = time.perf_counter()
         self._writer.write(f"{head}content-type: application/json\r\n\r\n".encode() + content)
-        answer, first_s, text_s = b"", 0.0, 0.0
-        while b"data: [DONE]" not in answer or not answer.endswith(b"0\r\n\r\n"):
-            answer += await self._reader.read(1 << 16)
-            first_s = first_s or (time.perf_counter() - begun_at if b"\ndata: {" in answer else 0.0)
-            text_s = text_s or (time.perf_counter() - begun_at if b'"content":"' in answer else 0.0)
-        headers, _, rest = answer.partition(b"\r\n\r\n")
-        if not headers.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(answer.decode())
+        headers = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        if not headers.startswith(b"http/1.1 200"):
+            raise RuntimeError((headers + await self._reader.read(1 << 16)).decode())
+        rest, first_s, text_s = b"", 0.0, 0.0
+        while not rest.endswith(b"0\r\n\r\n"):
+            piece = await self._reader.read(1 << 16)
+            if not piece:
+                raise RuntimeError("the server hung up")
+            rest += piece
+            first_s = first_s or (time.perf_counter() - begun_at if b"data: {" in rest else 0.0)
+            text_s = text_s or (time.perf_counter() - begun_at if b'"content":"' in rest else 0.0)
         lines = (msgspec.json.decode(line[6:]) for line in rest.splitlines() if line.startswith(b"data: {"))
         text = "".join(choice["delta"].get("content") or "" for line in lines for choice in line["choices"])
         outcome = next(line[9:] for line in headers.split(b"\r\n") if line.startswith(b"x-cache: "))

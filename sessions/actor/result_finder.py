@@ -17,8 +17,8 @@ from sessions.actor.actor_context import ActorContext
 from sessions.machine import item_tree
 from sessions.machine.inputs_and_effects import Command, Start, Step
 from sessions.machine.machine import Machine
-from sessions.machine.responses import mark_looked_up
-from sessions.machine.state import Open
+from sessions.machine.responses import mark_looked_up, other_model
+from sessions.machine.state import Open, State
 from sessions.model import commands as cm
 from sessions.model.events import ContentRetracted
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Principal, ResponseId, SessionKey, UnixMs
@@ -66,7 +66,7 @@ class ResultFinder:
         if open_ is None or not is_deterministic(open_):
             return False
         ledger = self._ledger.of(state)
-        lookup = await self._find(open_, ledger)
+        lookup = await self._find(open_, state, ledger)
         self._ledger.learn(ledger)
         if lookup is None:
             return False
@@ -105,7 +105,11 @@ class ResultFinder:
             if open_ is None or open_.tokens or open_.drafts or not is_deterministic(open_):
                 continue
             known = ahead is not None and ahead.response_id == open_.id
-            lookup = ahead.lookup if ahead is not None and known else await self._find(open_, self._ledger)
+            lookup = (
+                ahead.lookup
+                if ahead is not None and known
+                else await self._find(open_, self._machine.state, self._ledger)
+            )
             if lookup is not None:
                 self._lookups[open_.id] = lookup, open_
                 mark_looked_up(self._machine.state, step, open_.id, lookup.outcome)
@@ -113,8 +117,8 @@ class ResultFinder:
                     found.append(open_.id)
         return found
 
-    async def _find(self, open_: Open, ledger: Ledger) -> ResultLookup | None:
-        world, model = self._world, self._machine.other_model(open_)
+    async def _find(self, open_: Open, state: State, ledger: Ledger) -> ResultLookup | None:
+        world, model = self._world, other_model(state, open_)
         info = world.engine.info.smaller if model else world.engine.info
         if info is None or len(self._lookups) >= _OPEN_MAX:
             return None

@@ -15,11 +15,11 @@ from sessions.machine.inputs_and_effects import Command
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Overloaded
-from sessions.model.types import Message, Principal, SessionKey, TenantId
+from sessions.model.types import Message, Principal, SessionId, SessionKey, TenantId
 from sessions.turn import result_cache
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import CachedAnswer, ResultLookup
-from tests.support.cluster.replicas import SESSION, TERMINAL, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Place, Reader, Replica
 from tests.support.scripted import Scripted
 from tests.support.virtual_time import settled, virtual
 
@@ -189,6 +189,33 @@ async def test_an_answer_that_is_here_is_one_append() -> None:
         appended.clear()
         assert text_of(await question(replica, reader, seed=7)) == "In Texas."
         assert len(appended) > 1, "what an engine writes is shown as it comes"
+
+
+@virtual
+async def test_a_turn_that_begins_its_session_is_one_append_too() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica = await place.replica(engine=Scripted(["In France."], {}), results=cache)
+        appended = list[int]()
+        append = place.store.append
+        place.store.append = lambda given: (appended.append(len(given.records)), append(given))[1]  # type: ignore
+        for name in ("a", "b"):
+            key = SessionKey(KEY.tenant, SessionId(name))
+            reader = place.read(replica, key)
+            appended.clear()
+            answer = await replica.do(
+                cm.TurnCreate(
+                    id=place.name(),
+                    session=key.session,
+                    create=cm.SessionSettings(instructions="Be brief."),
+                    items=(cm.NewMessage(content="Where is Paris?"),),
+                    temperature=0,
+                )
+            )
+            assert text_of((await reader.ended(answer.response_id)).response) == "In France."
+            await settled()
+        assert [lookup.outcome for lookup in cache.lookups] == ["miss", "hit"]
+        assert appended == [place.head(key).top]
 
 
 @virtual
