@@ -11,7 +11,8 @@ A summary that is written waits until what prompts begin with under it is prefil
 then turns go on from the whole conversation, whose KV is there. It does not wait where a command requested it, nor
 where the window is all but full.
 
-Nobody is billed. Decides nothing about the log: what it has written is an input of the machine (`CompactionWritten`).
+Nobody is billed; one that is requested is within the limits of who requests it. Decides nothing about the log: what
+it has written is an input of the machine (`CompactionWritten`).
 """
 
 from __future__ import annotations
@@ -96,6 +97,12 @@ class Compactor:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def resume(self) -> None:
+        """Goes on with what was requested, or waits for its prefill, where something that began no answer has broken it
+        off."""
+        if (self._requested is not None or self._waiting is not None) and self._task is None:
+            self.consider()
 
     def leave(self) -> None:
         """The session leaves this replica: what was requested is not made."""

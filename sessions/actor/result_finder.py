@@ -21,6 +21,7 @@ from sessions.machine.responses import mark_looked_up, other_model
 from sessions.machine.state import Open, State
 from sessions.model import commands as cm
 from sessions.model.events import ContentRetracted
+from sessions.model.generation import generates
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Principal, ResponseId, SessionKey, UnixMs
 from sessions.turn.ledger import Ledger
 from sessions.turn.result_cache import RequestContext, ResultCache, ResultLookup, is_deterministic, request_name
@@ -63,7 +64,7 @@ class ResultFinder:
         state, step = tried
         starts = [effect for effect in step.effects if isinstance(effect, Start)]
         open_ = state.open.get(starts[0].response_id) if len(starts) == 1 else None
-        if open_ is None or not is_deterministic(open_):
+        if open_ is None or not is_deterministic(open_) or not generates(open_.body.request):
             return False
         ledger = self._ledger.of(state)
         lookup = await self._find(open_, state, ledger)
@@ -102,14 +103,14 @@ class ResultFinder:
             return found
         for effect in step.effects:
             open_ = self._machine.state.open.get(effect.response_id) if isinstance(effect, Start) else None
-            if open_ is None or open_.tokens or open_.drafts or not is_deterministic(open_):
+            if open_ is None or open_.tokens or open_.drafts:
                 continue
-            known = ahead is not None and ahead.response_id == open_.id
-            lookup = (
-                ahead.lookup
-                if ahead is not None and known
-                else await self._find(open_, self._machine.state, self._ledger)
-            )
+            if not is_deterministic(open_) or not generates(open_.body.request):
+                continue
+            if ahead is not None and ahead.response_id == open_.id:
+                lookup: ResultLookup | None = ahead.lookup
+            else:
+                lookup = await self._find(open_, self._machine.state, self._ledger)
             if lookup is not None:
                 self._lookups[open_.id] = lookup, open_
                 mark_looked_up(self._machine.state, step, open_.id, lookup.outcome)
