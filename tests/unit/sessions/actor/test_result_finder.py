@@ -16,6 +16,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Overloaded
 from sessions.model.generation import GENERATE
+from sessions.model.journal_types import Append
 from sessions.model.types import Message, Principal, SessionId, SessionKey, TenantId
 from sessions.turn import result_cache
 from sessions.turn.keyword_filter import KeywordFilterSet
@@ -207,14 +208,25 @@ class Refuses:
         raise Overloaded("overloaded", "Answers would come too late at the moment.")
 
 
+def counted_appends(place: Place) -> list[int]:
+    """How many records each append has from now on."""
+    counted, append = list[int](), place.store.append
+
+    def counting(given: Append) -> None:
+        append(given)
+        counted.append(len(given.records))
+
+    place.store.append = counting  # type: ignore[method-assign]
+    return counted
+
+
 @virtual
 async def test_an_answer_that_is_here_is_one_append() -> None:
     async with Place() as place:
-        cache, appended = PlainCache(), list[int]()
+        cache, appended = PlainCache(), counted_appends(place)
         replica, reader = await at_work(place, cache, "In France.", "In Texas.")
         await question(replica, reader)
-        append = place.store.append
-        place.store.append = lambda given: (appended.append(len(given.records)), append(given))[1]  # type: ignore
+        appended.clear()
         before = place.head().top
         assert text_of(await question(replica, reader)) == "In France."
         assert appended == [place.head().top - before]
@@ -228,9 +240,7 @@ async def test_a_turn_that_begins_its_session_is_one_append_too() -> None:
     async with Place() as place:
         cache = PlainCache()
         replica = await place.replica(engine=Scripted(["In France."], {}), results=cache)
-        appended = list[int]()
-        append = place.store.append
-        place.store.append = lambda given: (appended.append(len(given.records)), append(given))[1]  # type: ignore
+        appended = counted_appends(place)
         for name in ("a", "b"):
             key = SessionKey(KEY.tenant, SessionId(name))
             reader = place.read(replica, key)
