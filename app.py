@@ -501,7 +501,9 @@ async def gateway_role(settings: Settings) -> int:
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         register_router_metrics(measures, router)
-        tickets, history = await stack.enter_async_context(open_shared_state(settings.directory, time.monotonic))
+        secret = store.audit.sealer.names_key("history")
+        shared = open_shared_state(settings.directory, secret, time.monotonic)
+        tickets, history = await stack.enter_async_context(shared)
         access, api_keys = await stack.enter_async_context(
             open_credentials(settings, store, stores.server_keys, now_ms, tickets)
         )

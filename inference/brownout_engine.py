@@ -93,8 +93,8 @@ class BrownoutEngine:
         engine = self._of(request.model)[0] if self._smaller is not None else self.main
         return engine.generate(request)
 
-    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
-        await self.main.warm(key, prompt)
+    async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
+        return await self.main.warm(key, prompt, background=background)
 
     async def release(self, key: SessionKey) -> None:
         try:

@@ -191,8 +191,10 @@ class Engine(Protocol):
         (branches). End-of-sequence tokens are not yielded. Stop strings are not the engine's concern."""
         ...
 
-    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
-        """A hint: bring the KV for `prompt` up if that is cheap. Never raises for KV trouble."""
+    async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
+        """A hint: bring the KV for `prompt` up if that is cheap. Returns whether it stands there now. `background`: not
+        soon needed, behind everybody, and beside what the session has where there is room. Never raises for KV
+        trouble."""
         ...
 
     async def release(self, key: SessionKey) -> None:

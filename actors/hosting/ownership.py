@@ -122,7 +122,11 @@ class Ownership:
         await self._claim(key, owner, head, instead_of)
         try:
             granted = await self._grant(key, owner, head, instead_of)
-            state, loaded = await self._load(key, granted)
+            if head is None and granted.fence == 1 and not granted.top:  # the grant made it: there is nothing to read
+                loaded = Loaded(granted, None, (), (), True)
+                state = replay(loaded)
+            else:
+                state, loaded = await self._load(key, granted)
         except BaseException:
             await self._give_back(key, owner)
             raise

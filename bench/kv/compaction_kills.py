@@ -103,8 +103,9 @@ class TellingEngine(SimulatedEngine):
             yield Chunk(tuple(part), part.decode())
         yield Finish("length" if done + len(left) < len(answer) else "stop", len(request.prompt), 0)
 
-    async def warm(self, key: Any, prompt: Any) -> None:
+    async def warm(self, key: Any, prompt: Any, *, background: bool = False) -> bool:
         await passed(0.05)
+        return True
 
 
 class Life:

@@ -37,8 +37,10 @@ from transport.openai.history import (
     chain_root,
     extend_chain_all,
     find_history,
+    look_up,
     opening_of,
 )
+from transport.ops.process_tuning import tune_process
 
 P99_MAX_MS: Final = 2.0
 EXCHANGES: Final = 5  # of a conversation: ten messages
@@ -46,6 +48,7 @@ SOUGHT: Final = 5_000
 TOKENS: Final = 40  # of a message, for the index of snapshots
 CALLER: Final = Principal(tenant=TenantId("t"), key_id="k", user="u")
 STATELESS: Final = {"store": False}
+SECRET: Final = bytes(32)
 
 
 def units_of(number: int) -> list[Unit]:
@@ -85,8 +88,10 @@ async def looked_up(index: HistoryIndex, conversations: int, rng: random.Random)
         begun = time.perf_counter()
         root = chain_root(CALLER, None, "m", (), None)
         behind = extend_chain_all(root, units)
-        if await find_history(index, behind, units) is None:
-            await index.nearest(*opening_of(caller_of(CALLER, None, "m"), None, root, behind))
+        if index.shared:
+            await look_up(index, opening_of(caller_of(CALLER, None, "m"), None, root, behind), behind, units)
+        else:
+            await find_history(index, behind, units)
         seconds.append(time.perf_counter() - begun)
     return seconds
 
@@ -172,19 +177,25 @@ async def measured(name: str, look_up: Callable[[], Awaitable[list[float]]]) -> 
     return spread(f"{name} {{}} ms", await look_up(), "p50 p99 max", times=1000)
 
 
+async def in_memory(messages: int, collisions: int, rng: random.Random) -> dict[str, Any]:
+    index = MemoryHistory(time.monotonic, places_max=messages)
+    conversations = await filled(index, messages)
+    figures: dict[str, Any] = await measured("one process:", lambda: looked_up(index, conversations, rng))
+    foreign = await crossings(index, conversations, collisions, rng)
+    return figures | {"found by others (bar 0)": foreign, "tried": collisions}
+
+
 async def main(given: argparse.Namespace) -> bool:
     rng = random.Random(given.seed)
     figures: dict[str, Any] = {"messages": given.messages, "messages in Valkey": given.valkey_messages}
-    memory = MemoryHistory(time.monotonic, places_max=given.messages)
-    conversations = await filled(memory, given.messages)
-    figures |= await measured("one process:", lambda: looked_up(memory, conversations, rng))
-    figures["found by others (bar 0)"] = await crossings(memory, conversations, given.collisions, rng)
-    figures["tried"] = given.collisions
+    figures |= await in_memory(given.messages, given.collisions, rng)
+    conversations = given.messages // (2 * EXCHANGES)
+    tune_process()  # as a gateway is
     server = Server()
     server.start()
     store = ValkeyGatewayStore(server.unix_url, clock=time.monotonic, timeout_s=30)
     try:
-        shared = ValkeyHistory(store)
+        shared = ValkeyHistory(store, SECRET)
         there = await filled(shared, given.valkey_messages)
         figures |= await measured("Valkey:", lambda: looked_up(shared, there, rng))
         figures["found by others in Valkey (bar 0)"] = await crossings(shared, there, given.collisions // 10, rng)

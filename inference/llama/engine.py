@@ -49,7 +49,16 @@ from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from sessions.limits import Forecast, Share
 from sessions.model.errors import SessileError, Unavailable
-from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.generation import (
+    BACKGROUND_PRIORITY,
+    Chunk,
+    EngineInfo,
+    EngineStats,
+    Finish,
+    GenerationRequest,
+    KVExport,
+    KVPlace,
+)
 from sessions.model.types import INTEGER_MAX, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
@@ -312,25 +321,26 @@ class LlamaEngine:
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, len(prompt), cached)
 
-    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+    async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         tokens = as_tokens(prompt)
         if self._unavailable is not None or len(tokens) >= self.info.context_window:
-            return
-        run = EngineRun(key, tokens)
-        slot = self._scheduler.try_acquire(run) if tokens else None
+            return False
+        run = EngineRun(key, tokens, BACKGROUND_PRIORITY if background else 0)
+        slot = self._scheduler.try_acquire(run, beside=background) if tokens else None
         if slot is None:
             if not self._table.of(key):
                 await self._slot_kv.tiers.prefetch(key)
-            return
+            return False
         slot_run = self._enter(slot, key, run)
         try:
             completion = await self._up.prefill.begin(slot_run, tokens, 0, {"n_predict": 0})
             while completion is not None and isinstance(await completion.next(), Chunk):
                 continue
         except SessileError:
-            return  # a hint: the turn itself will fail
+            return False  # a hint: the turn itself will fail
         finally:
             self._leave(slot_run, key)
+        return completion is not None
 
     async def release(self, key: SessionKey) -> None:
         for slot_run in self._slot_runs.get(key, ()):

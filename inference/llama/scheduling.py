@@ -92,11 +92,11 @@ class Scheduler:
             self.leave(run)
             raise
 
-    def try_acquire(self, run: EngineRun) -> Slot | None:
-        """A slot if one is idle and nobody waits; never queues."""
+    def try_acquire(self, run: EngineRun, *, beside: bool = False) -> Slot | None:
+        """A slot if one is idle and nobody waits; never queues. `beside`: see `SlotTable.acquire`."""
         if self.num_waiting or not self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight):
             return None
-        slot = self.table.acquire(run.key, run.prompt)
+        slot = self.table.acquire(run.key, run.prompt, beside=beside)
         if slot is not None:
             self.queue.join(run.claim)
             self.queue.start(run.claim)

@@ -68,12 +68,13 @@ class SlotTable:
     def has_empty(self) -> bool:
         return any(slot.key is None for slot in self._slots)
 
-    def acquire(self, key: SessionKey, prompt: array.array[int]) -> Slot | None:
+    def acquire(self, key: SessionKey, prompt: array.array[int], *, beside: bool = False) -> Slot | None:
         """An idle slot for a run of `prompt`, now busy; None when all are.
 
         Best first: the session's slot that shares most of `prompt`, an empty one, the one whose session is
         ranked lowest. In the last case the slot still holds the other session (`slot.key != key`): the caller
-        saves or drops that, and then calls `assign`.
+        saves or drops that, and then calls `assign`. `beside`: an empty slot first where the session's own holds mostly
+        what `prompt` has not.
         """
         idle = [slot for slot in self._slots if not slot.busy]
         if not idle:
@@ -81,6 +82,8 @@ class SlotTable:
         own = [slot for slot in idle if slot.key == key]
         if own:
             slot = self._best_own(own, prompt)
+            if beside and 2 * common_prefix(slot.tokens, prompt) < len(slot.tokens):
+                slot = next((each for each in idle if each.key is None), slot)
         else:
             slot = min(idle, key=self._place_in_line)
         slot.busy = True

@@ -249,16 +249,17 @@ class SimulatedEngine:
         finally:
             self._leave(stream)
 
-    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+    async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         """Prefills `prompt` like a generation of the lowest priority, and returns when that is done."""
         stream = SimulatedStream(key, as_tokens(prompt), 0, 1_000_000)
         try:
             self._submit(stream)
         except SessileError:
-            return  # a hint that came at a bad time; the turn itself will fail
+            return False  # a hint that came at a bad time; the turn itself will fail
         try:
             while not stream.outbox and stream.error is None:
                 await self._arrival(stream)
+            return stream.error is None
         finally:
             self._leave(stream)
 

@@ -48,7 +48,16 @@ from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit
 from sessions.limits import Forecast, Share
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
-from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.generation import (
+    BACKGROUND_PRIORITY,
+    Chunk,
+    EngineInfo,
+    EngineStats,
+    Finish,
+    GenerationRequest,
+    KVExport,
+    KVPlace,
+)
 from sessions.model.types import OPENINGS, Json, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
@@ -414,27 +423,30 @@ class VllmEngine:
             raise Unavailable("engine_unavailable", "The model's engine cut an answer short.")
         yield Finish("stop" if reason == "stop" else "length", len(run.prompt), cached)
 
-    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+    async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         tokens = as_tokens(prompt)
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
         free = self._supervisor.unavailable is None and key not in self._isolation
         if not free or not 0 < len(tokens) < self._info.context_window:
-            return
+            return False
         if not idle:
             if self._offload is not None and not self._block_usage.tokens(key):
                 await self._offload.tiers.prefetch(key)
-            return
-        await self._gate.acquire(0)
+            return False
+        priority = BACKGROUND_PRIORITY if background else 0
+        await self._gate.acquire(priority)
         run = self._enter(key, tokens)
         cached = 0
         try:
-            async with contextlib.aclosing(self._stream(run, prefill_params({}), 0, 0, ahead=True)) as outputs:
+            stream = self._stream(run, prefill_params({}), 0, priority, ahead=True)
+            async with contextlib.aclosing(stream) as outputs:
                 async for item in outputs:
                     cached = self._cached(run, item.cached_tokens)
         except SessileError:
-            return  # a hint: the turn itself will fail
+            return False  # a hint: the turn itself will fail
         finally:
             await self._leave(run, cached, finished=True)
+        return True
 
     async def release(self, key: SessionKey) -> None:
         self._block_usage.forget(key)

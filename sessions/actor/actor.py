@@ -50,6 +50,7 @@ from sessions.turn.run_timing import count_ended
 log = structlog.get_logger(__name__)
 
 ENGINE_PATIENCE_S = 5.0
+CACHED_PATIENCE_S = 0.02  # a filter that takes longer has the rest of a cached answer appended by itself
 _CONTROL = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 _STOPS_EXTRAS = cm.TurnCommand | cm.ItemDelete | cm.ResponseErase
 
@@ -287,13 +288,16 @@ class Actor:
     async def _advance_engines(self) -> None:
         """Everything that engines have released at this moment, as one atomic write."""
         step = Step()
+        self._take_released(step)
+        await self._commit(step)
+
+    def _take_released(self, step: Step) -> None:
         now = self._world.now_ms()
         while self._engine_lane:
             item = self._engine_lane.popleft()
             input = item.take() if isinstance(item, OutputAccumulator) else item
             if input is not None:
                 step.then(observed_step(input, self._machine, self._world, self._log, now))
-        await self._commit(step)
 
     async def _command(self, envelope: Envelope) -> None:
         step: Step | None = None
@@ -334,10 +338,16 @@ class Actor:
                 machine.remember(found)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
-            if not machine.continues_turn(command):
-                expected = self._results is None or not self._results.may_find(command)
+            if not machine.continues_turn(command) and not await self._is_cached(input):
+                expected = self._results is None or self._results.needs_engine(command)
                 input = admitted(self._world.limits.admission, self.key, input, expected=expected)
+                if self._results is not None:
+                    self._results.changed(input)
         return observed_step(input, machine, self._world, self._log, self._world.now_ms())
+
+    async def _is_cached(self, input: inputs_and_effects.Command) -> bool:
+        """The answer that a command begins is here already, and waits for no engine."""
+        return self._results is not None and await self._results.find_ahead(input, self._world.now_ms())
 
     def _begin_warming(self) -> None:
         if not self._warming:
@@ -393,12 +403,14 @@ class Actor:
 
         Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
         is thrown away with the actor if it is refused."""
-        effects = step.effects
+        effects, cached = step.effects, list[ResponseId]()
         if self._results is not None and effects:
-            await self._results.look_up(step)
+            cached = await self._results.look_up(step)
         if effects and all(isinstance(effect, inputs_and_effects.Start) for effect in effects):
             self._perform_all(effects)
             effects = []
+            if cached:
+                effects = await self._join_cached(step, cached)
         if step.durable:
             begun_at = self._loop.time()
             await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(envelope))
@@ -415,6 +427,17 @@ class Actor:
                 if self.phase is Phase.WARM:
                     self._compactor.consider(step.usage[-1].principal)
         self._perform_all(effects)
+
+    async def _join_cached(self, step: Step, responses: list[ResponseId]) -> list[inputs_and_effects.Effect]:
+        """Answers that need no engine go into the append that begins them, as far as they come at once. Returns what
+        they ask for."""
+        tasks = [task for each in responses if (task := self._turn_tasks.get(each)) is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CACHED_PATIENCE_S)
+        answer, step.answer, step.effects = step.answer, None, []
+        self._take_released(step)
+        step.answer = answer
+        return step.effects
 
     def _fail_waiting(self, envelope: Envelope | None) -> None:
         for waiting in (envelope, *self._control, *self._data):

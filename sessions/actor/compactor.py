@@ -1,4 +1,4 @@
-"""Summarises a session's older messages while nobody waits for it, and has the shorter context prefilled.
+"""Summarises a session's older messages while nobody waits for it, once the shorter context is prefilled.
 
 After an answer, and where the conversation's policy is to compact, the model is given the conversation as it stands
 with an instruction at its end: all but that is in the session's KV, and what is added is cut off again by the turn that
@@ -6,6 +6,10 @@ follows. A turn of the session, or a retraction, breaks it off at once and costs
 again. It stands behind everybody in the engine's queue (`PRIORITY`), and brownout spares it. A summary is an output:
 the filters of the tenant's policy judge it, redact it, or have it thrown away. Where there is none, prompts leave the
 oldest turns out, as they do for everybody (`sessions.turn.context_fitting`).
+
+A summary that is written waits until what prompts begin with under it is prefilled, beside what the session has: until
+then turns go on from the whole conversation, whose KV is there. It does not wait where a command requested it, nor
+where the window is all but full.
 
 Nobody is billed; one that is requested is within the limits of who requests it. Decides nothing about the log: what
 it has written is an input of the machine (`CompactionWritten`).
@@ -18,8 +22,9 @@ import re
 import weakref
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+import msgspec
 import structlog
 
 from sessions.actor.actor_context import ActorContext
@@ -27,8 +32,8 @@ from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, Comp
 from sessions.machine.responses import derive
 from sessions.machine.state import State
 from sessions.model.errors import Conflict, Internal, SessileError
-from sessions.model.generation import Chunk, Finish, GenerationRequest
-from sessions.model.types import ItemId, Principal, ResponseId, Sampling, Usage, pack_tokens
+from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, Finish, GenerationRequest
+from sessions.model.types import ItemId, Principal, ResponseId, Sampling, Tokens, Usage, pack_tokens
 from sessions.ports import ChatMessage
 from sessions.turn.ledger import CompactionPlan, Ledger, summary_message
 from sessions.turn.screening import screened
@@ -38,14 +43,23 @@ INSTRUCTION: Final = (
     " fact, decision, preference, promise and open question, each in a short line, in the language of the conversation."
     " Answer with the summary and nothing else."
 )
-PRIORITY: Final = 10  # behind every tenant's
+PRIORITY: Final = BACKGROUND_PRIORITY
 SUMMARY_S: Final = 300.0
+PREFILL_S: Final = 120.0  # a summary waits no longer for its prompts' KV
+PREFILL_RETRY_S: Final = 1.0  # the engine has no idle slot
 
 _THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 _SENTENCES: Final = re.compile(r"(?<=[.!?\n])")
 _CUT_SHORT: Final = re.compile(r"(?<=[.!?\n])[^.!?\n]*\Z")
 
 log = structlog.get_logger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """A summary that is not in force yet, and which were when it was written."""
+
+    written: CompactionWritten
+    in_force: tuple[ItemId, ...]
 
 
 class Compactor:
@@ -59,6 +73,8 @@ class Compactor:
         self._task: asyncio.Task[None] | None = None
         self._requested: Compact | None = None
         self._principal: Principal | None = None
+        self._waiting: _Waiting | None = None
+        self._prefilled: ItemId | None = None  # the summary whose prompts are
 
     def request(self, effect: Compact) -> None:
         """Makes a compaction that a command requested, now or behind the turn that comes before it is made."""
@@ -83,13 +99,15 @@ class Compactor:
             self._task = None
 
     def resume(self) -> None:
-        """Makes what was requested, where something that began no answer has broken it off."""
-        if self._requested is not None and self._task is None:
+        """Goes on with what was requested, or waits for its prefill, where something that began no answer has broken it
+        off."""
+        if (self._requested is not None or self._waiting is not None) and self._task is None:
             self.consider()
 
     def leave(self) -> None:
         """The session leaves this replica: what was requested is not made."""
         self.stop()
+        self._waiting = None
         requested, self._requested = self._requested, None
         if requested is not None:
             self._give_up(requested, Internal("compaction_failed", "The session moved meanwhile: request it again."))
@@ -97,8 +115,15 @@ class Compactor:
     async def _run(self, principal: Principal, prefill: bool) -> None:
         requested, key = self._requested, self._state.key
         try:
+            if requested is None and await self._put_in_force():
+                return
             async with asyncio.timeout(SUMMARY_S):
                 written = await self._write(principal, requested)
+            if written is not None and requested is None:
+                self._world.metrics.compactions.add("written")
+                self._waiting = _Waiting(written, tuple(self._state.compactions))
+                await self._put_in_force()
+                return
         except (SessileError, TimeoutError) as error:
             self._failed(requested, error)
             return
@@ -106,19 +131,50 @@ class Compactor:
             log.exception("compaction_failed", session=key.session)
             self._failed(requested, error)
             return
-        if written is not None:
+        if requested is not None and written is not None:
             self._world.metrics.compactions.add("written")
-            if requested is not None and written.compaction_id == requested.compaction_id:
+            if written.compaction_id == requested.compaction_id:
                 self._requested = None
             self._post(written)
         elif requested is not None:
             self._requested = None
             self._give_up(requested, Conflict("nothing_to_compact", "There is nothing to summarise here."))
-        elif prefill and self._gives_extras:
-            try:
-                await self._world.engine.warm(key, await self._ledger.whole(self._state.newest))
-            except Exception:  # a hint may fail; the turn itself reports it
-                log.exception("prefill_failed", session=key.session)
+        elif prefill and self._gives_extras and self._prefilled not in self._state.compactions:
+            await self._prefill(await self._ledger.whole(self._state.newest), tries=1)
+
+    async def _put_in_force(self) -> bool:
+        """Puts the summary that waits in force, once its prompts are prefilled. False: none waits that still holds."""
+        state, waiting = self._state, self._waiting
+        if waiting is None:
+            return False
+        written = waiting.written
+        holds = waiting.in_force == tuple(state.compactions) and state.retracted_at <= written.at
+        short = await self._ledger.shortened(state.newest, written) if holds else None
+        if short is None or self._ledger.policy != "compact":
+            self._waiting = None
+            return False
+        if not short.full:
+            if not self._gives_extras:
+                return True
+            await self._prefill(short.prompt, tries=round(PREFILL_S / PREFILL_RETRY_S))
+            self._prefilled = written.compaction_id
+        after = len(short.prompt) + len(self._world.engine.tokenizer.answer_opening)
+        self._post(msgspec.structs.replace(written, tokens_before=short.tokens_before, tokens_after=after))
+        return True
+
+    async def _prefill(self, prompt: Tokens, *, tries: int) -> None:
+        """`tries`: how often, where the engine is busy. Raises nothing: the turn itself reports what fails."""
+        key = self._state.key
+        try:
+            async with asyncio.timeout(PREFILL_S):
+                for _ in range(tries):
+                    if await self._world.engine.warm(key, prompt, background=True):
+                        return
+                    await asyncio.sleep(PREFILL_RETRY_S)
+        except TimeoutError:
+            log.info("prefill_timed_out", session=key.session)
+        except Exception:
+            log.exception("prefill_failed", session=key.session)
 
     def _failed(self, requested: Compact | None, error: Exception) -> None:
         self._world.metrics.compactions.add("failed")
@@ -149,7 +205,7 @@ class Compactor:
         state, at, leaf = self._state, self._state.top, self._state.newest
         if requested is not None and requested.leaf in state.items:
             leaf = requested.leaf
-        if requested is None and not self._gives_extras:
+        if requested is None and not (self._gives_extras and self._ledger.policy == "compact"):
             return None
         keep = requested.keep_turns if requested is not None else None
         plan = await self._ledger.compaction(leaf, ChatMessage(role="user", text=INSTRUCTION), keep_turns=keep)

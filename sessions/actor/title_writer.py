@@ -28,7 +28,7 @@ from sessions.machine.responses import derive
 from sessions.machine.state import State
 from sessions.model.errors import SessileError
 from sessions.model.events import Record, Terminal
-from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, GenerationRequest
 from sessions.model.types import Message, Principal, ResponseId, Sampling, Tokens
 from sessions.ports import ChatMessage, FilterSet
 from sessions.turn.ledger import Ledger
@@ -42,7 +42,7 @@ TOKENS_MAX: Final = 24
 LENGTH_MAX: Final = 60  # code points
 TITLE_S: Final = 20.0
 ANSWERS_MAX: Final = 3  # a session that went on for longer without a title keeps none
-PRIORITY: Final = 10  # behind every tenant's
+PRIORITY: Final = BACKGROUND_PRIORITY
 
 _LABEL: Final = re.compile(r"^\W*(?:title|titel)\W*:\s*", re.IGNORECASE)
 _EMPHASIS: Final = re.compile(r"\*\*|__|`")

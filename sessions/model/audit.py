@@ -198,12 +198,17 @@ class Sealer:
         plain = _Key(_hmac(stored, "stored"))
         self._current = plain if file is None else _Key(_hmac(file, "file", stored))
         self._known = {key.id: key for key in (plain, self._current)}
+        self._stored = stored
         self.texts: Callable[[TenantId], bool] = lambda _: False
         """Whose rows have texts as they are."""
 
     @property
     def key_id(self) -> str:
         return self._current.id
+
+    def names_key(self, purpose: str) -> bytes:
+        """A key for names of something that lies outside the journal, the same in all processes that share one."""
+        return _hmac(self._stored, "sessile-names", purpose)
 
     # -- making -----------------------------------------------------------------------------------------------------
 

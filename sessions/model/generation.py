@@ -14,6 +14,7 @@ from sessions.model.types import Json, Principal, ResponseId, Sampling, SessionK
 
 CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
+BACKGROUND_PRIORITY: Final = 10  # behind every tenant's
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
 
 

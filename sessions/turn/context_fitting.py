@@ -27,6 +27,7 @@ LOW_WATER = 0.6
 ANSWER_SHARE = 4  # an answer without a limit of its own is given at least window // ANSWER_SHARE
 COMPACT_AT: Final = 0.85
 COMPACT_TO: Final = 0.5
+COMPACT_NOW: Final = 0.95  # a summary that is there is put in force whatever it is worth to wait
 SUMMARY_SHARE: Final = 8  # a summary has at most room // SUMMARY_SHARE tokens
 SUMMARY_MAX: Final = 2_048
 PINNED_SHARE: Final = 4  # pinned messages take at most window // PINNED_SHARE

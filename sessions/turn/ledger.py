@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import accumulate, chain, groupby, islice
 from operator import is_
 from typing import Final, NamedTuple
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import UNSET
 
 from sessions.machine import item_tree
-from sessions.machine.inputs_and_effects import Prepared
+from sessions.machine.inputs_and_effects import CompactionWritten, Prepared
 from sessions.machine.state import Answer, Compaction, Open, State, compaction_of, cut_of, stands_below
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
@@ -43,7 +44,17 @@ from sessions.model.types import (
     unpack_tokens,
 )
 from sessions.ports import ChatMessage, Tokenizer
-from sessions.turn.context_fitting import PINNED_SHARE, Kept, Marks, Segment, compact, fit, too_long
+from sessions.turn.context_fitting import (
+    COMPACT_NOW,
+    PINNED_SHARE,
+    Kept,
+    Marks,
+    Segment,
+    compact,
+    fit,
+    reserved,
+    too_long,
+)
 
 ANSWERS_LOOKED_AT: Final = 256  # for the one that a client has changed
 NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
@@ -81,6 +92,14 @@ class CompactionPlan(msgspec.Struct, frozen=True):
     tokens_kept: int  # of one with the summary, but for the summary
     tokens_max: int
     more: bool  # not all could be read: another is due behind it
+
+
+class ShortenedPrompt(NamedTuple):
+    """What prompts begin with once a summary is in force."""
+
+    prompt: array[int]
+    tokens_before: int  # of a prompt without it
+    full: bool  # prompts leave something out without it, or the next one may
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -147,6 +166,16 @@ class Ledger:
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
         )
         self._settled: tuple[list[Item], list[tuple[Segment, Packed]]] = ([], [])  # items whose pieces stay, and these
+
+    def of(self, state: State) -> Ledger:
+        """The ledger of another state of this session, which knows what this one has tokenised."""
+        other = copy(self)
+        other._state = state
+        return other
+
+    def learn(self, other: Ledger) -> None:
+        """Takes over what another ledger of this session has tokenised."""
+        self._opening = other._opening
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -313,6 +342,22 @@ class Ledger:
             more=span.read < len(segments),
         )
 
+    async def shortened(self, leaf: ItemId | None, written: CompactionWritten) -> ShortenedPrompt | None:
+        """What the next prompt would begin with if a summary that is not in force were; None where it does not hold."""
+        state, info, window = self._state, self._state.info, self._engine.context_window
+        if info is None or leaf is None or not stands_below(state, leaf, written.read):
+            return None
+        opening, line = (await self._open()).tokens, await self._line(leaf)
+        base = _index_behind(line.pieces, written.items)
+        if not base:
+            return None
+        prompt = array("I", opening)
+        prompt.frombytes(Line(line.pieces, base, (written.prepared.tokens,), line.pinned).packed(base))
+        before = len(opening) + len(line.packed(line.base)) // 4 + len(self._tokenizer.answer_opening)
+        answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
+        full = before > COMPACT_NOW * (window - reserved(window, answer)) or cut_of(state, leaf) is not None
+        return ShortenedPrompt(prompt, before, full)
+
     async def pinned_too_long(self, item_id: ItemId) -> bool:
         """Whether an item, with what goes with it, has no place among the pinned ones of its branch."""
         leaf = self._state.newest
@@ -394,7 +439,7 @@ class Ledger:
     async def _open(self) -> _Opening:
         info = self._state.info
         assert info is not None
-        if self._opening is None or self._opening[0] is not info:
+        if self._opening is None or (self._opening[0] is not info and self._opening[0] != info):
             memories, opening = info.memories or (), self._tokenizer.opening
             tokens = array("I", await opening(with_memories(info.instructions, memories), info.tools))
             shared = _common(tokens, await opening(info.instructions, info.tools)) if memories else len(tokens)

@@ -69,7 +69,7 @@ class World:
         self.stores: list[ValkeyGatewayStore] = []
         if servers:
             self.stores = [ValkeyGatewayStore(url, clock=lambda: self.now_s) for _ in range(2)]
-            self.near, self.far = (Shared(ValkeyTickets(store), ValkeyHistory(store)) for store in self.stores)
+            self.near, self.far = (Shared(ValkeyTickets(store), ValkeyHistory(store, b"s")) for store in self.stores)
         else:
             self.near = self.far = Shared(MemoryTickets(lambda: self.now_s), MemoryHistory(lambda: self.now_s))
 

@@ -11,13 +11,15 @@ from transport.openai.history import HistoryIndex
 
 
 @asynccontextmanager
-async def open_shared_state(directory: str, clock: Callable[[], float]) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
+async def open_shared_state(
+    directory: str, secret: bytes, clock: Callable[[], float]
+) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
     """What the gateways of a cluster share in the directory's Valkey, so that it does not matter which one a client
-    reaches. Raises BadInput for a wrong address; a server that is away may come."""
+    reaches. `secret` keys the index's names. Raises BadInput for a wrong address; a server that is away may come."""
     from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets  # and redis' client
 
     store = ValkeyGatewayStore(directory, clock=clock)
     try:
-        yield ValkeyTickets(store), ValkeyHistory(store)
+        yield ValkeyTickets(store), ValkeyHistory(store, secret)
     finally:
         await store.close()

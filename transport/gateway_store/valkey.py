@@ -5,8 +5,9 @@
                                                 before each, in one byte, how often it was given
     {{namespace}:near:CALLER}           HASH    of digests of what a caller's sessions begin with, the last such session
 
-Names are digests: of the ticket, and of everything that a history is (tenant and principal first). So nobody can write
-another's, and nothing that is kept here can be redeemed or read. ROOT stands for a conversation's first message: what
+Names are digests: of the ticket, and keyed ones of everything that a history is (tenant and principal first), whose key
+the journal keeps. So nobody can write another's, nothing that is kept here can be redeemed or read, and whoever has it
+cannot try out what somebody may have written. ROOT stands for a conversation's first message: what
 one call reads lies on one server of a cluster, and conversations spread over all of them.
 
 Everybody shares one connection, a lane. After a failure the server is left alone for `PAUSE_S`, then one call tries it:
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
-from hashlib import sha1
+from hashlib import blake2b, sha1
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -45,6 +46,7 @@ from transport.openai.history import (
 
 TIMEOUT_S: Final = 0.3
 PAUSE_S: Final = 1.0
+NAME_BYTES: Final = 16
 
 # What the scripts about one place share: `given` and `kept` say how often it was given and how it stands in the chain,
 # nil where it does not. Each is passed all of `_change`'s bounds and takes those that its ARGV names.
@@ -217,8 +219,10 @@ class ValkeyHistory:
 
     shared: ClassVar[bool] = True
 
-    def __init__(self, store: ValkeyGatewayStore) -> None:
+    def __init__(self, store: ValkeyGatewayStore, secret: bytes) -> None:
+        """`secret`: the same for all gateways that share the index."""
         self._store = store
+        self._secret = secret
 
     async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
         if not chains:
@@ -240,22 +244,26 @@ class ValkeyHistory:
 
     async def mark(self, caller: bytes, marks: Sequence[bytes], session: SessionId) -> None:
         bounds = round(HISTORY_TTL_S), MARKS_PER_CALLER_MAX
-        await self._store.run(_MARK, [self._caller(caller)], *bounds, session, *marks)
+        await self._store.run(_MARK, [self._caller(caller)], *bounds, session, *map(self._keyed, marks))
 
     async def nearest(self, caller: bytes, marks: Sequence[bytes]) -> SessionId | None:
         key = self._caller(caller)
-        found = await self._store.call(key, "HMGET", key, *marks)
+        found = await self._store.call(key, "HMGET", key, *map(self._keyed, marks))
         return next((SessionId(session.decode()) for session in found if session is not None), None)
 
     def _caller(self, caller: bytes) -> str:
-        return f"{{{self._store.namespace}:near:{caller.hex()}}}"
+        return f"{{{self._store.namespace}:near:{self._keyed(caller).hex()}}}"
 
     async def _change(self, script: str, chain: bytes, place: HistoryPlace) -> None:
         bounds = round(HISTORY_TTL_S), PLACES_PER_KEY_MAX, round(GIVEN_TTL_S), GIVEN_MAX
         await self._store.run(script, [self._key(chain)], msgspec.msgpack.encode(place), *bounds)
 
     def _key(self, chain: bytes) -> str:
-        return f"{{{self._store.namespace}:places:{chain[:ROOT_BYTES].hex()}}}:{chain[ROOT_BYTES:].hex()}"
+        root = self._keyed(chain[:ROOT_BYTES])[:ROOT_BYTES]
+        return f"{{{self._store.namespace}:places:{root.hex()}}}:{self._keyed(chain).hex()}"
+
+    def _keyed(self, name: bytes) -> bytes:
+        return blake2b(name, key=self._secret, digest_size=NAME_BYTES, person=b"sessile-history").digest()
 
 
 @cache

@@ -26,6 +26,7 @@ else; whose KV an engine may reuse is decided by who calls (`sessions.model.gene
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -248,6 +249,13 @@ class HistoryMatch(NamedTuple):
     place: HistoryPlace
     units: int
     chain: bytes
+
+
+async def look_up(
+    index: HistoryIndex, opening: Opening, behind: Sequence[bytes], units: Sequence[Unit]
+) -> tuple[HistoryMatch | None, SessionId | None]:
+    """The place of `find_history`, and the session of `nearest`, in one round trip. Raises Unavailable."""
+    return await asyncio.gather(find_history(index, behind, units), index.nearest(*opening))
 
 
 async def find_history(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:

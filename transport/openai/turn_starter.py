@@ -48,11 +48,13 @@ from transport.openai.chat_render import resendable_answer
 from transport.openai.history import (
     HistoryMatch,
     HistoryPlace,
+    Opening,
     Unit,
     caller_of,
     chain_root,
     extend_chain_all,
     find_history,
+    look_up,
     opening_of,
 )
 from transport.openai.log_cursor import LogCursor
@@ -150,7 +152,8 @@ class TurnStarter:
             resumed = await resume(self.gateway, principal, seen, choices=given.choices)
             return resumed._replace(chain=draft.chain)
         if request.idempotency_key is None:
-            started = await self._begin(draft, await self._find(draft), give_back=True)
+            match, near = await self._look_up(draft)
+            started = await self._begin(draft, match, near, give_back=True)
         else:
             started = await self._begin_once(draft, self._retry(request, request.idempotency_key))
         await self._check_seen(started.cursor, started.after, seen)
@@ -161,13 +164,14 @@ class TurnStarter:
             if retry.match is UNREAD:
                 retry.match = await self._decide(draft)
             try:
-                return await self._begin(draft, retry.match, give_back=False)
+                near = await self._nearest(draft) if retry.match is None else None
+                return await self._begin(draft, retry.match, near, give_back=False)
             except Conflict as error:
                 match = await self._read_pointer(draft) if retry.match is None else None
                 if error.code != "idempotency_conflict" or not isinstance(match, HistoryMatch):
                     raise
                 retry.match = match
-                return await self._begin(draft, match, give_back=False)
+                return await self._begin(draft, match, None, give_back=False)
 
     async def _decide(self, draft: _Draft) -> HistoryMatch | None:
         """Where a request with a key goes: None for the session that follows from the key. Any other place is written
@@ -244,12 +248,29 @@ class TurnStarter:
         except Unavailable:
             return None
 
+    async def _look_up(self, draft: _Draft) -> tuple[HistoryMatch | None, SessionId | None]:
+        """Where a history lies, and the session near which it would begin; None where the index is away."""
+        if not self._history.shared:
+            return await self._find(draft), None
+        try:
+            return await look_up(self._history, _opening(draft), draft.chains, draft.input.units)
+        except Unavailable:
+            return None, None
+
+    async def _nearest(self, draft: _Draft) -> SessionId | None:
+        with suppress(Unavailable):
+            return await self._history.nearest(*_opening(draft))
+        return None
+
     async def _give_back(self, match: HistoryMatch) -> None:
         """Raises nothing for an index that is away: the next request of its client begins a session."""
         with suppress(Unavailable):
             await self._history.give_back(match.chain, match.place)
 
-    async def _begin(self, draft: _Draft, match: HistoryMatch | None, *, give_back: bool) -> StartedTurn:
+    async def _begin(
+        self, draft: _Draft, match: HistoryMatch | None, near: SessionId | None, *, give_back: bool
+    ) -> StartedTurn:
+        """`near`: the session where a new one is best placed."""
         command_id = draft.command_id
         if match is not None:
             try:
@@ -264,20 +285,10 @@ class TurnStarter:
                 await self._history.drop(match.chain, match.place)
             command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the pointer
         turn = _turn(draft, command_id, None)
-        return await (self._send_near if self._history.shared else self._send)(draft, turn)
-
-    async def _send_near(self, draft: _Draft, turn: cm.TurnCreate) -> StartedTurn:
-        """Begins a session where the one is that has most in common with it, and marks what it begins with."""
-        principal, given = draft.principal, draft.input
-        caller = caller_of(principal, given.user, given.model)
-        opening = opening_of(caller, given.instructions, draft.root, draft.chains)
-        near: SessionKey | None = None
-        with suppress(Unavailable):
-            session = await self._history.nearest(*opening)
-            near = None if session is None else SessionKey(principal.tenant, session)
-        started = await self._send(draft, turn, near)
-        with suppress(Unavailable):
-            await self._history.mark(*opening, turn.session)
+        started = await self._send(draft, turn, None if near is None else SessionKey(draft.principal.tenant, near))
+        if self._history.shared:
+            with suppress(Unavailable):
+                await self._history.mark(*_opening(draft), turn.session)
         return started
 
     async def _send(self, draft: _Draft, turn: cm.TurnCreate, near: SessionKey | None = None) -> StartedTurn:
@@ -359,6 +370,12 @@ class TurnStarter:
     def cancel_soon(self, principal: Principal, session: SessionId, responses: Sequence[ResponseId]) -> None:
         """Cancels responses whose client has left, in a task of the gateway's."""
         self.gateway.tasks.start(self.gateway.cancel(principal, session, responses, id_prefix="http"))
+
+
+def _opening(draft: _Draft) -> Opening:
+    given = draft.input
+    caller = caller_of(draft.principal, given.user, given.model)
+    return opening_of(caller, given.instructions, draft.root, draft.chains)
 
 
 def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> cm.TurnCreate:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
 import httpx
@@ -82,17 +82,18 @@ async def cluster() -> AsyncIterator[RealCluster]:
         yield made
 
 
+def shared_state(valkey: Valkey) -> AbstractAsyncContextManager[tuple[Tickets, HistoryIndex]]:
+    return open_shared_state(valkey.unix_url, b"of the cluster", time.monotonic)
+
+
 @pytest.fixture
 async def fronts(cluster: RealCluster, valkey: Valkey) -> AsyncIterator[tuple[Front, Front]]:
     async with AsyncExitStack() as stack:
-        near, far = [
-            await stack.enter_async_context(
-                front(
-                    cluster, name, *await stack.enter_async_context(open_shared_state(valkey.unix_url, time.monotonic))
-                )
-            )
-            for name in ("g1", "g2")
-        ]
+        made = []
+        for name in ("g1", "g2"):
+            shared = await stack.enter_async_context(shared_state(valkey))
+            made.append(await stack.enter_async_context(front(cluster, name, *shared)))
+        near, far = made
         yield near, far
 
 
@@ -117,7 +118,10 @@ async def test_a_ticket_of_one_is_good_once_at_the_other(fronts: tuple[Front, Fr
 
 async def test_a_ticket_speaks_for_the_user_that_it_was_asked_for(cluster: RealCluster, valkey: Valkey) -> None:
     service = Principal(tenant=ALICE.tenant, key_id="k", role="service")
-    async with open_shared_state(valkey.unix_url, time.monotonic) as shared, front(cluster, "g1", *shared) as near:
+    async with (
+        open_shared_state(valkey.unix_url, b"s", time.monotonic) as shared,
+        front(cluster, "g1", *shared) as near,
+    ):
         near.gateway.access._keys[key_digest("sk-2")] = service
         headers = {"authorization": "Bearer sk-2", "x-sessile-user": "ann"}
         ticket = (await near.http.post("/v1/ws/tickets", headers=headers)).json()["ticket"]

@@ -319,7 +319,7 @@ async def test_an_engine_that_fails_to_erase_does_not_bring_the_replica_down() -
 @virtual
 async def test_an_engine_that_fails_to_warm_does_not_bring_the_replica_down() -> None:
     class Cold(SimulatedEngine):
-        async def warm(self, key: object, prompt: object) -> None:
+        async def warm(self, key: object, prompt: object, *, background: bool = False) -> bool:
             raise RuntimeError("a bug of the engine's")
 
     async with Place() as place:
@@ -338,13 +338,14 @@ async def test_one_warming_at_a_time() -> None:
         warming = 0
         most = 0
 
-        async def warm(self, key: object, prompt: object) -> None:
+        async def warm(self, key: object, prompt: object, *, background: bool = False) -> bool:
             self.warming += 1
             self.most = max(self.most, self.warming)
             try:
                 await advance(1.0)
             finally:
                 self.warming -= 1
+            return True
 
     async with Place() as place:
         engine = Slow(place.options)

@@ -90,3 +90,17 @@ def test_a_slot_that_passes_to_another_session_is_empty_of_the_first() -> None:
     assert again is slot and slot.key == key("a")  # the caller may save it first
     table.assign(slot, key("b"))
     assert not slot.tokens and slot.saved_tokens == 0
+
+
+def test_beside_what_a_session_has_there_is_an_empty_slot_or_its_own() -> None:
+    table = SlotTable(2)
+    own = table.acquire(key("a"), as_tokens(range(10)))
+    assert own is not None
+    table.assign(own, key("a"))
+    own.tokens = as_tokens(range(10))
+    table.release(own)
+    other = table.acquire(key("a"), as_tokens([0, 1, 77, 78]), beside=True)
+    assert other is not None and other.key is None
+    assert table.acquire(key("a"), as_tokens([0, 1, 77, 78]), beside=True) is own, "no other is left"
+    table.release(own)
+    assert table.acquire(key("a"), as_tokens(range(20)), beside=True) is own, "it holds most of that already"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ class Small(Scripted):
         super().__init__(list(scripts), dict[ResponseId, str]())
         self.requests: list[GenerationRequest] = []
         self.warmed: list[list[int]] = []
+        self.prefills = asyncio.Event()
+        self.prefills.set()
 
     @property
     def info(self) -> EngineInfo:
@@ -42,8 +45,10 @@ class Small(Scripted):
         async for part in super().generate(request):
             yield part
 
-    async def warm(self, key: Any, prompt: Any) -> None:
+    async def warm(self, key: Any, prompt: Any, *, background: bool = False) -> bool:
         self.warmed.append(list(prompt))
+        await self.prefills.wait()
+        return True
 
     @property
     def summaries(self) -> list[GenerationRequest]:
@@ -137,6 +142,54 @@ async def test_a_turn_breaks_it_off_at_once_and_the_next_answer_tries_again() ->
         await turn(replica, reader, "fourth")
         await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
         assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
+
+
+@virtual
+async def test_until_its_prompts_are_prefilled_turns_go_on_from_the_whole_conversation() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "Ana is 7.", "Four.", "Five.")
+        engine.prefills.clear()
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(1.0)
+        assert len(engine.summaries) == len(engine.warmed) == 1 and not events(place, ev.ContextCompacted)
+        fourth = await turn(replica, reader, "4")
+        assert "Ana is 7." not in engine.prompts[-1] and "first" in engine.prompts[-1]
+        engine.prefills.set()
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        await settled()
+        (compacted,) = events(place, ev.ContextCompacted)
+        assert compacted.summary.text == "Ana is 7." and len(engine.summaries) == 1 and fourth.response_id is not None
+        assert len(engine.warmed[-1]) + len(engine.tokenizer.answer_opening) == compacted.tokens_after
+        await turn(replica, reader, "5")
+        assert list(engine.requests[-1].prompt[: len(engine.warmed[-1])]) == engine.warmed[-1]
+        assert "Four." in engine.prompts[-1] and not events(place, ev.ContextFitted)
+
+
+@virtual
+async def test_a_summary_waits_for_no_prefill_once_the_window_is_all_but_full() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "Ana is 7.", "Four" + LONG[:60])
+        engine.prefills.clear()
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(1.0)
+        assert not events(place, ev.ContextCompacted)
+        await turn(replica, reader, "4" + LONG[:30])
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        assert len(engine.summaries) == 1 and not events(place, ev.ContextFitted)
+
+
+@virtual
+async def test_a_summary_that_waits_is_dropped_with_what_it_has_read() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.")
+        engine.prefills.clear()
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(1.0)
+        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
+        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=item))
+        engine.prefills.set()
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Nothing of it."]
 
 
 @virtual

@@ -6,10 +6,19 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from actors.hosting.runtime import RuntimeLimits
+from sessions.actor import actor
+from sessions.actor.actor_context import ActorLimits
+from sessions.machine.inputs_and_effects import Command
 from sessions.model import commands as cm
 from sessions.model import events as ev
+from sessions.model.errors import Overloaded
 from sessions.model.generation import GENERATE
-from sessions.model.types import Message, Principal, SessionKey, TenantId
+from sessions.model.journal_types import Append
+from sessions.model.types import Message, Principal, SessionId, SessionKey, TenantId
+from sessions.turn import result_cache
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import CachedAnswer, ResultLookup
@@ -159,7 +168,9 @@ async def test_what_is_taken_back_is_forgotten() -> None:
 
 
 @virtual
-async def test_a_hit_whose_replica_died_is_written_and_billed_as_what_it_was() -> None:
+async def test_a_hit_whose_replica_died_is_written_and_billed_as_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "CACHED_PATIENCE_S", 0.0)  # as behind a filter that takes long
+    monkeypatch.setattr(result_cache, "BREATH", 1)
     async with Place() as place:
         cache = PlainCache()
         replica, reader = await at_work(place, cache, "In France.")
@@ -186,3 +197,82 @@ async def test_a_hit_whose_replica_died_is_written_and_billed_as_what_it_was() -
         )
         assert body.service == {"cache": "miss"} and text_of(body) == "In France, I say."
         assert body.usage is not None and "cached_tokens" not in body.usage["output_tokens_details"]
+
+
+class Refuses:
+    """An admission that lets nobody in."""
+
+    gives_extras = True
+
+    def admit(self, key: SessionKey, input: Command, new_tokens: int, *, expected: bool = True) -> Command:
+        raise Overloaded("overloaded", "Answers would come too late at the moment.")
+
+
+def counted_appends(place: Place) -> list[int]:
+    """How many records each append has from now on."""
+    counted, append = list[int](), place.store.append
+
+    def counting(given: Append) -> None:
+        append(given)
+        counted.append(len(given.records))
+
+    place.store.append = counting  # type: ignore[method-assign]
+    return counted
+
+
+@virtual
+async def test_an_answer_that_is_here_is_one_append() -> None:
+    async with Place() as place:
+        cache, appended = PlainCache(), counted_appends(place)
+        replica, reader = await at_work(place, cache, "In France.", "In Texas.")
+        await question(replica, reader)
+        appended.clear()
+        before = place.head().top
+        assert text_of(await question(replica, reader)) == "In France."
+        assert appended == [place.head().top - before]
+        appended.clear()
+        assert text_of(await question(replica, reader, seed=7)) == "In Texas."
+        assert len(appended) > 1, "what an engine writes is shown as it comes"
+
+
+@virtual
+async def test_a_turn_that_begins_its_session_is_one_append_too() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica = await place.replica(engine=Scripted(["In France."], {}), results=cache)
+        appended = counted_appends(place)
+        for name in ("a", "b"):
+            key = SessionKey(KEY.tenant, SessionId(name))
+            reader = place.read(replica, key)
+            appended.clear()
+            answer = await replica.do(
+                cm.TurnCreate(
+                    id=place.name(),
+                    session=key.session,
+                    create=cm.SessionSettings(instructions="Be brief."),
+                    items=(cm.NewMessage(content="Where is Paris?"),),
+                    temperature=0,
+                )
+            )
+            assert text_of((await reader.ended(answer.response_id)).response) == "In France."
+            await settled()
+        assert [lookup.outcome for lookup in cache.lookups] == ["miss", "hit"]
+        assert appended == [place.head(key).top]
+
+
+@virtual
+async def test_nobody_is_refused_an_answer_that_is_here() -> None:
+    async with Place() as place:
+        cache, limits = PlainCache(), RuntimeLimits(actor=ActorLimits(admission=Refuses()))  # type: ignore[arg-type]
+        replica, reader = await at_work(place, cache, "In France.")
+        await question(replica, reader)
+        await replica.close()
+        place.replicas.remove(replica)
+        strict = await place.replica("r2", engine=Scripted([], {}), results=cache, limits=limits)
+        again = await question(strict, place.read(strict))
+        assert again.service == {"cache": "hit"} and text_of(again) == "In France."
+        lookups = len(cache.lookups)
+        with pytest.raises(Overloaded):
+            await strict.say("Where is Rome?", parent_id=None, temperature=0)
+        assert len(cache.lookups) == lookups + 1, "looked up once, before it was judged"
+        assert len(place.records()) == place.head().top and not place.state().open

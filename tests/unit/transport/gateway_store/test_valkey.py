@@ -9,6 +9,7 @@ from redis.exceptions import NoScriptError
 
 from actors.directory.pipelined_connection import ReplyLost
 from sessions.model.errors import BadInput, Unavailable
+from sessions.model.types import SessionId
 from transport.gateway_store.valkey import PAUSE_S, ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
 
 
@@ -54,9 +55,27 @@ async def test_after_a_failure_it_is_left_alone_and_then_tried_by_one() -> None:
 async def test_a_script_that_the_server_does_not_have_is_sent_whole() -> None:
     world = World()
     world.servers.answers = [NoScriptError("NOSCRIPT"), None]
-    assert await ValkeyHistory(world.store).take([b"x" * 16]) is None
+    assert await ValkeyHistory(world.store, b"s").take([b"x" * 16]) is None
     assert [call[0] for call in world.servers.calls] == ["EVALSHA", "EVAL"]
-    assert await ValkeyHistory(world.store).take([]) is None
+    assert await ValkeyHistory(world.store, b"s").take([]) is None
+
+
+async def test_names_in_the_server_follow_from_the_secret_alone() -> None:
+    sent = []
+    for secret in (b"one", b"one", b"another"):
+        world = World()
+        world.servers.answers = [None, [None], None]
+        history = ValkeyHistory(world.store, secret)
+        await history.take([b"root-of-" + b"chain" * 6])
+        await history.nearest(b"caller", [b"mark"])
+        await history.mark(b"caller", [b"mark"], SessionId("s"))
+        sent.append([word for call in world.servers.calls for word in call if isinstance(word, str | bytes)])
+    assert sent[0] == sent[1]
+    shared = set(sent[0]) & set(sent[2])
+    for name in (b"root-of-", b"chain", b"caller", b"mark"):
+        assert not any(name in (w if isinstance(w, bytes) else w.encode()) for w in sent[0])
+        assert not any(name.hex() in (w.hex() if isinstance(w, bytes) else w) for w in sent[0])
+    assert not any("places:" in w or "near:" in w for w in shared if isinstance(w, str)), shared
 
 
 async def test_a_ticket_of_another_version_opens_nothing() -> None:
