@@ -48,6 +48,7 @@ from transport.openai.chat_render import resendable_answer
 from transport.openai.history import (
     HistoryMatch,
     HistoryPlace,
+    Opening,
     Unit,
     caller_of,
     chain_root,
@@ -271,14 +272,19 @@ class TurnStarter:
         principal, given = draft.principal, draft.input
         caller = caller_of(principal, given.user, given.model)
         opening = opening_of(caller, given.instructions, draft.root, draft.chains)
-        near: SessionKey | None = None
+        started = await self._send(draft, turn, await self._nearest(principal, opening))
+        await self._mark(opening, turn.session)
+        return started
+
+    async def _nearest(self, principal: Principal, opening: Opening) -> SessionKey | None:
         with suppress(Unavailable):
             session = await self._history.nearest(*opening)
-            near = None if session is None else SessionKey(principal.tenant, session)
-        started = await self._send(draft, turn, near)
+            return None if session is None else SessionKey(principal.tenant, session)
+        return None
+
+    async def _mark(self, opening: Opening, session: SessionId) -> None:
         with suppress(Unavailable):
-            await self._history.mark(*opening, turn.session)
-        return started
+            await self._history.mark(*opening, session)
 
     async def _send(self, draft: _Draft, turn: cm.TurnCreate, near: SessionKey | None = None) -> StartedTurn:
         principal, given = draft.principal, draft.input
@@ -314,6 +320,23 @@ class TurnStarter:
         (chain,) = extend_chain_all(started.chain, [unit])
         with suppress(Unavailable):  # then its next request begins a session
             await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf))
+
+    # -- stored ---------------------------------------------------------------------------------------------------
+
+    async def send_stored(
+        self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None, *, user: str | None
+    ) -> StartedTurn:
+        """Sends a turn to the session that it names. One that it makes begins, in a cluster, where the caller's session
+        is that has most of its instructions and tools; `user`: the end user of the request."""
+        create = turn.create
+        if create is None or not self._history.shared:
+            return await self.send(principal, turn, seen)
+        model = create.model or ""
+        root = chain_root(principal, user, model, create.tools, create.instructions)
+        opening = opening_of(caller_of(principal, user, model), create.instructions, root, ())
+        started = await self.send(principal, turn, seen, near=await self._nearest(principal, opening))
+        await self._mark(opening, turn.session)
+        return started
 
     # -- any ------------------------------------------------------------------------------------------------------
 

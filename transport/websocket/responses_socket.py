@@ -26,8 +26,9 @@ import structlog
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 
+from sessions.model.commands import SessionWarm
 from sessions.model.errors import BadInput, Internal, Limited, SessileError, TooLarge, Unauthorized
-from sessions.model.types import Json
+from sessions.model.types import CommandId, Json, ResponseId
 from transport import errors
 from transport.websocket import responses_frames
 from transport.websocket.handshake import AgreedHandshake
@@ -36,6 +37,7 @@ from transport.websocket.responses_frames import RESPONSES, TURNS, ResponsesFram
 from transport.websocket.upgraded import UpgradedConnection
 
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # as a request body's
+CONTROL_BYTES_MAX: Final = 139  # a ping with its payload
 WAITING_MAX: Final = 8  # turns behind the one that is written
 COMMANDS_MAX: Final = 8  # steers and cancels under way
 _ENDED: Final = (b"event: response.completed", b"event: response.incomplete", b"event: response.failed")
@@ -59,6 +61,8 @@ class ResponsesConnection(UpgradedConnection):
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
     _sequence: int = 0  # the next number of its events
+    _called: ResponseId | None = None  # the last response, where it called tools and nothing of their outputs has come
+    _whole_messages: int = 0
     _steers: list[dict[str, Json]] = field(default_factory=list)  # as they were accepted: that wait for its end
     _commands: int = 0
     _commands_done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -145,9 +149,27 @@ class ResponsesConnection(UpgradedConnection):
     def _take_in(self, data: bytes) -> None:
         self._heard_at = self._shared.loop.time()
         self._pinged = False
+        whole = self._whole_messages
         UpgradedConnection._take_in(self, data)
+        if self._called is not None and self._whole_messages == whole and len(data) > CONTROL_BYTES_MAX:
+            called, self._called = self._called, None
+            self._shared.gateway.tasks.start(self._warm(called))
+
+    async def _warm(self, called: ResponseId) -> None:
+        """The first bytes of a message are there, of what a response's tools found: its KV is brought back while the
+        rest comes."""
+        gateway = self._shared.gateway
+        try:
+            principal = self._principal or gateway.access.authenticate(None)
+            place = await gateway.find_response(principal, called)
+            if place is not None:
+                name = CommandId(f"warm_{gateway.new_id()}")
+                await gateway.execute(principal, SessionWarm(id=name, session=place.key.session))
+        except SessileError as error:
+            log.debug("session_warm_failed", response=called, error=error.code)  # a hint: the turn will report it
 
     def _whole_message(self, data: Any, binary: bool) -> None:
+        self._whole_messages += 1
         if self._ending or self._requests is None:
             return
         if binary:
@@ -215,13 +237,14 @@ class ResponsesConnection(UpgradedConnection):
         if requests is None:
             return None
         status, refused, successor = 0, b"", None
+        name: str | None = None
 
         def begun(given: int) -> None:
             nonlocal status
             status = given
 
         async def chunk(piece: bytes) -> None:
-            nonlocal refused, successor
+            nonlocal refused, successor, name
             if status != 200:
                 refused += piece
                 return
@@ -229,11 +252,12 @@ class ResponsesConnection(UpgradedConnection):
             if payload is None:
                 return
             if self._current is None and piece.startswith(b"event: response."):
-                self._current = msgspec.json.decode(payload)["response"]["id"]  # a stream begins with it
+                self._current = name = msgspec.json.decode(payload)["response"]["id"]  # a stream begins with it
             self._sequence += 1
             if piece.startswith(_ENDED):
                 await self._commands_done.wait()  # a steer that ended it is answered first
                 self._current, successor = None, _successor(payload)
+                self._called = ResponseId(name) if name and b'"function_call"' in payload else None
             elif piece.startswith(b"event: error"):
                 payload = responses_frames.stream_error(payload)
             await self._writable.wait()
@@ -242,7 +266,7 @@ class ResponsesConnection(UpgradedConnection):
                 successor = self._follow_steering(payload)
 
         self._sequence = 0
-        self._current = request.path.removeprefix(RESPONSES + "/") if request.method == "GET" else None
+        self._current = name = request.path.removeprefix(RESPONSES + "/") if request.method == "GET" else None
         await requests.stream(request, begun, chunk)
         if status != 200:
             self._send(responses_frames.failed_event(status, refused))
