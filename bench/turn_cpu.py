@@ -77,14 +77,18 @@ async def response_turns(socket: ClientConnection, model: str, tokens: int) -> T
     return turns
 
 
+def served_model(port: int) -> str:
+    with urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
+        return str(json.load(answer)["data"][0]["id"])
+
+
 async def main(given: argparse.Namespace) -> bool:
     flags = ("--engine", "sim", "--sim-tokens-per-s", "200", "--sim-prefill-per-s", "1e9", "--sim-answer-tokens", "0")
     cost: dict[int, list[float]] = {length: [] for length in given.lengths}
     context = 2 * max(given.lengths) + 32_768
     with ServerProcess(*flags, "--context", str(context)) as server:
         process = psutil.Process(server.pid)
-        with urlopen(f"http://127.0.0.1:{server.port}/v1/models") as answer:
-            model = json.load(answer)["data"][0]["id"]
+        model = served_model(server.port)
         async with AsyncExitStack() as stack:
             wire = await stack.enter_async_context(connected(server.url))
             turns: dict[int, Turns] = {}
