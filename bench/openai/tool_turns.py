@@ -7,13 +7,15 @@ log-normal time around `--tool-s`, the same for both) and have `--output-words` 
 WebSocket each, `previous_response_id` and the output. vLLM's own server: chat completions with the whole history, the
 call held to the same schema. Same model, bfloat16, one engine thread, two at a time, blocks for a quarter of all tokens
 at the end on both. A turn is from the result's being sent to the call's last byte. One server works at a time, in turns
-which first. Bar: the median turn 4.2 times faster. Exits with 1 where not, or where a call is not valid.
+which first. Where a side is stopped by `--seconds-max`, only turns that both have made are compared. Bar: the median
+turn 4.2 times faster. Exits with 1 where not, or where a call is not valid.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import time
@@ -42,6 +44,8 @@ BAR: Final = 4.2
 
 
 class ToolTurn(NamedTuple):
+    agent: tuple[int, int]
+    number: int
     seconds: float
     prompt_tokens: int
     cached: int
@@ -51,6 +55,7 @@ class ToolAgent:
     """What one agent is given: rules, results and how long each takes, the same on both sides."""
 
     def __init__(self, seed: int, number: int, given: argparse.Namespace) -> None:
+        self.name = (seed, number)
         chance = random.Random(f"{seed}/{number}")
         rules = [f"Rule {chance.randrange(99)}: look well." for _ in range(given.instruction_words // 5)]
         self.rules = " ".join([f"You are agent {seed}-{number}.", *rules])
@@ -61,8 +66,7 @@ class ToolAgent:
         self.tool_s = [given.tool_s * chance.lognormvariate(0.0, 0.3) for _ in range(given.turns)]
 
 
-async def through_our_door(agent: ToolAgent, port: int, model: str) -> list[ToolTurn]:
-    turns: list[ToolTurn] = []
+async def through_our_door(agent: ToolAgent, port: int, model: str, turns: list[ToolTurn]) -> None:
     always = {
         "model": model,
         "instructions": agent.rules,
@@ -73,7 +77,7 @@ async def through_our_door(agent: ToolAgent, port: int, model: str) -> list[Tool
     }
     async with connect(f"ws://127.0.0.1:{port}/v1/responses", max_size=None, ping_interval=None) as socket:
         turn: dict[str, Any] = {"input": "Look around."}
-        for result, tool_s in zip(agent.results, agent.tool_s, strict=True):
+        for number, (result, tool_s) in enumerate(zip(agent.results, agent.tool_s, strict=True)):
             begun = time.perf_counter()
             await socket.send(json.dumps({"type": "response.create", **always, **turn}))
             event: Any = {"type": ""}
@@ -86,20 +90,19 @@ async def through_our_door(agent: ToolAgent, port: int, model: str) -> list[Tool
             call = next(item for item in made["output"] if item["type"] == "function_call")
             _check(call["arguments"])
             usage = made["usage"]
-            turns.append(ToolTurn(seconds, usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]))
+            cached = usage["input_tokens_details"]["cached_tokens"]
+            turns.append(ToolTurn(agent.name, number, seconds, usage["input_tokens"], cached))
             item = {"type": "function_call_output", "call_id": call["call_id"], "output": result}
             turn = {"input": [item], "previous_response_id": made["id"]}
             await asyncio.sleep(tool_s)
-    return turns
 
 
-async def through_vllms(agent: ToolAgent, http: httpx.AsyncClient) -> list[ToolTurn]:
-    turns: list[ToolTurn] = []
+async def through_vllms(agent: ToolAgent, http: httpx.AsyncClient, turns: list[ToolTurn]) -> None:
     history: list[Any] = [
         {"role": "system", "content": f"{agent.rules} Tools: {json.dumps(TOOL)}"},
         {"role": "user", "content": "Look around."},
     ]
-    for result, tool_s in zip(agent.results, agent.tool_s, strict=True):
+    for number, (result, tool_s) in enumerate(zip(agent.results, agent.tool_s, strict=True)):
         body = {
             "model": "m",
             "messages": history,
@@ -121,10 +124,9 @@ async def through_vllms(agent: ToolAgent, http: httpx.AsyncClient) -> list[ToolT
         seconds = time.perf_counter() - begun
         _check(text)
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        turns.append(ToolTurn(seconds, usage["prompt_tokens"], cached))
+        turns.append(ToolTurn(agent.name, number, seconds, usage["prompt_tokens"], cached))
         history += [{"role": "assistant", "content": text}, {"role": "user", "content": result}]
         await asyncio.sleep(tool_s)
-    return turns
 
 
 def _check(arguments: str) -> None:
@@ -135,8 +137,9 @@ def _check(arguments: str) -> None:
 
 def tokens_of(given: argparse.Namespace) -> int:
     """Of one agent at its end, about."""
-    words = given.instruction_words + given.turns * given.output_words
-    return round(words * TOKENS_PER_WORD) + given.turns * CALL_TOKENS + 100
+    words: int = given.instruction_words + given.turns * given.output_words
+    turns: int = given.turns
+    return round(words * TOKENS_PER_WORD) + turns * CALL_TOKENS + 100
 
 
 def figures_of(name: str, turns: list[ToolTurn]) -> dict[str, float]:
@@ -162,18 +165,23 @@ async def main(given: argparse.Namespace) -> bool:
             for round_ in range(given.rounds):
                 for side in ("ours", "vLLM") if round_ % 2 == 0 else ("vLLM", "ours"):
                     agents = [ToolAgent(given.seed + round_, number, given) for number in range(given.agents)]
+                    turns: list[ToolTurn] = []
                     if side == "ours":
-                        loops = [through_our_door(agent, server.port, model) for agent in agents]
+                        loops = [through_our_door(agent, server.port, model, turns) for agent in agents]
                     else:
-                        loops = [through_vllms(agent, other) for agent in agents]
+                        loops = [through_vllms(agent, other, turns) for agent in agents]
                     begun = time.perf_counter()
-                    turns = [turn for some in await asyncio.gather(*loops) for turn in some]
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(given.seconds_max or None):
+                            await asyncio.gather(*loops)
                     played[side] += turns
                     median = sorted(turn.seconds for turn in turns)[len(turns) // 2]
                     print(f"{side}: {time.perf_counter() - begun:.0f} s, median turn {median:.2f} s", flush=True)
+    both = set.intersection(*({(turn.agent, turn.number) for turn in turns} for turns in played.values()))
     figures: dict[str, Any] = {"agents": given.agents, "turns of each": given.turns, "blocks": blocks}
+    figures["turns compared"] = len(both)
     for side, turns in played.items():
-        figures |= figures_of(side, turns)
+        figures |= figures_of(side, [turn for turn in turns if (turn.agent, turn.number) in both])
     faster = figures["vLLM turn p50 s"] / figures["ours turn p50 s"]
     report("tool_turns", {**figures, f"median turn faster by (bar {BAR})": faster})
     return bool(faster >= BAR)
@@ -189,5 +197,6 @@ if __name__ == "__main__":
         instruction_words=100,
         output_words=Option(20, "words of a tool's result"),
         tool_s=Option(0.5, "seconds that a tool takes, about"),
+        seconds_max=Option(0, "seconds that a side may take; 0: any"),
         seed=11,
     )
