@@ -8,8 +8,9 @@ Invariants:
 * What a connection makes does not end with it: closing it leaves the answer to be written, and any other connection
   goes on from there. What is written is ended by `response.cancel`.
 * Nothing is kept here that a second connection would miss: there is no limit to how long one lives.
-* Bounded: what waits (`WAITING_MAX`, and one body's size in bytes), commands under way, and what is unsent: a stream is
-  read on as the socket takes it, and who does not read is closed with 4408.
+* Bounded: turns that wait (`WAITING_MAX`), commands under way (`COMMANDS_MAX`), the bytes of both (one body's size),
+  what all connections keep of large messages (`MESSAGE_BYTES_MAX`), and what is unsent: a stream is read on as the
+  socket takes it, and who does not read is closed with 4408.
 
 A task runs while a turn or a command does; an idle connection has none.
 """
@@ -27,7 +28,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 
 from sessions.model.commands import SessionWarm
-from sessions.model.errors import BadInput, Internal, Limited, SessileError, TooLarge, Unauthorized
+from sessions.model.errors import BadInput, Internal, Limited, Overloaded, SessileError, TooLarge, Unauthorized
 from sessions.model.types import CommandId, Json, ResponseId
 from transport import errors
 from transport.websocket import responses_frames
@@ -40,6 +41,8 @@ FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # as a request body's
 CONTROL_BYTES_MAX: Final = 139  # a ping with its payload
 WAITING_MAX: Final = 8  # turns behind the one that is written
 COMMANDS_MAX: Final = 8  # steers and cancels under way
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
+LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
 _ENDED: Final = (b"event: response.completed", b"event: response.incomplete", b"event: response.failed")
 _NEVER: Final = float("inf")
 
@@ -57,12 +60,13 @@ class ResponsesConnection(UpgradedConnection):
     _host: str = ""
     _requests: InnerRequests | None = None
     _waiting: deque[ResponsesFrame] = field(default_factory=deque)
-    _waiting_bytes: int = 0
+    _held_bytes: int = 0  # of turns that wait and commands under way
+    _counted_bytes: int = 0  # of ours in `message_bytes` of all
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
+    _named: asyncio.Event = field(default_factory=asyncio.Event)  # while a turn runs: its response is
     _sequence: int = 0  # the next number of its events
     _called: ResponseId | None = None  # the last response, where it called tools and nothing of their outputs has come
-    _whole_messages: int = 0
     _steers: list[dict[str, Json]] = field(default_factory=list)  # as they were accepted: that wait for its end
     _commands: int = 0
     _commands_done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,6 +122,7 @@ class ResponsesConnection(UpgradedConnection):
     def _lost(self) -> None:
         self._closing()
         self._requests = None
+        self._count_bytes()
 
     def _leave(self) -> None:
         """Whatever is under way is not read any more; it is not ended."""
@@ -149,9 +154,12 @@ class ResponsesConnection(UpgradedConnection):
     def _take_in(self, data: bytes) -> None:
         self._heard_at = self._shared.loop.time()
         self._pinged = False
-        whole = self._whole_messages
         UpgradedConnection._take_in(self, data)
-        if self._called is not None and self._whole_messages == whole and len(data) > CONTROL_BYTES_MAX:
+        self._count_bytes()
+        if self._counted_bytes > LARGE_BYTES and self._shared.message_bytes > MESSAGE_BYTES_MAX:
+            error = Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)
+            self._end(error, errors.TRY_LATER)
+        elif self._called is not None and self._counted_bytes - self._held_bytes > CONTROL_BYTES_MAX:
             called, self._called = self._called, None
             self._shared.gateway.tasks.start(self._warm(called))
 
@@ -168,8 +176,14 @@ class ResponsesConnection(UpgradedConnection):
         except SessileError as error:
             log.debug("session_warm_failed", response=called, error=error.code)  # a hint: the turn will report it
 
+    def _count_bytes(self) -> None:
+        kept = 0
+        if self._requests is not None:
+            kept = self._held_bytes + len(self._ws.reader.buffer) + len(self._message or b"")
+        self._shared.message_bytes += kept - self._counted_bytes
+        self._counted_bytes = kept
+
     def _whole_message(self, data: Any, binary: bool) -> None:
-        self._whole_messages += 1
         if self._ending or self._requests is None:
             return
         if binary:
@@ -187,25 +201,30 @@ class ResponsesConnection(UpgradedConnection):
 
     def _wait_in_line(self, frame: ResponsesFrame) -> None:
         """Raises Limited."""
-        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + frame.size > FRAME_BYTES_MAX:
-            raise Limited(
-                "rate_limited",
-                f"On one connection at most {WAITING_MAX} turns wait, with {FRAME_BYTES_MAX} bytes in all.",
-                retry_after_ms=1000,
-            )
+        if len(self._waiting) >= WAITING_MAX:
+            raise Limited("rate_limited", f"On one connection at most {WAITING_MAX} turns wait.", retry_after_ms=1000)
+        self._hold(frame)
         self._waiting.append(frame)
-        self._waiting_bytes += frame.size
         if not self._running:
             self._running = True
+            self._named.clear()
             self._shared.gateway.tasks.start(self._run())
 
     def _begin_command(self, frame: ResponsesFrame) -> None:
         """Raises Limited."""
         if self._commands >= COMMANDS_MAX:
             raise Limited("rate_limited", f"More than {COMMANDS_MAX} commands are under way.", retry_after_ms=250)
+        self._hold(frame)
         self._commands += 1
         self._commands_done.clear()
         self._shared.gateway.tasks.start(self._command(frame))
+
+    def _hold(self, frame: ResponsesFrame) -> None:
+        """Raises Limited."""
+        if self._held_bytes + len(frame.data) > FRAME_BYTES_MAX:
+            what = f"On one connection at most {FRAME_BYTES_MAX} bytes of turns and commands wait."
+            raise Limited("rate_limited", what, retry_after_ms=1000)
+        self._held_bytes += len(frame.data)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -214,8 +233,10 @@ class ResponsesConnection(UpgradedConnection):
         try:
             while self._waiting and not self._ending:
                 frame = self._waiting.popleft()
-                self._waiting_bytes -= frame.size
+                self._held_bytes -= len(frame.data)
+                self._count_bytes()
                 self._steers.clear()
+                self._named.clear()
                 try:
                     request: InnerRequest | None = responses_frames.turn_request(frame)
                     while request is not None and not self._ending:
@@ -226,8 +247,12 @@ class ResponsesConnection(UpgradedConnection):
                 except Exception:
                     log.exception("turn_failed")
                     self._send(refusal_event(Internal("internal_error", "The server failed to carry this out.")))
+                finally:
+                    self._current = None
+                    self._named.set()
         finally:
-            self._running, self._current = False, None
+            self._running = False
+            self._named.set()
         if self._leave_at != _NEVER:
             self._close(errors.RESTART, "the server goes away")
 
@@ -237,14 +262,13 @@ class ResponsesConnection(UpgradedConnection):
         if requests is None:
             return None
         status, refused, successor = 0, b"", None
-        name: str | None = None
 
         def begun(given: int) -> None:
             nonlocal status
             status = given
 
         async def chunk(piece: bytes) -> None:
-            nonlocal refused, successor, name
+            nonlocal refused, successor
             if status != 200:
                 refused += piece
                 return
@@ -252,12 +276,14 @@ class ResponsesConnection(UpgradedConnection):
             if payload is None:
                 return
             if self._current is None and piece.startswith(b"event: response."):
-                self._current = name = msgspec.json.decode(payload)["response"]["id"]  # a stream begins with it
+                self._current = msgspec.json.decode(payload)["response"]["id"]  # a stream begins with it
+                self._named.set()
             self._sequence += 1
             if piece.startswith(_ENDED):
                 await self._commands_done.wait()  # a steer that ended it is answered first
+                if self._current is not None and b'"function_call"' in payload:
+                    self._called = ResponseId(self._current)
                 self._current, successor = None, _successor(payload)
-                self._called = ResponseId(name) if name and b'"function_call"' in payload else None
             elif piece.startswith(b"event: error"):
                 payload = responses_frames.stream_error(payload)
             await self._writable.wait()
@@ -265,8 +291,10 @@ class ResponsesConnection(UpgradedConnection):
             if self._steers and successor is None and piece.startswith(_ENDED):
                 successor = self._follow_steering(payload)
 
-        self._sequence = 0
-        self._current = name = request.path.removeprefix(RESPONSES + "/") if request.method == "GET" else None
+        self._sequence, self._called = 0, None
+        if request.method == "GET":
+            self._current = request.path.removeprefix(RESPONSES + "/")
+            self._named.set()
         await requests.stream(request, begun, chunk)
         if status != 200:
             self._send(responses_frames.failed_event(status, refused))
@@ -290,6 +318,8 @@ class ResponsesConnection(UpgradedConnection):
             if requests is None:
                 return
             if frame.type == "response.cancel":
+                if self._running and frame.fields.get("response_id") is None:  # sent right behind its `response.create`
+                    await self._named.wait()
                 status, answer = await requests.whole(responses_frames.cancel_request(frame, self._current))
                 if status != 200:
                     self._send(responses_frames.failed_event(status, answer))
@@ -306,7 +336,8 @@ class ResponsesConnection(UpgradedConnection):
                 for event in events:
                     self._send(event)
                 accepted, *pending = events
-                if accepted["status"] == "pending" and not pending:  # what it is for is still being written
+                ours = accepted["steer"]["previous_response_id"] == self._current
+                if ours and accepted["status"] == "pending" and not pending:  # it is still being written
                     self._steers.append(accepted)
         except SessileError as error:
             self._send(refusal_event(error))
@@ -314,6 +345,8 @@ class ResponsesConnection(UpgradedConnection):
             log.exception("command_failed", command=frame.type)
             self._send(refusal_event(Internal("internal_error", "The server failed to carry this out.")))
         finally:
+            self._held_bytes -= len(frame.data)
+            self._count_bytes()
             self._commands -= 1
             if not self._commands:
                 self._commands_done.set()

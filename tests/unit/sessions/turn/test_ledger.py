@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from inference.simulated import SimulatedTokenizer, decode
 from inference.simulated.vocabulary import TOKEN_BYTES
@@ -316,7 +317,23 @@ async def test_new_instructions_open_the_next_prompt() -> None:
     assert plan.shared_prefix == len(await desk.tokenizer.opening("be long", ()))
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("joined_min", [1, 128])
+=======
+async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() -> None:
+    shared = []
+    for memories in (UNSET, ("I am Ana",), ("I am Ana's sister",)):
+        desk = Desk(instructions="be brief and kind", tools=(Tool(name="look"),))
+        assert desk.state.info is not None
+        desk.state.info = msgspec.structs.replace(desk.state.info, memories=memories)
+        plan = await desk.ledger.plan(desk.state.open[await desk.ask("hello")])
+        shared.append(list(plan.prompt[: plan.shared_prefix]))
+    plain, one, other = shared
+    assert one == other == plain[: len(one)]
+    assert len(plain) > len(one) > 2, "the instructions are shared all the same"
+
+
+>>>>>>> main
 @pytest.mark.parametrize("seed", range(25))
 async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_renders(
     seed: int, joined_min: int, monkeypatch: pytest.MonkeyPatch
