@@ -307,24 +307,17 @@ class Actor:
                 self._after_command(envelope.request, None)
                 return  # nothing was decided yet
             raise
-<<<<<<< HEAD
-        if isinstance(envelope.request.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
-            if self._machine.state.awaiting:
-                self._begin_prefetch()  # a tool's output is on its way
-            else:
-                self._begin_warming()
-        elif isinstance(envelope.request.command, cm.ItemDelete | cm.ResponseErase) and self.phase is Phase.WARM:
-            self._compactor.consider(envelope.request.principal)
-=======
         self._after_command(envelope.request, step.answer)
->>>>>>> main
         if step.answer is not None:
             envelope.reply(step.answer)
 
     def _after_command(self, request: Request, answer: cm.Ok | SessileError | None) -> None:
         """Begins what nobody waits for: what a command calls for, or has broken off."""
         if isinstance(request.command, cm.SessionWarm) and isinstance(answer, cm.Ok):
-            self._begin_warming()
+            if self._machine.state.awaiting:
+                self._begin_prefetch()  # a tool's output is on its way
+            else:
+                self._begin_warming()
         if self.phase is Phase.WARM:
             if isinstance(request.command, cm.ItemDelete | cm.ResponseErase) and isinstance(answer, cm.Ok):
                 self._compactor.consider(request.principal)

@@ -111,7 +111,6 @@ class Line(msgspec.Struct, frozen=True):
         return b"".join(chain(self.summary, head, kept))
 
 
-<<<<<<< HEAD
 class _Settled(NamedTuple):
     """The last branch, whose pieces stay."""
 
@@ -132,14 +131,14 @@ class _JoinedPrompt(NamedTuple):
         """Whether a prompt with this opening, from piece `first` of these on, begins with it."""
         same = self.opening is opening and self.first == first and len(self.pieces) <= len(pieces)
         return same and all(map(is_, self.pieces, pieces))
-=======
+
+
 class _Opening(NamedTuple):
     """What a session's prompts begin with. `shared` tokens of it, those before its user's memories, other sessions of
     the tenant may have in common with it."""
 
     tokens: array[int]
     shared: int
->>>>>>> main
 
 
 class PromptText(NamedTuple):
@@ -250,12 +249,7 @@ class Ledger:
             kept=line.kept,
             truncate=self.policy != "off",
         )
-<<<<<<< HEAD
-        prompt = self._joined_prompt(opening, line, fitted.first)
-=======
-        prompt = array("I", opening.tokens)
-        prompt.frombytes(line.packed(fitted.first))
->>>>>>> main
+        prompt = self._joined_prompt(opening.tokens, line, fitted.first)
         prompt.extend(answer_opening)
         prompt.extend(emitted)
         room = window - len(prompt)

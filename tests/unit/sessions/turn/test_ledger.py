@@ -317,9 +317,6 @@ async def test_new_instructions_open_the_next_prompt() -> None:
     assert plan.shared_prefix == len(await desk.tokenizer.opening("be long", ()))
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("joined_min", [1, 128])
-=======
 async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() -> None:
     shared = []
     for memories in (UNSET, ("I am Ana",), ("I am Ana's sister",)):
@@ -333,7 +330,7 @@ async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() 
     assert len(plain) > len(one) > 2, "the instructions are shared all the same"
 
 
->>>>>>> main
+@pytest.mark.parametrize("joined_min", [1, 128])
 @pytest.mark.parametrize("seed", range(25))
 async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_renders(
     seed: int, joined_min: int, monkeypatch: pytest.MonkeyPatch
