@@ -5,10 +5,11 @@
 Each agent has instructions of its own, a tool that it must call in every turn, and results that take a while (a
 log-normal time around `--tool-s`, the same for both) and have `--output-words` words. Ours: Responses over one
 WebSocket each, `previous_response_id` and the output. vLLM's own server: chat completions with the whole history, the
-call held to the same schema. Same model, bfloat16, one engine thread, two at a time, blocks for a quarter of all tokens
-at the end on both. A turn is from the result's being sent to the call's last byte. One server works at a time, in turns
-which first. Where a side is stopped by `--seconds-max`, only turns that both have made are compared. Bar: the median
-turn 4.2 times faster. Exits with 1 where not, or where a call is not valid.
+answer held to the call that ours writes, name and arguments, as a model that chooses its tools does. Same model,
+bfloat16, one engine thread, two at a time, blocks for a quarter of all tokens at the end on both. A turn is from the
+result's being sent to the call's last byte. One server works at a time, in turns which first. Where a side is stopped
+by `--seconds-max`, only turns that both have made are compared. Bar: the median turn 4.2 times faster. Exits with 1
+where not, or where a call is not valid.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ SCHEMA: Any = {
     "required": ["at"],
     "additionalProperties": False,
 }
+CALL: Any = {
+    "type": "object",
+    "properties": {"name": {"const": "look"}, "arguments": SCHEMA},
+    "required": ["name", "arguments"],
+    "additionalProperties": False,
+}
 TOOL: Any = {"type": "function", "name": "look", "description": "Looks at a place.", "parameters": SCHEMA}
 FORCED: Any = {"type": "function", "name": "look"}
 ANSWER: Final = 48
@@ -47,8 +54,10 @@ class ToolTurn(NamedTuple):
     agent: tuple[int, int]
     number: int
     seconds: float
+    first_s: float
     prompt_tokens: int
     cached: int
+    answer_tokens: int
 
 
 class ToolAgent:
@@ -81,8 +90,11 @@ async def through_our_door(agent: ToolAgent, port: int, model: str, turns: list[
             begun = time.perf_counter()
             await socket.send(json.dumps({"type": "response.create", **always, **turn}))
             event: Any = {"type": ""}
+            first_s = 0.0
             while event["type"] not in ("response.completed", "response.incomplete", "response.failed", "error"):
                 event = json.loads(await socket.recv())
+                if not first_s and event["type"].endswith(".delta"):
+                    first_s = time.perf_counter() - begun
             seconds = time.perf_counter() - begun
             if event["type"] != "response.completed":
                 raise RuntimeError(json.dumps(event)[:2000])
@@ -91,7 +103,8 @@ async def through_our_door(agent: ToolAgent, port: int, model: str, turns: list[
             _check(call["arguments"])
             usage = made["usage"]
             cached = usage["input_tokens_details"]["cached_tokens"]
-            turns.append(ToolTurn(agent.name, number, seconds, usage["input_tokens"], cached))
+            computed = (usage["input_tokens"], cached, usage["output_tokens"])
+            turns.append(ToolTurn(agent.name, number, seconds, first_s, *computed))
             item = {"type": "function_call_output", "call_id": call["call_id"], "output": result}
             turn = {"input": [item], "previous_response_id": made["id"]}
             await asyncio.sleep(tool_s)
@@ -110,9 +123,9 @@ async def through_vllms(agent: ToolAgent, http: httpx.AsyncClient, turns: list[T
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "response_format": {"type": "json_schema", "json_schema": {"name": "look", "schema": SCHEMA}},
+            "response_format": {"type": "json_schema", "json_schema": {"name": "look", "schema": CALL}},
         }
-        text, usage, begun = "", dict[str, Any](), time.perf_counter()
+        text, usage, first_s, begun = "", dict[str, Any](), 0.0, time.perf_counter()
         async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             if answer.status_code != 200:
                 raise RuntimeError((await answer.aread()).decode()[:2000])
@@ -120,11 +133,14 @@ async def through_vllms(agent: ToolAgent, http: httpx.AsyncClient, turns: list[T
                 if line.startswith("data: ") and not line.endswith("[DONE]"):
                     event = json.loads(line[6:])
                     text += "".join(choice["delta"].get("content") or "" for choice in event.get("choices", ()))
+                    if text and not first_s:
+                        first_s = time.perf_counter() - begun
                     usage = event.get("usage") or usage
         seconds = time.perf_counter() - begun
-        _check(text)
+        _check(json.dumps(json.loads(text)["arguments"]))
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        turns.append(ToolTurn(agent.name, number, seconds, usage["prompt_tokens"], cached))
+        computed = (usage["prompt_tokens"], cached, usage["completion_tokens"])
+        turns.append(ToolTurn(agent.name, number, seconds, first_s, *computed))
         history += [{"role": "assistant", "content": text}, {"role": "user", "content": result}]
         await asyncio.sleep(tool_s)
 
@@ -145,6 +161,8 @@ def tokens_of(given: argparse.Namespace) -> int:
 def figures_of(name: str, turns: list[ToolTurn]) -> dict[str, float]:
     return {
         **spread(name + " turn {} s", [turn.seconds for turn in turns], "p50 p95"),
+        **spread(name + " first word {} s", [turn.first_s for turn in turns], "p50"),
+        f"{name} answer tokens": float(sum(turn.answer_tokens for turn in turns)),
         f"{name} prompt tokens computed": float(sum(turn.prompt_tokens - turn.cached for turn in turns)),
         f"{name} last prompt": float(max(turn.prompt_tokens for turn in turns)),
     }
@@ -194,7 +212,7 @@ if __name__ == "__main__":
         agents=5,
         turns=35,
         rounds=1,
-        instruction_words=100,
+        instruction_words=Option(800, "words of an agent's rules"),
         output_words=Option(20, "words of a tool's result"),
         tool_s=Option(0.5, "seconds that a tool takes, about"),
         seconds_max=Option(0, "seconds that a side may take; 0: any"),
