@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -95,6 +95,9 @@ class BrownoutEngine:
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         return await self.main.warm(key, prompt, background=background)
+
+    def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
+        return self.main.tools_called(key, tools)
 
     async def release(self, key: SessionKey) -> None:
         try:

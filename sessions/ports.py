@@ -197,6 +197,12 @@ class Engine(Protocol):
         trouble."""
         ...
 
+    def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
+        """A hint: the session's turn has ended with calls of these tools, and goes on with their outputs. Until then
+        its KV may make room for others'. Returns in how many seconds to `warm` it, so that it is back before they are;
+        None: not ahead of them."""
+        ...
+
     async def release(self, key: SessionKey) -> None:
         """The session is deleted: erase its KV from every tier now. `OPENINGS` stands for what is its tenant's."""
         ...

@@ -16,6 +16,9 @@ The rank of a session is its Gittins index: the best rate, over all horizons, of
 which is LRU's order where hazards fall with silence, and more than that where they rise first: nobody reads an answer
 in three seconds (Gittins, 1979; ranking cached things by hits per time kept: LHD, Beckmann et al., NSDI '18).
 
+A session that waits for tools is not silent as a person is: while it waits it ranks by how long those tools take
+(`tool_times`), and its return teaches that and nothing about people.
+
 `ReturnModel` and its fit are pure; `ReturnTracker` remembers sessions under a bound. Neither knows tiers, nor what
 bytes cost. Before anything was observed the ranks are those of LRU.
 """
@@ -26,12 +29,13 @@ import bisect
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from inference.kv.tool_times import ToolSet, ToolTime, ToolTimes, tool_set
 from sessions.model.types import SessionKey
 
 Floats = npt.NDArray[np.float64]
@@ -133,6 +137,11 @@ class _Silence(NamedTuple):
     turns: int
 
 
+class _ToolWait(NamedTuple):
+    tools: ToolSet
+    since_s: float
+
+
 class ReturnTracker:
     """The sessions of one engine, the longest silent first. `clock` counts seconds, any kind of them."""
 
@@ -145,12 +154,35 @@ class ReturnTracker:
         self._fit_every = fit_every
         self._unfitted = 0
         self._silences: OrderedDict[SessionKey, _Silence] = OrderedDict()
+        self._tool_waits: OrderedDict[SessionKey, _ToolWait] = OrderedDict()
+        self._tool_times = ToolTimes()
+
+    def on_tools(self, key: SessionKey, tools: Sequence[str]) -> ToolTime:
+        """A turn of a session has ended with calls of these tools: it goes on with their outputs. Returns how long
+        those take."""
+        wait = _ToolWait(tool_set(key.tenant, tools), self._clock())
+        self._tool_waits[key] = wait
+        self._tool_waits.move_to_end(key)
+        if len(self._tool_waits) > self._sessions_max:
+            self._tool_waits.popitem(last=False)
+        return self._tool_times.expected(wait.tools)
+
+    def waits_for_tools(self, key: SessionKey) -> bool:
+        """Whether it does, and may still get their outputs."""
+        return self._tool_index(key) is not None
 
     def on_turn(self, key: SessionKey, tokens: int) -> None:
-        """A turn of a session begins, with a prompt of so many tokens."""
+        """A turn of a session begins, with a prompt of so many tokens; or goes on with its tools' outputs."""
         now = self._clock()
         before = self._silences.pop(key, None)
         turns, pace_s = 0, None
+        wait = self._tool_waits.pop(key, None)
+        if wait is not None:
+            self._tool_times.observe(wait.tools, now - wait.since_s)
+        if before is not None and wait is not None:
+            size = silence_kind(0, tokens, None).size
+            self._silences[key] = _Silence(before.kind._replace(size=size), now, before.turns)
+            return
         if before is not None:
             turns, pace_s = before.turns + 1, now - before.since_s
             self.model.observe(before.kind, pace_s, returned=True)
@@ -169,14 +201,24 @@ class ReturnTracker:
     def forget(self, key: SessionKey) -> None:
         """The session is deleted: it does not come back, and that teaches nothing."""
         self._silences.pop(key, None)
+        self._tool_waits.pop(key, None)
 
     def index(self, key: SessionKey, used_s: float, tokens: int) -> float:
         """The session's rank now. One that is not remembered was last used at `used_s`."""
+        waiting = self._tool_index(key)
+        if waiting is not None:
+            return waiting
         silence = self._silences.get(key)
         now = self._clock()
         if silence is None:
             return self.model.index(silence_kind(0, tokens, None), max(0.0, now - used_s))
         return self.model.index(silence.kind, max(0.0, now - silence.since_s))
+
+    def _tool_index(self, key: SessionKey) -> float | None:
+        wait = self._tool_waits.get(key)
+        if wait is None:
+            return None
+        return self._tool_times.expected(wait.tools).index(max(0.0, self._clock() - wait.since_s))
 
 
 # -- inside ----------------------------------------------------------------------------------------------

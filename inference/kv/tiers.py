@@ -20,7 +20,7 @@ import array
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,7 @@ from sessions.model.types import OPENINGS, SessionKey, TenantId
 
 log = structlog.get_logger(__name__)
 
+EARLY_SHARE: Final = 0.1  # of tools' outputs come before the KV is looked for
 _OPENING_IDLE_S: Final = 30 * 86_400.0  # an opening that no session of its tenant began with for so long is dropped
 
 
@@ -97,6 +98,17 @@ class Tiers:
             size = snapshot.bytes if needed_bytes is None else needed_bytes
             return self.cost.choose(("device",), size, begin, end, time.monotonic())
         return self.cost.choose((snapshot.tier, "device"), snapshot.bytes, begin, end, time.monotonic())
+
+    def on_tools(self, key: SessionKey, tools: Sequence[str], num_bytes: int) -> float | None:
+        """A turn of a session whose KV has so many bytes ended with calls of these tools. In how many seconds it is
+        best brought up again; None: nobody knows how long they take, or it would not be out before they are over."""
+        times = self.returns.on_tools(key, tools)
+        if not times.known:
+            return None
+        now_s = time.monotonic()
+        below_s = max((self.cost.move_s(tier.name, num_bytes, now_s) for tier in self.cold), default=0.0)
+        ahead_s = times.quantile_s(EARLY_SHARE) - self.cost.move_s("device", num_bytes, now_s) - below_s
+        return ahead_s if ahead_s > 0 else None
 
     # -- into host memory ------------------------------------------------------------------------------
 

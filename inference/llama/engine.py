@@ -13,7 +13,7 @@ import contextlib
 import functools
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -98,6 +98,7 @@ class LlamaEngine:
         self._table = self._scheduler.table
         self._load = LoadForecast(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
         self._slot_runs: dict[SessionKey, set[SlotRun]] = {}
+        self._warming: dict[SessionKey, asyncio.Future[None]] = {}
         self._unavailable: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self.holdings = KvHoldings(lambda tenant: 0 if self._started is None else self._started.quota.bytes_of(tenant))
         self._counters = dict.fromkeys(
@@ -272,6 +273,8 @@ class LlamaEngine:
         check_stop_tokens(request.sampling, vocabulary)
         parameters = completion_parameters(request, vocabulary.size)
         self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
+        if request.key in self._warming:  # what it brings up, and the slot, are this run's
+            await asyncio.wait([self._warming[request.key]])
         pauses = "json_schema" not in parameters  # what is left of a constrained answer costs a request a token
         guide: GrammarGuide | None = None
         if not pauses and request.emitted:
@@ -323,14 +326,27 @@ class LlamaEngine:
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         tokens = as_tokens(prompt)
-        if self._unavailable is not None or len(tokens) >= self.info.context_window:
+        if self._unavailable is not None or len(tokens) >= self.info.context_window or key in self._warming:
             return False
         run = EngineRun(key, tokens, BACKGROUND_PRIORITY if background else 0)
-        slot = self._scheduler.try_acquire(run, beside=background) if tokens else None
+        slot: Slot | None = None
+        if tokens and not self._displaces_sooner(key):
+            slot = self._scheduler.try_acquire(run, beside=background)
         if slot is None:
             if not self._table.of(key):
                 await self._slot_kv.tiers.prefetch(key)
             return False
+        if background:  # a turn of the session begins beside it
+            return await self._warm(slot, run)
+        warmed = self._warming[key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._warm(slot, run)
+        finally:
+            del self._warming[key]
+            warmed.set_result(None)
+
+    async def _warm(self, slot: Slot, run: EngineRun) -> bool:
+        key, tokens = run.key, run.prompt
         slot_run = self._enter(slot, key, run)
         try:
             completion = await self._up.prefill.begin(slot_run, tokens, 0, {"n_predict": 0})
@@ -341,6 +357,23 @@ class LlamaEngine:
         finally:
             self._leave(slot_run, key)
         return completion is not None
+
+    def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
+        num_bytes = int(self.place(key).tokens * self._up.usage.bytes_per_token)
+        after_s = self._slot_kv.tiers.on_tools(key, tools, num_bytes)
+        if self._unavailable is None:
+            self._up.eager_saver.look()  # its slot may be the next to be given to another session now
+        return after_s
+
+    def _displaces_sooner(self, key: SessionKey) -> bool:
+        """Whether a slot for the session would be that of one that waits for its tools and is expected before it."""
+        if self._table.of(key):
+            return False
+        returns = self._slot_kv.tiers.returns
+        first = next(iter(self._table.order_for_new_session()), None)
+        if first is None or first.key is None or not returns.waits_for_tools(first.key):
+            return False
+        return returns.index(first.key, 0.0, len(first.tokens)) >= returns.index(key, 0.0, 0)
 
     async def release(self, key: SessionKey) -> None:
         for slot_run in self._slot_runs.get(key, ()):

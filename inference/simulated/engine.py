@@ -18,7 +18,7 @@ import array
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import InitVar, dataclass, field
 
 import structlog
@@ -262,6 +262,9 @@ class SimulatedEngine:
             return stream.error is None
         finally:
             self._leave(stream)
+
+    def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
+        return None  # it has no tier to bring anything back from
 
     async def release(self, key: SessionKey) -> None:
         self._memory.erase(key)

@@ -210,6 +210,19 @@ class BlockUsage:
         if tag is not None:
             self._retire.append(tag)
 
+    def first_to_go(self, key: SessionKey) -> SessionKey | None:
+        """The session whose blocks go first when another needs room; None: it would be `key`'s own, or there is room
+        for as many as the largest session holds."""
+        if self.total_tokens + max(self._tokens.values(), default=0) <= self.device_tokens:
+            return None
+        return next((each for each in self._tokens if each != key), None)
+
+    def demote(self, key: SessionKey) -> None:
+        """Its blocks go before all others' from now on, until it runs again."""
+        self.park(key)
+        if key in self._tokens:
+            self._tokens.move_to_end(key, last=False)
+
     def take_notices(self, tag: str) -> tuple[list[str], list[str]]:
         """What the connector must hear with a run under `tag`: tags to forget, and tags whose blocks go first."""
         forget, self._forget = self._forget, []

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -136,6 +136,7 @@ class VllmEngine:
         self._ready: list[WorkerReady] = []  # what the workers of the first one reported
         self._starting = asyncio.Lock()  # one at a time: nobody else's workers report
         self._ends: tuple[int, ...] = ()
+        self._warming: dict[SessionKey, asyncio.Future[None]] = {}
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
 
     @property
@@ -388,6 +389,8 @@ class VllmEngine:
             special_tags=self._tokenizer.has_special_tags,
             replays_grammars=self._core.has_own_scheduler,
         )
+        if request.key in self._warming:  # what it brings up is this run's
+            await asyncio.wait([self._warming[request.key]])
         async with self._isolation.of(request.key) as passed:
             await self._gate.acquire(request.priority)
             if self._offload is not None:
@@ -427,9 +430,9 @@ class VllmEngine:
         tokens = as_tokens(prompt)
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
         free = self._supervisor.unavailable is None and key not in self._isolation
-        if not free or not 0 < len(tokens) < self._info.context_window:
+        if not free or not 0 < len(tokens) < self._info.context_window or key in self._warming:
             return False
-        if not idle:
+        if not idle or self._displaces_sooner(key):
             if self._offload is not None and not self._block_usage.tokens(key):
                 await self._offload.tiers.prefetch(key)
             return False
@@ -437,6 +440,9 @@ class VllmEngine:
         await self._gate.acquire(priority)
         run = self._enter(key, tokens)
         cached = 0
+        warmed = asyncio.get_running_loop().create_future()
+        if not background:  # beside which a turn of the session begins
+            self._warming[key] = warmed
         try:
             stream = self._stream(run, prefill_params({}), 0, priority, ahead=True)
             async with contextlib.aclosing(stream) as outputs:
@@ -445,8 +451,37 @@ class VllmEngine:
         except SessileError:
             return False  # a hint: the turn itself will fail
         finally:
-            await self._leave(run, cached, finished=True)
+            try:
+                await self._leave(run, cached, finished=True)
+            finally:
+                if not background:
+                    del self._warming[key]
+                    warmed.set_result(None)
         return True
+
+    def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
+        offload = self._offload
+        if offload is None:
+            return None
+        num_bytes = self._block_usage.tokens(key) // self.options.block_tokens * offload.block_bytes
+        after_s = offload.tiers.on_tools(key, tools, num_bytes)
+        oldest = self._block_usage.first_to_go(key)
+        if oldest is not None and self._index(oldest) > self._index(key):
+            self._block_usage.demote(key)  # it is in host memory, or on its way there
+            offload.counters["demotions"] += 1
+        return after_s
+
+    def _displaces_sooner(self, key: SessionKey) -> bool:
+        """Whether what the session needs on the device would take the room of one that waits for its tools and is
+        expected before it."""
+        oldest = self._block_usage.first_to_go(key)
+        if self._offload is None or oldest is None or not self._offload.tiers.returns.waits_for_tools(oldest):
+            return False
+        return self._index(oldest) >= self._index(key)
+
+    def _index(self, key: SessionKey) -> float:
+        assert self._offload is not None
+        return self._offload.tiers.returns.index(key, 0.0, self._block_usage.tokens(key))
 
     async def release(self, key: SessionKey) -> None:
         self._block_usage.forget(key)

@@ -90,6 +90,7 @@ class Actor:
         self._turns: dict[ResponseId, GenerationTask] = {}
         self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
+        self._prefetch: asyncio.TimerHandle | None = None  # before tools' outputs are there
         self._drain: asyncio.Task[None] | None = None
         self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
         self._warming = False
@@ -317,7 +318,10 @@ class Actor:
     def _after_command(self, request: Request, answer: cm.Ok | SessileError | None) -> None:
         """Begins what nobody waits for: what a command calls for, or has broken off."""
         if isinstance(request.command, cm.SessionWarm) and isinstance(answer, cm.Ok):
-            self._begin_warming()
+            if self._machine.state.awaiting:
+                self._begin_prefetch()  # a tool's output is on its way
+            else:
+                self._begin_warming()
         if self.phase is Phase.WARM:
             if isinstance(request.command, cm.ItemDelete | cm.ResponseErase) and isinstance(answer, cm.Ok):
                 self._compactor.consider(request.principal)
@@ -366,6 +370,27 @@ class Actor:
             self._log.exception("warming_failed")
         finally:
             self._warming = False
+
+    def _expect_tools(self, response_id: ResponseId) -> None:
+        """The engine may give what the session has there to others while its tools run; it is back before they are."""
+        waiting = self._machine.state.awaiting.get(response_id)
+        if waiting is None or self.phase is not Phase.WARM:
+            return
+        names = [name for call_id in waiting.missing if (name := self._ledger.name_of(call_id, waiting.last))]
+        after_s = self._world.engine.tools_called(self.key, names)
+        self._stop_prefetch()
+        if after_s is not None:
+            self._prefetch = self._loop.call_later(after_s, self._begin_prefetch)
+
+    def _begin_prefetch(self) -> None:
+        """Brings the KV back where it has made room."""
+        if self._world.engine.place(self.key).tier != "device":
+            self._begin_warming()
+
+    def _stop_prefetch(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.cancel()
+            self._prefetch = None
 
     def _begin_title(self, step: Step) -> None:
         """After an answer: has a title written, unless the session has one."""
@@ -463,6 +488,7 @@ class Actor:
                 self._deadlines[effect.response_id] = self._loop.call_later(
                     max(due_s, 0.0), self.post, inputs_and_effects.ToolDeadline(effect.response_id)
                 )
+                self._expect_tools(effect.response_id)
             case inputs_and_effects.Compact():
                 self._compactor.request(effect)
             case inputs_and_effects.ShortenedContext():
@@ -476,6 +502,7 @@ class Actor:
         open_ = self._machine.state.open.get(start.response_id)
         if open_ is None or self.phase is not Phase.WARM:
             return
+        self._stop_prefetch()
         run = GenerationRun(
             key=self.key,
             open_=open_,
@@ -532,6 +559,7 @@ class Actor:
         self._stop_extras()
         self._stop_turns()
         self._wake_to_leave()
+        self._stop_prefetch()
         for deadline in self._deadlines.values():
             deadline.cancel()
         for envelope in (*self._control, *self._data):

@@ -63,6 +63,8 @@ def blocker(
     awaiting = {waiting.response_id: waiting.last for waiting in state.awaiting.values()}
     if answering is not None:
         del awaiting[answering]
+        if not awaiting and not state.open:
+            return None
     waiting_tools = {last: response_id for response_id, last in awaiting.items()}
     at: ItemId | None = parent
     while at is not None:

@@ -82,7 +82,9 @@ def fit(
     base, pinned = kept.base, kept.pinned
     reserve = reserved(window, answer)
     room = window - opening - closing - reserve
-    first = max(base, next((index for index, each in enumerate(segments) if each.item_id == cut), 0))
+    first = base
+    if cut is not None:
+        first = max(base, next((index for index, each in enumerate(segments) if each.item_id == cut), 0))
     total = sum(each.length for each in segments[first:]) + _pinned_length(segments, pinned, first)
     if total <= room:
         return Fit(first, False, _left_out(segments, pinned, base, first))

@@ -57,6 +57,7 @@ from sessions.turn.context_fitting import (
 )
 
 ANSWERS_LOOKED_AT: Final = 256  # for the one that a client has changed
+JOINED_PIECES_MIN: Final = 128  # fewer are put together anew at each turn, and not kept
 NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
 
 
@@ -129,6 +130,28 @@ class Line(msgspec.Struct, frozen=True):
         return b"".join(chain(self.summary, head, kept))
 
 
+class _Settled(NamedTuple):
+    """The last branch, whose pieces stay."""
+
+    items: list[Item]
+    names: list[ItemId]
+    pieces: Pieces
+
+
+class _JoinedPrompt(NamedTuple):
+    """The last prompt of a long line, up to its answer. `ids` grows with the next one."""
+
+    opening: array[int]
+    first: int
+    pieces: list[Packed]  # of the whole line
+    ids: array[int]
+
+    def begins(self, opening: array[int], first: int, pieces: list[Packed]) -> bool:
+        """Whether a prompt with this opening, from piece `first` of these on, begins with it."""
+        same = self.opening is opening and self.first == first and len(self.pieces) <= len(pieces)
+        return same and all(map(is_, self.pieces, pieces))
+
+
 class _Opening(NamedTuple):
     """What a session's prompts begin with. `shared` tokens of it, those before its user's memories, other sessions of
     the tenant may have in common with it."""
@@ -165,7 +188,8 @@ class Ledger:
         self._answer_opening, self._answer_closing = map(
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
         )
-        self._settled: tuple[list[Item], list[tuple[Segment, Packed]]] = ([], [])  # items whose pieces stay, and these
+        self._settled = _Settled([], [], [])
+        self._joined: _JoinedPrompt | None = None
 
     def of(self, state: State) -> Ledger:
         """The ledger of another state of this session, which knows what this one has tokenised."""
@@ -254,8 +278,7 @@ class Ledger:
             kept=line.kept,
             truncate=self.policy != "off",
         )
-        prompt = array("I", opening.tokens)
-        prompt.frombytes(line.packed(fitted.first))
+        prompt = self._joined_prompt(opening.tokens, line, fitted.first)
         prompt.extend(answer_opening)
         prompt.extend(emitted)
         room = window - len(prompt)
@@ -268,6 +291,21 @@ class Ledger:
             dropped=fitted.dropped,
             cut=line.pieces[fitted.first][0].item_id if fitted.moved else None,
         )
+
+    def _joined_prompt(self, opening: array[int], line: Line, first: int) -> array[int]:
+        """The ids of the opening and of a line from its piece `first` on. Of a long line what the prompt before had in
+        common with it is not put together again."""
+        if line.summary or line.pinned or len(line.pieces) - first < JOINED_PIECES_MIN:
+            self._joined = None
+            prompt = array("I", opening)
+            prompt.frombytes(line.packed(first))
+            return prompt
+        packed, joined = [packed for _, packed in line.pieces], self._joined
+        if joined is None or not joined.begins(opening, first, packed):
+            joined = _JoinedPrompt(opening, first, packed[:first], array("I", opening))
+        joined.ids.frombytes(b"".join(chain.from_iterable(packed[len(joined.pieces) :])))
+        self._joined = joined._replace(pieces=packed)
+        return joined.ids[:]
 
     async def _plan_raw(self, open_: Open) -> PromptPlan:
         """The prompt of a completion: its question's text, behind what every prompt begins with."""
@@ -371,7 +409,7 @@ class Ledger:
     async def _line(self, leaf: ItemId | None) -> Line:
         """The branch that ends in `leaf`, as prompts have it."""
         state = self._state
-        path = item_tree.branch(state, leaf)
+        path = self._path(leaf)
         pieces = await self._pieces(path)
         compaction = compaction_of(state, leaf) if state.compactions else None
         if compaction is None and not state.pinned:
@@ -384,6 +422,20 @@ class Ledger:
         if sum(map(len, summary)) // 4 > self._engine.context_window // 2:  # of a model with a larger window
             base, summary = 0, Packed()
         return Line(pieces, base, summary, pinned)
+
+    def _path(self, leaf: ItemId | None) -> list[Item]:
+        """The branch that ends in `leaf`. What the last one had of it is not walked again."""
+        (settled, names, _), items = self._settled, self._state.items
+        if not settled:
+            return item_tree.branch(self._state, leaf)
+        newer: list[Item] = []
+        for item in item_tree.ancestors(self._state, leaf):
+            if item is settled[-1]:
+                if not all(map(is_, map(items.get, names), settled)):
+                    break  # something of it was rewritten
+                return [*settled, *reversed(newer)]
+            newer.append(item)
+        return item_tree.branch(self._state, leaf)
 
     def _pinned(self, path: list[Item], pieces: Pieces) -> tuple[int, ...]:
         """The pieces that stay whatever is left out: the newest of them, where there is no room for all."""
@@ -408,7 +460,7 @@ class Ledger:
     async def _pieces(self, path: list[Item]) -> Pieces:
         """The pieces of a branch, message by message. Those of the branch before it, up to where the two part, are
         taken over: a turn costs its own items. Nothing stands behind an answer that has not ended."""
-        settled, pieces = self._settled
+        settled, names, pieces = self._settled
         count = len(settled)
         if count and all(map(is_, settled, path)) and not self._goes_on(path, count):
             pieces = pieces.copy()
@@ -425,7 +477,7 @@ class Ledger:
                 if segment.output is not None:
                     _join(pieces, segment.output)
                 pieces.append((segment, packed))
-        self._settled = (path, pieces)
+        self._settled = _Settled(path, names[:count] + [item.id for item in path[count:]], pieces)
         return pieces
 
     def _goes_on(self, path: list[Item], count: int) -> bool:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import NamedTuple
 
 from sessions.model.authorization import demand
 from sessions.model.errors import SessileError, Unavailable
@@ -20,13 +21,26 @@ from sessions.model.types import Epoch, Principal, ResponseId, SessionKey
 from transport.gateway import Gateway
 from transport.protocol.frames import JSON
 from transport.protocol.retraction import OutOfSight, Scrubber
-from transport.reading.feeds import PULL_BYTES_MAX, FeedReader
+from transport.reading.feeds import PULL_BYTES_MAX, Feed, FeedReader
 from transport.reading.log_reader import ResumePlan, visible
 
 
 class StaleCursor(Unavailable):
     """The log cannot be gone on with behind this position: it has another epoch, or what stands there was taken back.
     `standing` says how it goes on."""
+
+
+class _CheckedPage(NamedTuple):
+    """What `LogCursor.check` has read behind a position, so that reading on from there need not read it again."""
+
+    epoch: Epoch
+    after: int
+    records: tuple[Record, ...]
+
+    def good_for(self, feed: Feed, position: int) -> bool:
+        """Whether it still stands so in the log, and all that was taken back of it is known."""
+        same = (self.epoch, self.after) == (feed.epoch, position)
+        return same and bool(self.records) and feed.covers(position, feed.top)
 
 
 class LogCursor:
@@ -44,6 +58,7 @@ class LogCursor:
             self.follow(follows)
         self._readable = asyncio.Event()
         self._scrubber: Scrubber | None = None
+        self._checked: _CheckedPage | None = None
         self._ended: SessileError | None = None  # the key of whoever reads was revoked, or has expired
         try:
             self._unwatch = gateway.access.watch(principal, self._end)
@@ -104,7 +119,8 @@ class LogCursor:
         everything that was taken back behind `after` is known."""
         demand(self._principal, "read")
         feed = self._reader.feed
-        await self._gateway.logs.page(feed, after, bytes_max=1)
+        records = await self._gateway.logs.page(feed, after, bytes_max=PULL_BYTES_MAX)
+        self._checked = _CheckedPage(feed.epoch, after, records)
         visible(self._principal, self.key, feed.user, feed.deleted)
 
     def retracted(self, response_id: str, category: str) -> bool:
@@ -157,7 +173,11 @@ class LogCursor:
 
     async def _page(self, position: int) -> tuple[Record, ...]:
         feed = self._reader.feed
-        records = await self._gateway.logs.page(feed, position, bytes_max=PULL_BYTES_MAX)
+        checked, self._checked = self._checked, None
+        if checked is not None and checked.good_for(feed, position):
+            records = checked.records
+        else:
+            records = await self._gateway.logs.page(feed, position, bytes_max=PULL_BYTES_MAX)
         if not feed.retracted_after(position):
             self._scrubber = None
             return records

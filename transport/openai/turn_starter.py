@@ -164,7 +164,7 @@ class TurnStarter:
             if retry.match is UNREAD:
                 retry.match = await self._decide(draft)
             try:
-                near = await self._nearest(draft) if retry.match is None else None
+                near = await self._nearest(_opening(draft)) if retry.match is None else None
                 return await self._begin(draft, retry.match, near, give_back=False)
             except Conflict as error:
                 match = await self._read_pointer(draft) if retry.match is None else None
@@ -257,10 +257,14 @@ class TurnStarter:
         except Unavailable:
             return None, None
 
-    async def _nearest(self, draft: _Draft) -> SessionId | None:
+    async def _nearest(self, opening: Opening) -> SessionId | None:
         with suppress(Unavailable):
-            return await self._history.nearest(*_opening(draft))
+            return await self._history.nearest(*opening)
         return None
+
+    async def _mark(self, opening: Opening, session: SessionId) -> None:
+        with suppress(Unavailable):
+            await self._history.mark(*opening, session)
 
     async def _give_back(self, match: HistoryMatch) -> None:
         """Raises nothing for an index that is away: the next request of its client begins a session."""
@@ -287,8 +291,7 @@ class TurnStarter:
         turn = _turn(draft, command_id, None)
         started = await self._send(draft, turn, None if near is None else SessionKey(draft.principal.tenant, near))
         if self._history.shared:
-            with suppress(Unavailable):
-                await self._history.mark(*_opening(draft), turn.session)
+            await self._mark(_opening(draft), turn.session)
         return started
 
     async def _send(self, draft: _Draft, turn: cm.TurnCreate, near: SessionKey | None = None) -> StartedTurn:
@@ -325,6 +328,26 @@ class TurnStarter:
         (chain,) = extend_chain_all(started.chain, [unit])
         with suppress(Unavailable):  # then its next request begins a session
             await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf))
+
+    # -- stored ---------------------------------------------------------------------------------------------------
+
+    async def send_stored(
+        self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None, *, user: str | None
+    ) -> StartedTurn:
+        """Sends a turn to the session that it names. One that it makes begins, in a cluster, where the caller's session
+        is that has most of its instructions and tools; `user`: the end user of the request."""
+        create = turn.create
+        if create is None or not self._history.shared:
+            return await self.send(principal, turn, seen)
+        model = create.model or ""
+        root = chain_root(principal, user, model, create.tools, create.instructions)
+        opening = opening_of(caller_of(principal, user, model), create.instructions, root, ())
+        near = await self._nearest(opening)
+        started = await self.send(
+            principal, turn, seen, near=None if near is None else SessionKey(principal.tenant, near)
+        )
+        await self._mark(opening, turn.session)
+        return started
 
     # -- any ------------------------------------------------------------------------------------------------------
 

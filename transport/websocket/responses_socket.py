@@ -27,8 +27,9 @@ import structlog
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 
+from sessions.model.commands import SessionWarm
 from sessions.model.errors import BadInput, Internal, Limited, Overloaded, SessileError, TooLarge, Unauthorized
-from sessions.model.types import Json
+from sessions.model.types import CommandId, Json, ResponseId
 from transport import errors
 from transport.websocket import responses_frames
 from transport.websocket.handshake import AgreedHandshake
@@ -37,6 +38,7 @@ from transport.websocket.responses_frames import RESPONSES, TURNS, ResponsesFram
 from transport.websocket.upgraded import UpgradedConnection
 
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # as a request body's
+CONTROL_BYTES_MAX: Final = 139  # a ping with its payload
 WAITING_MAX: Final = 8  # turns behind the one that is written
 COMMANDS_MAX: Final = 8  # steers and cancels under way
 MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
@@ -64,6 +66,7 @@ class ResponsesConnection(UpgradedConnection):
     _current: str | None = None  # the response that is written
     _named: asyncio.Event = field(default_factory=asyncio.Event)  # while a turn runs: its response is
     _sequence: int = 0  # the next number of its events
+    _called: ResponseId | None = None  # the last response, where it called tools and nothing of their outputs has come
     _steers: list[dict[str, Json]] = field(default_factory=list)  # as they were accepted: that wait for its end
     _commands: int = 0
     _commands_done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -156,6 +159,22 @@ class ResponsesConnection(UpgradedConnection):
         if self._counted_bytes > LARGE_BYTES and self._shared.message_bytes > MESSAGE_BYTES_MAX:
             error = Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)
             self._end(error, errors.TRY_LATER)
+        elif self._called is not None and self._counted_bytes - self._held_bytes > CONTROL_BYTES_MAX:
+            called, self._called = self._called, None
+            self._shared.gateway.tasks.start(self._warm(called))
+
+    async def _warm(self, called: ResponseId) -> None:
+        """The first bytes of a message are there, of what a response's tools found: its KV is brought back while the
+        rest comes."""
+        gateway = self._shared.gateway
+        try:
+            principal = self._principal or gateway.access.authenticate(None)
+            place = await gateway.find_response(principal, called)
+            if place is not None:
+                name = CommandId(f"warm_{gateway.new_id()}")
+                await gateway.execute(principal, SessionWarm(id=name, session=place.key.session))
+        except SessileError as error:
+            log.debug("session_warm_failed", response=called, error=error.code)  # a hint: the turn will report it
 
     def _count_bytes(self) -> None:
         kept = 0
@@ -262,6 +281,8 @@ class ResponsesConnection(UpgradedConnection):
             self._sequence += 1
             if piece.startswith(_ENDED):
                 await self._commands_done.wait()  # a steer that ended it is answered first
+                if self._current is not None and b'"function_call"' in payload:
+                    self._called = ResponseId(self._current)
                 self._current, successor = None, _successor(payload)
             elif piece.startswith(b"event: error"):
                 payload = responses_frames.stream_error(payload)
@@ -270,7 +291,7 @@ class ResponsesConnection(UpgradedConnection):
             if self._steers and successor is None and piece.startswith(_ENDED):
                 successor = self._follow_steering(payload)
 
-        self._sequence = 0
+        self._sequence, self._called = 0, None
         if request.method == "GET":
             self._current = request.path.removeprefix(RESPONSES + "/")
             self._named.set()

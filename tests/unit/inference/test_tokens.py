@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.tokens import Utf8Stream, as_tokens, common_prefix
+from inference.tokens import LONG, Utf8Stream, as_tokens, common_prefix
 
 tokens = st.lists(st.integers(0, 3) | st.integers(0, 2**32 - 1), max_size=300)
 
@@ -56,3 +57,15 @@ def test_bytes_that_are_no_text_become_replacement_characters() -> None:
     assert stream.feed(b"a\xff") == "a�"
     assert stream.feed(b"\xf0\x9f") == ""
     assert stream.feed(b"b") == "�b"
+
+
+@pytest.mark.parametrize("length", [LONG - 1, LONG, LONG + 1, 50_000])
+def test_a_long_common_prefix_ends_where_the_two_differ(length: int) -> None:
+    left = array.array("I", range(length))
+    assert common_prefix(left, left[:]) == length
+    assert common_prefix(left, left + left) == common_prefix(left + left, left) == length
+    for at in (0, 1, LONG - 2, length // 2, length - 1):
+        right = left + left
+        right[at] += 1
+        assert common_prefix(left, right) == common_prefix(right, left) == at
+    left.append(1)  # nothing holds on to it

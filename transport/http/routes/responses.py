@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -98,9 +99,11 @@ async def answer_to(
     return answer
 
 
-async def session_behind(request: Request, principal: Principal, response_id: str, command_id: CommandId) -> SessionId:
+async def session_behind(
+    request: Request, principal: Principal, response_id: str, command_id: CommandId, held: ExitStack | None = None
+) -> SessionId:
     """The session of a response that a turn goes on from: one that is there to be read, unless the very turn was
-    begun while it was."""
+    begun while it was. `held` gets its reader."""
     try:
         answer = await answer_to(request, principal, response_id, param="previous_response_id")
     except NotFound:
@@ -108,7 +111,10 @@ async def session_behind(request: Request, principal: Principal, response_id: st
         if not await gateway_of(request).applied(principal, key, command_id):
             raise
         return key.session
-    answer.cursor.close()
+    if held is None:
+        answer.cursor.close()
+    else:
+        held.enter_context(answer.cursor)
     return answer.cursor.key.session
 
 
@@ -138,11 +144,12 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         answer = ResponseReader(resumed.cursor, resumed.responses[0], resumed.after)
     else:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
-        command = await stored_turn(request, principal, body, model, command_id, resolved)
-        await gateway.check_schemas(principal, *cm.schemas_of(command))
-        if headers.idempotency_key is not None:
-            await starter.bind(principal, command)
-        sent = await starter.send(principal, command, seen)
+        with ExitStack() as held:
+            command = await stored_turn(request, principal, body, model, command_id, resolved, held)
+            await gateway.check_schemas(principal, *cm.schemas_of(command))
+            if headers.idempotency_key is not None:
+                await starter.bind(principal, command)
+            sent = await starter.send_stored(principal, command, seen, user=body.user or body.safety_identifier)
         answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
     cursor = answer.cursor
     plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
@@ -170,8 +177,10 @@ async def stored_turn(
     model: ModelCard,
     command_id: CommandId,
     resolved: ResolvedInput | None = None,
+    held: ExitStack | None = None,
 ) -> cm.TurnCreate:
-    """`resolved`: the input, where that is known already."""
+    """`resolved`: the input, where that is known already. `held` gets the reader of the response that it goes on from,
+    so that its log is not let go of before the turn is sent."""
     tools, socket = response_tools(body.tools), socket_turn_of(request)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
@@ -183,7 +192,7 @@ async def stored_turn(
     within: SessionId | None = None
     conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     if body.previous_response_id is not None:
-        session = within = await session_behind(request, principal, body.previous_response_id, command_id)
+        session = within = await session_behind(request, principal, body.previous_response_id, command_id, held)
         after = ResponseId(body.previous_response_id)
     elif conversation is not None:
         session = within = SessionId(conversation)

@@ -15,7 +15,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from inference.simulated import SimulatedOptions
 from sessions.model.errors import Unauthorized
-from sessions.model.types import Principal, TenantId
+from sessions.model.generation import KVPlace
+from sessions.model.types import Principal, SessionKey, TenantId, Tokens
 from tests.support.doors.openai_server import SIMULATED, Serving, another_door, serving
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import key_digest
@@ -445,3 +446,34 @@ async def test_http_steers_what_any_door_began(server: Serving, client: openai.A
             await client.post(path, body=body, cast_to=object)
     with pytest.raises(openai.ConflictError):
         await client.post(path, body={"input": "late"}, cast_to=object)
+
+
+async def test_the_first_bytes_of_an_output_bring_the_kv_back_while_the_rest_comes(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed = asyncio.Event()
+
+    async def warm(key: SessionKey, prompt: Tokens) -> None:
+        assert len(prompt) > 10
+        warmed.set()
+
+    monkeypatch.setattr(server.engine, "warm", warm)
+    monkeypatch.setattr(server.engine, "place", lambda key: KVPlace("host", 10))
+    server.engine.script += [CALL, "sunny"]
+    async with socket(server) as one:
+        called = await one.turn("how is it", tools=[WEATHER])
+        output = {"type": "function_call_output", "call_id": called["output"][0]["call_id"], "output": "20 " * 100}
+        frame = {"type": "response.create", "model": SIMULATED, "previous_response_id": called["id"], "input": [output]}
+        text = json.dumps({**frame, "tools": [WEATHER]})
+
+        async def pieces() -> AsyncIterator[str]:
+            yield text[:300]
+            await asyncio.wait_for(warmed.wait(), WAIT_S)  # it has not seen what the message is
+            yield text[300:]
+
+        await one.connection.send(pieces())
+        last = (await one.until(*ENDED))[-1]
+        assert last["response"]["output"][0]["content"][0]["text"] == "sunny"
+        warmed.clear()
+        await one.turn("and now", previous_response_id=last["response"]["id"])
+        assert not warmed.is_set(), "nothing was waited for"

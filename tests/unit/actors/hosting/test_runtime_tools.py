@@ -6,7 +6,8 @@ The engine says what a script says, one byte a token, and goes on with it wherev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
 
 import pytest
 
@@ -19,8 +20,8 @@ from sessions.machine.inputs_and_effects import Command
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
-from sessions.model.generation import Chunk, Finish, GenerationRequest
-from sessions.model.types import FunctionCall, ResponseId, SessionKey, unpack_tokens
+from sessions.model.generation import Chunk, Finish, GenerationRequest, KVPlace
+from sessions.model.types import FunctionCall, ResponseId, SessionKey, Tokens, unpack_tokens
 from sessions.ports import Engine
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import LOOK, Scripted
@@ -282,3 +283,64 @@ async def test_a_queued_message_that_a_tool_turn_precedes_is_refused_by_nothing(
         assert order == [answer.response_id, done.response_id, thanks.response_id]
         refused = await outcome(replica.do(stage.output(stage.calls()[0], "late")))
         assert isinstance(refused, SessileError)
+
+
+class _Away(Scripted):
+    """Its sessions' KV makes room while tools run, and is wanted back after 5 s."""
+
+    tier: Literal["host", "device"] = "host"
+
+    def __init__(self, scripts: list[str], given: dict[ResponseId, str]) -> None:
+        super().__init__(scripts, given)
+        self.called: list[tuple[str, ...]] = []
+        self.warmed: list[str] = []
+
+    def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
+        self.called.append(tuple(tools))
+        return 5.0
+
+    def place(self, key: SessionKey) -> KVPlace:
+        return KVPlace(self.tier, 100)
+
+    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+        self.warmed.append(decode(prompt))
+
+
+@virtual
+async def test_kv_is_brought_back_before_the_outputs_are_expected_and_not_when_they_have_come() -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS, "It is blue.", TWO_CALLS, "It is blue.")
+        engine = _Away(stage._scripts, stage._given)
+        replica = await place.replica("r1", engine=engine, limits=LIMITS)
+        reader = place.read(replica)
+        await replica.create(tools=(LOOK,))
+        answer = await replica.say("what colour is it")
+        await reader.ended(answer.response_id)
+        assert engine.called == [("look", "look")]
+        await advance(4.0)
+        assert engine.warmed == []
+        await advance(2.0)
+        (warmed,) = engine.warmed
+        assert TWO_CALLS in warmed
+        for call in stage.calls():
+            await replica.do(stage.output(call, "blue"))
+        await reader.ended((await replica.say("and again", queue=True)).response_id)
+        assert len(engine.called) == 2
+        for call in stage.calls()[2:]:
+            await replica.do(stage.output(call, "blue"))
+        await advance(10.0)
+        assert len(engine.warmed) == 1, "the outputs were there first"
+
+
+@virtual
+async def test_kv_that_has_stayed_is_not_brought_back() -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS)
+        engine = _Away(stage._scripts, stage._given)
+        engine.tier = "device"
+        replica = await place.replica("r1", engine=engine, limits=LIMITS)
+        reader = place.read(replica)
+        await replica.create(tools=(LOOK,))
+        await reader.ended((await replica.say("what colour is it")).response_id)
+        await advance(10.0)
+        assert engine.called and engine.warmed == []

@@ -140,3 +140,44 @@ def test_returns_remembers_rhythms_under_a_bound() -> None:
     returns.forget(key("steady-3"))
     returns.forget(key("steady-3"))
     assert returns.index(key("steady-3"), clock.now - 60.0, 800) == unknown
+
+
+def test_who_waits_for_tools_ranks_by_their_times_and_teaches_nothing_about_people() -> None:
+    clock = Clock()
+    returns = ReturnTracker(clock)
+    returns.on_turn(key("quick"), 800)
+    returns.on_turn(key("slow"), 800)
+    for _ in range(6):
+        for name, tool, seconds in (("quick", "search", 1.0), ("slow", "build", 300.0)):
+            returns.on_tools(key(name), [tool])
+            clock.now += seconds
+            returns.on_turn(key(name), 800)
+    before = returns.model.index(FIRST, 10.0)
+    returns.model.fit()
+    assert returns.model.index(FIRST, 10.0) == before, "no silence of anybody's was observed"
+    returns.on_turn(key("gone"), 800)
+    for name, tool in (("quick", "search"), ("slow", "build"), ("gone", "search")):
+        returns.on_tools(key(name), [tool])
+    returns.on_turn(key("person"), 800)
+    quick, slow, person = (returns.index(key(name), clock.now, 800) for name in ("quick", "slow", "person"))
+    assert quick > 10 * person and quick > 10 * slow
+    clock.now += 3600.0
+    assert not returns.waits_for_tools(key("gone")), "no such call takes so long"
+    assert returns.index(key("gone"), clock.now, 800) < 0.1 * person
+    returns.forget(key("slow"))
+    assert not returns.waits_for_tools(key("slow"))
+
+
+def test_a_turn_that_goes_on_with_its_outputs_keeps_its_rhythm() -> None:
+    clock = Clock()
+    returns = ReturnTracker(clock)
+    for _ in range(3):
+        returns.on_turn(key("a"), 800)
+        clock.now += 60.0
+    silence = returns._silences[key("a")]
+    returns.on_tools(key("a"), ["search"])
+    clock.now += 2.0
+    returns.on_turn(key("a"), 5000)
+    later = returns._silences[key("a")]
+    assert (later.turns, later.kind.turns, later.kind.pace) == (silence.turns, silence.kind.turns, silence.kind.pace)
+    assert later.since_s == clock.now and later.kind.size > silence.kind.size

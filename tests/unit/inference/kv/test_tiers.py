@@ -463,3 +463,20 @@ async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path
     found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
     assert isinstance(found, HostSnapshot)
     await again.close(0.0)
+
+
+async def test_kv_is_brought_back_ahead_of_tools_that_are_known_to_take_longer_than_that(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers, now = await opened(folder), 0.0
+    monkeypatch.setattr(tiers.returns, "_clock", lambda: now)
+    assert tiers.on_tools(key("a"), ["build"], SIZE) is None, "nobody knows how long it takes"
+    for _ in range(3):
+        tiers.on_tools(key("a"), ["build"], SIZE)
+        now += 10.0
+        tiers.returns.on_turn(key("a"), 800)
+    after_s = tiers.on_tools(key("a"), ["build"], SIZE)
+    assert after_s is not None and 1.0 < after_s < 10.0
+    assert tiers.on_tools(key("a"), ["never called"], SIZE) is None
+    assert tiers.on_tools(key("a"), ["build"], 1 << 40) is None, "bringing it up takes longer than the tool"
+    await tiers.close(0.0)

@@ -171,6 +171,21 @@ def test_what_is_shared_counts_once() -> None:
     assert usage.total_tokens == 32 + 64 + 48
 
 
+def test_whose_blocks_go_first_and_how_a_session_that_waits_makes_room() -> None:
+    device = BlockUsage(16, lambda of: False, device_tokens=1_000)
+    tags = {name: device.tag(key(name)) for name in ("a", "b", "c")}
+    device.note(key("a"), 320)
+    device.note(key("b"), 320)
+    assert device.first_to_go(key("b")) is None, "there is room for another"
+    device.note(key("c"), 320)
+    assert device.first_to_go(key("c")) == key("a") and device.first_to_go(key("a")) == key("b")
+    device.demote(key("c"))
+    assert device.first_to_go(key("a")) == key("c")
+    assert device.take_notices(tags["a"]) == ([], [tags["c"]])
+    device.note(key("c"), 320)
+    assert device.first_to_go(key("c")) == key("a"), "it has run again"
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_what_the_device_holds_adds_up_whatever_comes_and_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)

@@ -36,6 +36,7 @@ from sessions.model.types import (
     unpack_tokens,
 )
 from sessions.ports import ChatMessage
+from sessions.turn import ledger as ledger_module
 from sessions.turn.ledger import Ledger, as_written, pinned_pieces
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
@@ -329,9 +330,13 @@ async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() 
     assert len(plain) > len(one) > 2, "the instructions are shared all the same"
 
 
+@pytest.mark.parametrize("joined_min", [1, 128])
 @pytest.mark.parametrize("seed", range(25))
-async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_renders(seed: int) -> None:
+async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_renders(
+    seed: int, joined_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Turns, edits, new branches, calls and retractions in any order: the ledger's memory never shows."""
+    monkeypatch.setattr(ledger_module, "JOINED_PIECES_MIN", joined_min)
     chance = random.Random(seed)
     desk = Desk(tools=(Tool(name="look"),))
 

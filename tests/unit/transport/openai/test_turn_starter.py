@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import pytest
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Conflict, NotFound
-from sessions.model.types import LOCAL_PRINCIPAL, Epoch, ResponseId, Sampling
+from sessions.model.request import Request
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Epoch, ResponseId, Sampling, SessionId, Tool
 from tests.support.doors.transport import FakeSessions, answering, gateway_over, memory_sessions
 from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage
-from transport.openai.history import Unit
+from transport.openai.history import MemoryHistory, Unit
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnInput, TurnRequest, TurnStarter
 
@@ -117,3 +121,56 @@ async def test_a_key_is_bound_to_one_session(world: World) -> None:
     assert pointer.id == command_id
     with pytest.raises(NotFound):
         await starter.find_response(LOCAL_PRINCIPAL, ResponseId("resp_x"))
+
+
+class SharedHistory(MemoryHistory):
+    """What the gateways of a cluster have: it places sessions."""
+
+    shared: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self._marked: dict[tuple[bytes, bytes], SessionId] = {}
+
+    async def mark(self, caller: bytes, marks: Sequence[bytes], session: SessionId) -> None:
+        self._marked |= {(caller, mark): session for mark in marks}
+
+    async def nearest(self, caller: bytes, marks: Sequence[bytes]) -> SessionId | None:
+        return next((self._marked[caller, mark] for mark in marks if (caller, mark) in self._marked), None)
+
+
+async def test_a_stored_session_begins_where_its_instructions_and_tools_are_and_goes_on_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions = await memory_sessions()
+    answering(sessions)
+    gateway = gateway_over(sessions)
+    gateway.history = SharedHistory()
+    starter = TurnStarter(gateway)
+    near: list[SessionId | None] = []
+    execute = sessions.execute
+
+    async def watched(request: Request) -> cm.Ok:
+        near.append(None if request.near is None else request.near.session)
+        return await execute(request)
+
+    monkeypatch.setattr(sessions, "execute", watched)
+    rules = "Always look before you answer. " * 4
+
+    async def send(name: str, instructions: str, tools: tuple[Tool, ...] = (), user: str | None = None) -> None:
+        create = cm.SessionSettings(model="m", instructions=instructions, tools=tools)
+        turn = cm.TurnCreate(
+            id=CommandId(f"c-{name}"), session=SessionId(name), create=create, items=(cm.NewMessage(content="hi"),)
+        )
+        (await starter.send_stored(LOCAL_PRINCIPAL, turn, user=user)).cursor.close()
+
+    look = (Tool(name="look", parameters={"type": "object"}),)
+    await send("one", rules, look)
+    await send("two", "Answer in verse, in French, and never of yourself, whatever is said to you.")
+    await send("three", rules, look)
+    await send("four", rules)
+    await send("theirs", rules, look, user="eva")
+    assert near == [None, "one", "one", "three", None], "its own tools, else its instructions, else its caller's last"
+    after = cm.TurnCreate(id=CommandId("c-on"), session=SessionId("one"), items=(cm.NewMessage(content="and"),))
+    (await starter.send_stored(LOCAL_PRINCIPAL, after, user=None)).cursor.close()
+    assert near[-1] is None, "it goes to the session's owner"

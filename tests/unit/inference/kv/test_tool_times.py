@@ -1,0 +1,74 @@
+"""How long tools run, as far as that was seen."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.kv.tool_times import ToolTimes, tool_set
+from sessions.model.types import TenantId
+
+TENANT = TenantId("t")
+SEARCH = tool_set(TENANT, ["search"])
+BUILD = tool_set(TENANT, ["build"])
+
+
+def learned(rounds: int = 200) -> ToolTimes:
+    chance, times = random.Random(3), ToolTimes()
+    for _ in range(rounds):
+        times.observe(SEARCH, chance.lognormvariate(math.log(0.5), 0.2))
+        times.observe(BUILD, chance.lognormvariate(math.log(90.0), 0.2))
+    return times
+
+
+def test_each_tool_has_a_pace_of_its_own() -> None:
+    times = learned()
+    assert 0.4 < times.expected(SEARCH).quantile_s(0.5) < 0.65
+    assert 70 < times.expected(BUILD).quantile_s(0.5) < 115
+    assert times.expected(SEARCH).index(0.1) > 20 * times.expected(BUILD).index(0.1)  # type: ignore[operator]
+
+
+def test_a_wait_is_worth_more_the_nearer_its_end_is() -> None:
+    expected = learned().expected(BUILD)
+    near, far = expected.remaining_s(60.0), expected.remaining_s(1.0)
+    assert near is not None and far is not None and near < far
+    assert expected.remaining_s(3600.0) is None and expected.index(3600.0) is None, "it does not come back"
+
+
+def test_what_was_never_called_is_not_known_and_twice_is_enough() -> None:
+    times = ToolTimes()
+    assert not times.expected(SEARCH).known and times.expected(SEARCH).index(0.5) is not None
+    times.observe(SEARCH, 4.0)
+    assert not times.expected(SEARCH).known
+    times.observe(SEARCH, 4.0)
+    assert times.expected(SEARCH).known and 2.0 < times.expected(SEARCH).quantile_s(0.5) < 4.5
+
+
+def test_tools_called_together_have_a_time_of_their_own_in_any_order() -> None:
+    times = ToolTimes()
+    for _ in range(5):
+        times.observe(tool_set(TENANT, ["build", "search"]), 100.0)
+    assert times.expected(tool_set(TENANT, ["search", "build", "search"])).known
+    assert not times.expected(SEARCH).known
+    assert not times.expected(tool_set(TenantId("other"), ["search", "build"])).known, "no tenant learns of another"
+
+
+def test_the_tools_called_longest_ago_are_forgotten() -> None:
+    times = ToolTimes(tools_max=3)
+    for number in range(10):
+        times.observe(tool_set(TENANT, [f"tool{number}"]), 1.0)
+        times.observe(tool_set(TENANT, [f"tool{number}"]), 1.0)
+    assert len(times) == 3 and times.expected(tool_set(TENANT, ["tool9"])).known
+    assert not times.expected(tool_set(TENANT, ["tool0"])).known
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=30), st.floats(0, 1e6))
+def test_whatever_was_seen_an_index_is_finite_or_there_is_none(seen: list[float], waited: float) -> None:
+    times = ToolTimes()
+    for seconds in seen:
+        times.observe(SEARCH, seconds)
+    index = times.expected(SEARCH).index(waited)
+    assert index is None or 0 < index < math.inf
