@@ -286,14 +286,19 @@ class Actor:
 
     async def _advance_engines(self) -> None:
         """Everything that engines have released at this moment, as one atomic write."""
-        step = Step()
+        step: Step | None = None
         now = self._world.now_ms()
         while self._engine_lane:
             item = self._engine_lane.popleft()
             input = item.take() if isinstance(item, OutputAccumulator) else item
             if input is not None:
-                step.then(observed_step(input, self._machine, self._world, self._log, now))
-        await self._commit(step)
+                later = observed_step(input, self._machine, self._world, self._log, now)
+                if step is None:
+                    step = later
+                else:
+                    step.then(later)
+        if step is not None:
+            await self._commit(step)
 
     async def _command(self, envelope: Envelope) -> None:
         step: Step | None = None
@@ -402,7 +407,8 @@ class Actor:
         if step.durable:
             begun_at = self._loop.time()
             await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(envelope))
-            record_cases(step.reviews, self._world.metrics, self._log)
+            if step.reviews:
+                record_cases(step.reviews, self._world.metrics, self._log)
             if step.usage:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
