@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -60,9 +60,12 @@ def check_key(key: SessionKey) -> None:
     check_text(key.tenant, key.session)
 
 
+_check_key_once = lru_cache(maxsize=4096)(check_key)  # a session's deltas all have the one key
+
+
 def check_append(append: Append) -> None:
     """Raises BadInput. That records follow top and usage is the tenant's own is our own duty: asserted."""
-    check_key(append.key)
+    _check_key_once(append.key)
     records = append.records
     assert not records or (records[0].offset == append.top + 1 and records[-1].offset == append.top + len(records)), (
         "records do not take the offsets behind top"

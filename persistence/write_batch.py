@@ -33,6 +33,7 @@ from sessions.model.reviews import Case
 from sessions.model.types import Epoch, SessionKey, UnixMs
 
 ROW_OVERHEAD_BYTES: Final = 96
+_BEGINNINGS: Final = (ResponseQueued, ResponseCreated)
 REVIEW_COLUMNS: Final = (
     "tenant, id, session, cause, direction, action, category, score, model, policy, end_user, response, item,"
     " log_offset, span_start, span_end, kept, note, opened_at, appealed_at"
@@ -80,7 +81,7 @@ REVIEW_AGAIN: Final = (
 class AppendWrite(Write):
     """An append and its rows, each a tuple in the order of its statement's columns."""
 
-    __slots__ = ("append", "audit", "commands", "events", "patch", "responses", "reviews", "snapshot", "usage")
+    __slots__ = ("append", "audit", "bare", "commands", "events", "patch", "responses", "reviews", "snapshot", "usage")
 
     def __init__(self, codec: Codec, append: Append, *, sealer: Sealer, bytes_max: int) -> None:
         """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
@@ -88,39 +89,52 @@ class AppendWrite(Write):
         key = append.key
         tenant, session = key
         encode = codec.encode
-        events = [(tenant, session, r.offset, *encode(key, r.offset, encode_record(r))) for r in append.records]
-        self.responses: list[tuple[Any, ...]] = [
-            (tenant, record.event.response_id, session, record.offset)
-            for record in append.records
-            if isinstance(record.event, ResponseQueued | ResponseCreated)
-        ]
-        size = ROW_OVERHEAD_BYTES * (1 + len(self.responses))
-        for event in events:
-            size += ROW_OVERHEAD_BYTES + len(event[4])
+        size = ROW_OVERHEAD_BYTES
+        events: list[tuple[Any, ...]] = []
+        responses: Sequence[tuple[Any, ...]] = ()
+        for record in append.records:
+            offset = record.offset
+            key_id, body = encode(key, offset, encode_record(record))
+            events.append((tenant, session, offset, key_id, body))
+            size += ROW_OVERHEAD_BYTES + len(body)
+            event = record.event
+            if type(event) in _BEGINNINGS:
+                responses = (*responses, (tenant, event.response_id, session, offset))  # type: ignore[union-attr]
+                size += ROW_OVERHEAD_BYTES
         self.append = append
         self.events = events
+        self.responses = responses
         self.patch: tuple[Any, ...] | None = None
-        self.commands: list[tuple[Any, ...]] = []
-        self.usage: list[tuple[Any, ...]] = []
-        self.reviews: list[tuple[Any, ...]] = []
+        self.commands: Sequence[tuple[Any, ...]] = ()
+        self.usage: Sequence[tuple[Any, ...]] = ()
+        self.reviews: Sequence[tuple[Any, ...]] = ()
         self.snapshot: tuple[Any, ...] | None = None
-        if append.reviews:
-            self.reviews = review_rows(codec, append.reviews)
-            size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[_KEPT]) + len(row[_NOTE]) for row in self.reviews)
-        if append.head is not None or append.commands or append.usage or append.snapshot is not None:
-            size += self._beside(codec)
-        self.audit: list[AuditEntry] = []
-        if append.audit:
-            self.audit = [sealer.entry(tenant, each) for each in append.audit]
-            size += sum(2 * ROW_OVERHEAD_BYTES + len(entry.body) for entry in self.audit)
+        self.audit: Sequence[AuditEntry] = ()
+        self.bare = not (
+            responses
+            or append.head is not None
+            or append.commands
+            or append.usage
+            or append.reviews
+            or append.snapshot is not None
+            or append.audit
+        )
+        if not self.bare:
+            size += self._beside(codec, sealer)
         if size > bytes_max:
             raise TooLarge("append_too_large", f"One change of a session is limited to {bytes_max} bytes.")
         super().__init__(key, rows=len(events), size=size)
 
-    def _beside(self, codec: Codec) -> int:
+    def _beside(self, codec: Codec, sealer: Sealer) -> int:
         """The rows of everything but the records; returns their size."""
         append, key, encode = self.append, self.append.key, codec.encode
         size = 0
+        if append.reviews:
+            self.reviews = review_rows(codec, append.reviews)
+            size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[_KEPT]) + len(row[_NOTE]) for row in self.reviews)
+        if append.audit:
+            self.audit = [sealer.entry(key.tenant, each) for each in append.audit]
+            size += sum(2 * ROW_OVERHEAD_BYTES + len(entry.body) for entry in self.audit)
         if append.head is not None:
             head = append.head
             key_id, about = encode(key, HEAD_ROW, encode_head_body(HeadBody(head.title, head.metadata)))
@@ -131,11 +145,10 @@ class AppendWrite(Write):
             whose = (command.principal_id, command.command_id)
             ok = encode_ok(command.answer)
             digest, answer = encode_command(codec, key, command_row(*whose), command.digest, ok)
-            self.commands.append((*key, *whose, command.at, digest, answer))
+            self.commands = (*self.commands, (*key, *whose, command.at, digest, answer))
             size += ROW_OVERHEAD_BYTES + len(answer)
-        for row in append.usage:
-            self.usage.append(usage_row(key, row))
-            size += 2 * ROW_OVERHEAD_BYTES
+        self.usage = [usage_row(key, row) for row in append.usage]
+        size += 2 * ROW_OVERHEAD_BYTES * len(self.usage)
         if append.snapshot is not None:
             key_id, body = encode(key, snapshot_row(append.snapshot.offset), append.snapshot.body)
             self.snapshot = (*key, append.snapshot.offset, key_id, body)

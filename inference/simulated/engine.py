@@ -233,6 +233,7 @@ class SimulatedEngine:
         stream.utf8 = Utf8Stream(TOKEN_BYTES[token] for token in request.emitted[-4:])
         stream.unfinished = stream.utf8.pending
         self._submit(stream)
+        loop = asyncio.get_running_loop()
         try:
             while True:
                 while stream.outbox:
@@ -245,7 +246,8 @@ class SimulatedEngine:
                         return
                 if stream.error is not None:
                     raise stream.error
-                await self._arrival(stream)
+                stream.waiter = loop.create_future()
+                await stream.waiter
         finally:
             self._leave(stream)
 

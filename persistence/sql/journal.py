@@ -6,7 +6,7 @@ driver's `statements` is a `JournalStatements`: the SQL, and how a row of its an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -77,7 +77,7 @@ class JournalDatabase(SqlDatabase, Protocol):
     @property
     def incarnation(self) -> str: ...
 
-    async def submit(self, write: Write) -> Any: ...
+    def submit(self, write: Write) -> Awaitable[Any]: ...
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
         """The rows of a read; a commit whose outcome is unknown may be missing in them."""

@@ -139,9 +139,7 @@ class Transaction:
     def _insert(self, connection: sqlite3.Connection, appends: Sequence[AppendWrite]) -> None:
         for size, values in sql.chunks([row for write in appends for row in write.events]):
             connection.execute(sql.insert_events(size), values)
-        beside = [
-            w for w in appends if w.patch or w.commands or w.responses or w.usage or w.reviews or w.snapshot or w.audit
-        ]
+        beside = [write for write in appends if not write.bare]
         if not beside:
             return
         if audit := [entry for w in beside for entry in w.audit]:

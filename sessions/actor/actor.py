@@ -288,17 +288,23 @@ class Actor:
 
     async def _advance_engines(self) -> None:
         """Everything that engines have released at this moment, as one atomic write."""
-        step = Step()
-        self._take_released(step)
-        await self._commit(step)
+        step = self._take_released(None)
+        if step is not None:
+            await self._commit(step)
 
-    def _take_released(self, step: Step) -> None:
+    def _take_released(self, step: Step | None) -> Step | None:
+        """What engines have released at this moment, behind `step`."""
         now = self._world.now_ms()
         while self._engine_lane:
             item = self._engine_lane.popleft()
             input = item.take() if isinstance(item, OutputAccumulator) else item
             if input is not None:
-                step.then(observed_step(input, self._machine, self._world, self._log, now))
+                later = observed_step(input, self._machine, self._world, self._log, now)
+                if step is None:
+                    step = later
+                else:
+                    step.then(later)
+        return step
 
     async def _command(self, envelope: Envelope) -> None:
         step: Step | None = None
@@ -439,7 +445,8 @@ class Actor:
         if step.durable:
             begun_at = self._loop.time()
             await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(envelope))
-            record_cases(step.reviews, self._world.metrics, self._log)
+            if step.reviews:
+                record_cases(step.reviews, self._world.metrics, self._log)
             if step.usage:
                 count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:

@@ -35,8 +35,9 @@ class SnapshotPolicy:
 
     def due(self, step: Step, state: State) -> Snapshot | None:
         """What rides along with the append of `step`, after which the state is `state`."""
-        ended = any(isinstance(record.event, _ENDS) for record in step.records)
-        if not self._soon and not (ended and self._grown(state)):
+        if not self._soon and not (
+            self._grown(state) and any(isinstance(record.event, _ENDS) for record in step.records)
+        ):
             return None
         self._soon = False
         return self.take(state)

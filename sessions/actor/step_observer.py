@@ -37,6 +37,8 @@ def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any,
         findings = () if isinstance(input.command, cm.ReviewAppeal) else input.findings
         _audit(step, machine, input.principal, findings, now, user=input.principal.user)
         return step
+    if type(input) is Output and not input.findings and not input.retracted:
+        return machine.step(input, now)
     if isinstance(input, Output | GenerationFinished | GenerationFailed | GenerationStopped) and (
         input.findings or (isinstance(input, Output) and input.retracted)
     ):

@@ -9,7 +9,7 @@ why `write` and `close_drafts` are generators: their caller applies every event 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -46,6 +46,7 @@ class CallArguments(msgspec.Struct, frozen=True):
 
 
 Piece = Text | RefusalText | CallBegin | CallArguments
+_DELTAS: Final = (ev.OutputTextDelta, ev.RefusalDelta, ev.ArgumentsDelta)
 
 
 def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
@@ -56,16 +57,7 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
                 yield from close_drafts(open_, "completed")
                 yield _add_message(open_, now)
                 yield _part_added(open_, open_.drafts[-1], 0, OutputText(text=""))
-            draft = open_.drafts[-1]
-            yield ev.OutputTextDelta(
-                response_id=open_.body.id,
-                sequence_number=open_.sequence,
-                item_id=draft.item.id,
-                output_index=draft.output_index,
-                content_index=0,
-                delta=piece.text,
-                logprobs=piece.logprobs,
-            )
+            yield text_delta(open_, open_.drafts[-1], piece)
         case RefusalText():
             if not _writing_message(open_):
                 yield from close_drafts(open_, "incomplete")
@@ -110,11 +102,30 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
             )
 
 
+def going_on(open_: Open, pieces: tuple[Piece, ...]) -> ev.OutputTextDelta | None:
+    """The one event of pieces that only go on with the text that is being written, as nearly all do; None of others."""
+    if len(pieces) == 1 and type(pieces[0]) is Text and _writing_message(open_):
+        return text_delta(open_, open_.drafts[-1], pieces[0])
+    return None
+
+
+def text_delta(open_: Open, draft: Draft, piece: Text) -> ev.OutputTextDelta:
+    return ev.OutputTextDelta(
+        response_id=open_.body.id,
+        sequence_number=open_.sequence,
+        item_id=draft.item.id,
+        output_index=draft.output_index,
+        content_index=0,
+        delta=piece.text,
+        logprobs=piece.logprobs,
+    )
+
+
 def carries(piece: Piece, event: ev.AnyEvent) -> bool:
     """Whether `event` is the one of its piece's events that the piece's tokens stand beside."""
     if isinstance(piece, CallBegin):
         return isinstance(event, ev.OutputItemAdded)
-    return isinstance(event, ev.OutputTextDelta | ev.RefusalDelta | ev.ArgumentsDelta)
+    return isinstance(event, _DELTAS)
 
 
 def _writing_message(open_: Open) -> bool:

@@ -410,14 +410,20 @@ def current(build: StepBuilder, response_id: ResponseId, generation: int) -> Ope
 
 def write_output(build: StepBuilder, input: Output) -> None:
     """Writes what a generation released."""
-    open_cases(build, input)
+    if input.findings:
+        open_cases(build, input)
     open_ = current(build, input.response_id, input.generation)
     if open_ is None:
         return
     fingerprint = build.config.fingerprint if input.tokens and not open_.tokens else ""
-    findings = without_text(input.findings)
+    findings = without_text(input.findings) if input.findings else ()
     private = ev.Private(tokens=input.tokens, tail=input.tail, fingerprint=fingerprint, findings=findings)
     counted = isinstance(open_.body.request, dict) and CONTINUOUS_USAGE in open_.body.request
+    if input.retracted is None and not counted:
+        delta = event_writer.going_on(open_, input.pieces)
+        if delta is not None:
+            build.put(delta, private)
+            return
     for index, piece in enumerate(input.pieces, 1):
         for event in event_writer.write(open_, piece, build.now):
             last = index == len(input.pieces) and event_writer.carries(piece, event)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import hashlib
 import re
+import struct
 from base64 import b32encode
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, get_args
@@ -253,8 +254,13 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 Tokens = Sequence[int]
 
 
+_pack_one = struct.Struct("<I").pack
+
+
 def pack_tokens(tokens: Tokens) -> bytes:
     """Token ids as little-endian uint32, 4 bytes each: how the ledger is stored."""
+    if len(tokens) == 1:  # a chunk of nearly every engine
+        return _pack_one(tokens[0])
     packed = array.array("I", tokens)
     if packed.itemsize != 4:  # pragma: no cover - no platform that we run on
         raise AssertionError("array('I') is not 32 bits wide here")

@@ -20,7 +20,6 @@ Does not know: sockets, what a frame is for, who the principal is.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -71,7 +70,7 @@ class ReaderSet:
     readers: dict[SessionId, FeedReader] = field(default_factory=dict)
     closed: bool = False
     # Made when they are needed: most connections are idle.
-    _ready: deque[FeedReader] | None = None
+    _ready: list[FeedReader] | None = None  # few at a time, mostly one: cheaper than a deque, which comes with room
     _turns: asyncio.Lock | None = None
     _flowing: asyncio.Event | None = None
 
@@ -151,8 +150,9 @@ class ReaderSet:
         if reader.attached and not reader.queued and not reader.reading:
             reader.queued = True
             if self._ready is None:
-                self._ready = deque()
-            self._ready.append(reader)
+                self._ready = [reader]
+            else:
+                self._ready.append(reader)
             self._wake()
 
     def collect(self, now: float) -> bool:
@@ -162,7 +162,7 @@ class ReaderSet:
         while ready and budget > 0:
             if window.full:
                 return False  # until an ack; they stay queued
-            reader = ready.popleft()
+            reader = ready.pop(0)
             reader.queued = False
             if not reader.attached:
                 continue

@@ -41,11 +41,11 @@ def a_group(store: Store, **limits: Any) -> GroupCommit:
     return group
 
 
-def submit(group: GroupCommit, *writes: Write) -> list[asyncio.Task[Any]]:
+def submit(group: GroupCommit, *writes: Write) -> list[asyncio.Future[Any]]:
     return [asyncio.ensure_future(group.submit(write)) for write in writes]
 
 
-async def behind_the_gate(store: Store, group: GroupCommit, *writes: Write) -> list[asyncio.Task[Any]]:
+async def behind_the_gate(store: Store, group: GroupCommit, *writes: Write) -> list[asyncio.Future[Any]]:
     """Puts writes into the queue while a first batch is being committed; the caller opens the gate."""
     store.gate = asyncio.Event()
     tasks = submit(group, a_write("first"))
@@ -175,6 +175,24 @@ async def test_under_load_batches_keep_their_distance_and_a_small_one_does_not()
     gaps_s = [b - a for a, b in itertools.pairwise(began_s)]
     assert gaps_s[0] >= 0.045 and gaps_s[1] >= 0.045
     assert gaps_s[2] < 0.045
+    await group.stop()
+
+
+async def test_batches_of_many_keep_a_longer_distance() -> None:
+    loop = asyncio.get_running_loop()
+    began_s: list[float] = []
+
+    async def commit(writes: Sequence[Write]) -> list[object]:
+        began_s.append(loop.time())
+        return [None] * len(writes)
+
+    limits = GroupLimits(pace_s=0.01, pace_from_writes=4, crowded_pace=5.0, crowded_from_writes=8)
+    group = GroupCommit(commit, limits)
+    group.start()
+    for width in (8, 7, 1):
+        await asyncio.gather(*submit(group, *(a_write(str(n)) for n in range(width))))
+    gaps_s = [b - a for a, b in itertools.pairwise(began_s)]
+    assert gaps_s[0] >= 0.045 and 0.009 <= gaps_s[1] < 0.045
     await group.stop()
 
 

@@ -33,6 +33,17 @@ def test_the_first_text_opens_an_item_and_a_part_and_later_text_only_adds() -> N
     assert added.item.id == ItemId(f"msg_{response_id.removeprefix('resp_')}_0")
 
 
+def test_only_text_behind_text_takes_the_short_way_and_becomes_the_same_event() -> None:
+    ground, response_id, _ = written(Text("a"))
+    open_ = ground.machine.state.open[response_id]
+    more = Text("b", ({"token": "b"},))
+    assert event_writer.going_on(open_, (more,)) == next(event_writer.write(open_, more, open_.body.created_at))
+    for pieces in ((), (more, more), (RefusalText("no"),), (CallBegin("f"),)):
+        assert event_writer.going_on(open_, pieces) is None
+    ground.write(response_id, CallBegin("f"))
+    assert event_writer.going_on(open_, (more,)) is None, "a call is being written"
+
+
 def test_a_call_closes_the_text_before_it() -> None:
     _, _, events = written(Text("a"), CallBegin("f"), CallArguments("{}"))
     assert kinds(events)[3:] == [
