@@ -16,7 +16,7 @@ from sessions.ports import Engine
 class _ForecastEngine:
     """What admission sees of an engine: the forecast of the turn that is judged."""
 
-    class info:  # noqa: N801 - as the port has it
+    class info:
         smaller_model = ""
 
     def __init__(self) -> None:
@@ -71,5 +71,3 @@ class TenantGuard:
         if not wait_ms:
             self._bucket.take(1)
         return wait_ms / 1000
-
-

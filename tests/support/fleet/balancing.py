@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from actors.handoff.planner import HandoffPlanner
-from actors.handoff.rebalance import Rebalancer, RebalanceLimits
+from actors.handoff.rebalance import RebalanceLimits, Rebalancer
 from sessions.model.types import ReplicaId
 from sessions.ports import Member, View
 from tests.support.fleet.placed import MODEL

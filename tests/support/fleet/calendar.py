@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -50,6 +51,6 @@ def _groups(sessions: Ints, due_s: Ints, width: int) -> Iterator[tuple[int, Ints
     order = np.argsort(bucket, kind="stable")
     bucket, sessions, due_s = bucket[order], sessions[order], due_s[order]
     edges = [0, *(np.flatnonzero(np.diff(bucket)) + 1).tolist(), len(bucket)]
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in itertools.pairwise(edges):
         # Copies: a slice would keep the whole array it was cut from.
         yield int(bucket[begin]), sessions[begin:end].copy(), due_s[begin:end].copy()

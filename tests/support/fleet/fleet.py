@@ -39,7 +39,10 @@ class Fleet:
     """`run` once."""
 
     def __init__(
-        self, scenario: Scenario, workload: Workload | None = None, placement: type[BoundedRendezvous] = BoundedRendezvous
+        self,
+        scenario: Scenario,
+        workload: Workload | None = None,
+        placement: type[BoundedRendezvous] = BoundedRendezvous,
     ) -> None:
         self.scenario = scenario
         self.rng = np.random.default_rng(scenario.seed)
@@ -198,7 +201,9 @@ class Fleet:
             self.tier[session] = NONE
         self.holder[session] = replica
 
-    def _serve(self, sessions: Ints, at: Floats, held: Ints, new: Ints, answers: Ints, *, lost_at: float = -1.0) -> None:
+    def _serve(
+        self, sessions: Ints, at: Floats, held: Ints, new: Ints, answers: Ints, *, lost_at: float = -1.0
+    ) -> None:
         """`held`: tokens of the conversation so far. `lost_at`: these answers were cut short then and go on."""
         assert not (self.busy_until[sessions] > at).any() or lost_at >= 0, "a session answers one turn at a time"
         context = self.scenario.engine.context
@@ -216,7 +221,7 @@ class Fleet:
             slot, start, first = self.engines.begin(replica[each], at[each], restore_s[each], prefill_s[each])
             tpot = self.engines.tpot_s(replica[each])
             kept = self._admitted(sessions[each], replica[each], at[each], start, first) if lost_at < 0 else slice(None)
-            each, slot, first, tpot = each[kept], slot[kept], first[kept], tpot[kept]  # noqa: PLW2901
+            each, slot, first, tpot = each[kept], slot[kept], first[kept], tpot[kept]
             end = first + answers[each] * tpot
             talking = sessions[each]
             self.engines.take(replica[each], slot, first, end)
@@ -302,7 +307,9 @@ class Fleet:
         self._crowded = Counter({number: self._crowded[number] + 1 for number in crowded.tolist()})
         members, view = self.placed.members, self.placed.view
         self._balancing.look(self.placed.limits())
-        least = min(view.members, key=lambda member: (member.load, member.replica) if not member.draining else (9e9, ""))
+        least = min(
+            view.members, key=lambda member: (member.load, member.replica) if not member.draining else (9e9, "")
+        )
         flags = np.zeros(len(loads), dtype=np.bool_)
         surplus: dict[int, int] = {}
         for number, looks in self._crowded.items():
@@ -333,7 +340,9 @@ class Fleet:
         self._owns(session, replica)
         self.tier[session] = HOST if tier != NONE else NONE
         self.measured.count("handed_off", 1)
-        self.measured.count("kv_bytes_moved", int(self.tokens[session]) * self.scenario.engine.token_bytes * (tier != NONE))
+        self.measured.count(
+            "kv_bytes_moved", int(self.tokens[session]) * self.scenario.engine.token_bytes * (tier != NONE)
+        )
 
     # -- what happens -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ brought within their bounds in a pass of its own, each `PASS_S` seconds; the pro
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 import numpy as np
@@ -60,7 +61,7 @@ class RankTable:
 
     def __init__(self, model: ReturnModel) -> None:
         ages = np.array(AGES_S, dtype=np.float64)
-        self._ages = np.concatenate([np.linspace(a, b, 5)[:-1] for a, b in zip(ages[:-1], ages[1:], strict=True)])
+        self._ages = np.concatenate([np.linspace(a, b, 5)[:-1] for a, b in itertools.pairwise(ages)])
         shape = (_TURNS, len(SIZES), len(PACES_S) + 1, len(self._ages))
         self._table = np.zeros(shape, dtype=np.float32)
         for cell in np.ndindex(shape[:3]):

@@ -1,4 +1,4 @@
-"""What a simulated fleet is: how many sessions and replicas, what an engine does, how people talk, what happens to it."""
+"""What a simulated fleet is: its sessions and replicas, what an engine does, how people talk, what happens to it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,9 @@ class Workload:
         behind = self._rng.standard_exponential(count, dtype=np.float32) * np.float32(pause_s)
         where = np.flatnonzero(talking)
         longer = self._silences / self._silences.sum()  # who looks falls into the long ones more often
-        whole = self._rng.choice(self._silences, len(where), p=longer.astype(np.float64) / float(longer.sum(dtype=np.float64)))
+        whole = self._rng.choice(
+            self._silences, len(where), p=longer.astype(np.float64) / float(longer.sum(dtype=np.float64))
+        )
         part = self._rng.random(len(where))
         ahead[where], behind[where] = whole * part, whole * (1 - part)
         return behind, ahead

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from actors.cluster.placement import BOUND, BoundedRendezvous, session_load_of
-from actors.cluster.rendezvous import FLAT_MAX, ranking
+from actors.cluster.rendezvous import ranking
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
