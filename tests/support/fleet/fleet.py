@@ -78,7 +78,7 @@ class Fleet:
         self.used = -behind
         self.busy_until = -behind
         self.due = np.minimum(ahead, 2**30).astype(np.int32)
-        self._ranks = RankTable(learned(*self.workload.silences(4_000, 0.0), self.tokens))
+        self._ranks = RankTable(learned(self.workload.silences(4_000, 0.0)[0], self.workload.lengths(4_000)))
         self._start()
 
     # -- running ------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Fleet:
         for now in range(self.scenario.seconds):
             self.tick(now)
             if checked:
-                self.check()
+                self.check(now)
         return self.measured
 
     def _start(self) -> None:
@@ -105,11 +105,11 @@ class Fleet:
 
     def tick(self, now: int) -> None:
         self._admitting.now_s = float(now)
+        self._end_answers(now)
         for event in self.scenario.events:
             if event.at_s == now:
                 self._happens(event, now)
         self._move_replicas(now)
-        self._end_answers(now)
         self._leave_memory(now)
         if now % VIEW_S == 0:
             self.placed.views(self.placed.directory.version, self.listed, self.engines.loads)
@@ -121,17 +121,17 @@ class Fleet:
             self._retain(now, now // (PASS_S // _PASSES) % _PASSES)
         self.measured.sample(now, self.engines.loads[self.up & self.listed], self.placed.operations)
 
-    def check(self) -> None:
-        """Raises AssertionError where an owner is not the directory's. For small fleets."""
+    def check(self, now: int) -> None:
+        """Raises AssertionError where an owner is not the directory's, or an answer has no slot. For small fleets."""
         self.placed.directory.check_integrity()
         present = np.flatnonzero(self.owner >= 0)
         assert self.placed.directory.entry_count == len(present), "an entry without its session, or the reverse"
         for session in present.tolist():
             owner = self.placed.directory.locate(self.placed.key(session), now=0.0)
             assert owner is not None and self.placed.owner_number(owner) == self.owner[session]
-        running = np.flatnonzero((self.busy_until > 0) & (self.owner >= 0))
-        assert self.engines.in_system.min() >= 0
-        assert len(running) >= 0
+        running = np.flatnonzero((self.owner >= 0) & (self.busy_until >= now) & self.up[self.owner])
+        running = np.bincount(self.owner[running], minlength=len(self.up))
+        assert (running == self.engines.in_system).all(), "an answer without its slot, or the reverse"
 
     # -- talking ------------------------------------------------------------------------------------
 
@@ -257,7 +257,9 @@ class Fleet:
     def _end_answers(self, now: int) -> None:
         sessions = self._ends.pop(now)
         until = self.busy_until[sessions]
-        sessions = np.unique(sessions[(until >= now - 1) & (until < now)]).astype(np.int32)
+        sessions = sessions[(until >= now - 1) & (until < now)]
+        owner = self.owner[sessions]
+        sessions = np.unique(sessions[(owner >= 0) & self.up[owner]]).astype(np.int32)
         self.engines.ended(self.owner[sessions])
         self.used[sessions] = self.busy_until[sessions]
         self._recent.append(sessions)
@@ -333,7 +335,7 @@ class Fleet:
         """With its KV, and with its answer where one is running."""
         claim = self.placed.claim(session, replica, now, instead_of=self.placed.located(session, now))
         assert claim.won
-        if self.busy_until[session] > now:
+        if self.busy_until[session] >= now:
             self.engines.in_system[self.owner[session]] -= 1
             self.engines.arrived_running(replica, float(self.busy_until[session]))
         tier = self.tier[session]
@@ -378,7 +380,7 @@ class Fleet:
         lost = np.zeros(len(self.up), dtype=np.bool_)
         lost[replicas] = True
         self._suspects = [self.placed.members[number].replica for number in replicas.tolist()]
-        cut_short = np.flatnonzero((self.owner >= 0) & lost[self.owner] & (self.busy_until > now)).astype(np.int32)
+        cut_short = np.flatnonzero((self.owner >= 0) & lost[self.owner] & (self.busy_until >= now)).astype(np.int32)
         self.tier[(self.holder >= 0) & lost[self.holder]] = NONE
         self.engines.emptied(replicas)
         suspected = now + detected_s
@@ -420,7 +422,7 @@ class Fleet:
         flags[replicas] = True
         here = np.flatnonzero((self.owner >= 0) & flags[self.owner])
         for session in here.tolist():
-            busy = self.busy_until[session] > now
+            busy = self.busy_until[session] >= now
             target = -1
             if busy or self.tier[session] != NONE:
                 target = self.placed.choose(session, avoid=[self.placed.members[int(self.owner[session])].replica])

@@ -75,11 +75,11 @@ class RankTable:
         return found
 
 
-def learned(silences: Floats, ended: Bools, tokens: Ints) -> ReturnModel:
-    """A model that has watched these silences."""
+def learned(silences: Floats, tokens: Ints) -> ReturnModel:
+    """A model that has watched these silences end."""
     model = ReturnModel()
-    for silence_s, end, size in zip(silences[:4_000], ended[:4_000], tokens[:4_000], strict=True):
-        model.observe(silence_kind(2, int(size), 60.0), float(silence_s), returned=not end or silence_s < 43_200)
+    for silence_s, size in zip(silences.tolist(), tokens.tolist(), strict=True):
+        model.observe(silence_kind(2, size, 60.0), silence_s, returned=True)
     model.fit()
     return model
 
