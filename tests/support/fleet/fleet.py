@@ -292,7 +292,7 @@ class Fleet:
         tokens, silence = self.tokens[mine], np.maximum(0, now - self.used[mine])
         rank = self._ranks.index(self.turns[mine], tokens, silence)
         num_bytes = tokens.astype(np.int64) * engine.token_bytes
-        worth = rank * self._costs.saved_s(tokens) / np.maximum(1, num_bytes)
+        worth = (rank * self._costs.saved_s(tokens) / np.maximum(1, num_bytes)).astype(np.float32)
         worth[self.busy_until[mine] > now] = np.inf
         for tier, below, bound in ((HOST, DISK, engine.host_bytes), (DISK, NONE, engine.disk_bytes)):
             here = np.flatnonzero(self.tier[mine] == tier)

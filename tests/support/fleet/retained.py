@@ -68,7 +68,7 @@ class RankTable:
             kind = SilenceKind(*(int(each) for each in cell))
             self._table[cell] = [model.index(kind, float(age)) for age in self._ages]
 
-    def index(self, turns: Ints, tokens: Ints, silence_s: Floats) -> Floats:
+    def index(self, turns: npt.NDArray[np.int8], tokens: Ints, silence_s: Floats) -> Floats:
         size = np.searchsorted(np.array(SIZES), tokens, side="right") - 1
         age = np.searchsorted(self._ages, silence_s, side="right") - 1
         found: Floats = self._table[np.minimum(turns, _TURNS - 1), size, 3, age]

@@ -111,10 +111,12 @@ class Workload:
         return [float(each) for each in self._rng.lognormal(math.log(median), sigma, count)]
 
     def prompts(self, count: int) -> Ints:
-        return np.clip(self._rng.choice(self._prompts, count), 8, 8_192).astype(np.int32)
+        drawn: Ints = np.clip(self._rng.choice(self._prompts, count), 8, 8_192).astype(np.int32)
+        return drawn
 
     def answers(self, count: int) -> Ints:
-        return np.clip(self._rng.choice(self._answers, count), 8, 1_500).astype(np.int32)
+        drawn: Ints = np.clip(self._rng.choice(self._answers, count), 8, 1_500).astype(np.int32)
+        return drawn
 
     def silences(self, count: int, now_s: float, faster: Any = 1.0) -> tuple[Floats, Bools]:
         """Until the next turn, and whether the conversation has ended meanwhile."""
