@@ -96,7 +96,7 @@ class BoundedRendezvous:
         if holder is not None and holder in members and holder not in avoided and fits(holder):
             return members[holder]
         for replica in self._rank(key, model, pool):
-            if replica not in avoided and fits(replica):
+            if replica in members and replica not in avoided and fits(replica):
                 return members[replica]
         # Only rounding can bring us here: the limits add up to more than the work.
         left = (member for member in members.values() if member.replica not in avoided)

@@ -342,9 +342,8 @@ class Fleet:
         self._owns(session, replica)
         self.tier[session] = HOST if tier != NONE else NONE
         self.measured.count("handed_off", 1)
-        self.measured.count(
-            "kv_bytes_moved", int(self.tokens[session]) * self.scenario.engine.token_bytes * (tier != NONE)
-        )
+        if tier != NONE:
+            self.measured.count("kv_bytes_moved", int(self.tokens[session]) * self.scenario.engine.token_bytes)
 
     # -- what happens -------------------------------------------------------------------------------
 
@@ -405,7 +404,7 @@ class Fleet:
             self._suspects = []
         begins = self._again.pop(now, [])
         for number in begins:
-            self.placed.draining(number)
+            self.placed.draining(number, now)
         if begins:
             self._leaving.setdefault(now + VIEW_S, []).extend(begins)
         leaving = self._leaving.pop(now, [])

@@ -69,8 +69,9 @@ class Placed:
             self.members[replica] = member
         self.directory.announce(member, generation=0, seen=0, ttl=FOREVER_S, now=now)
 
-    def draining(self, replica: int) -> None:
+    def draining(self, replica: int, now: float) -> None:
         self.members[replica] = msgspec.structs.replace(self.members[replica], draining=True)
+        self.joined(replica, now)
 
     def lapsed(self, replica: int, now: float) -> None:
         """Its lease has ended, or was given back: every entry of it with it."""

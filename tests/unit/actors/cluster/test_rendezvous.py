@@ -118,3 +118,12 @@ def test_a_decision_with_a_holder_looks_at_nobody_else(monkeypatch: pytest.Monke
     assert next(looks) == 1
     draining = View(2, tuple(msgspec.structs.replace(each, draining=True) for each in MANY))
     assert placement.choose(key(1), draining, holder=ReplicaId("r7")) is None
+
+
+def test_who_drains_without_a_new_version_is_passed_over() -> None:
+    placement = BoundedRendezvous(session_load=1 / 16)
+    first_place = placement.choose(key(0), View(1, tuple(MANY)))
+    assert first_place is not None
+    members = tuple(msgspec.structs.replace(each, draining=each == first_place) for each in MANY)
+    chosen = placement.choose(key(0), View(1, members))
+    assert chosen is not None and chosen.replica == ranking(key(0), MANY)[1]
