@@ -1,11 +1,11 @@
 """Places cold sessions: weighted rendezvous hashing with bounded load.
 
-Decides only for sessions without an owner; a live session is where the directory says. Pure but for two caches: the
-ranking of sessions under one version of the view, and the sessions placed since loads were last announced.
+Decides only for sessions without an owner; a live session is where the directory says. Pure but for its caches: the
+rankings under one version of the view, what its members carry in all, and the sessions placed since loads were last
+announced. What costs as much as there are members is done once a view: a decision costs the same among ten and among
+ten thousand.
 
-* Each member scores -weight / ln(u), u drawn from a hash of (session, replica), and the highest score is the session's
-  place. A member that leaves moves only its own sessions; one that joins takes only what is now its own; a weight of 2
-  draws twice as much. The hash is BLAKE2b, so that every process agrees.
+* Members are ranked by rendezvous hashing (`actors.cluster.rendezvous`).
 * Bounded load: with one more session the members carry W in all, and none may carry more than 1.25 times its share of
   W, rounded up to a whole session. A member that would is passed over, in the order of the scores. Not all can be full,
   so the bound is never broken.
@@ -15,18 +15,16 @@ ranking of sessions under one version of the view, and the sessions placed since
 A member's load is known as of its last announcement; sessions that this process placed meanwhile count in addition,
 for between one and two renewals. What other processes placed is not known until then.
 
-Sources: Thaler and Ravishankar (1998), rendezvous hashing; Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with
-Bounded Loads" (2018).
+Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from hashlib import blake2b
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from actors.directory.common import session_name
+from actors.cluster.rendezvous import FLAT_MAX, RendezvousTree, ranking
 from sessions.model.types import ReplicaId, SessionKey
 from sessions.ports import Member, View
 
@@ -50,8 +48,10 @@ class BoundedRendezvous:
         self._announced = session_load is None
         self._session_load = SESSION_LOAD if session_load is None else session_load
         self._ranked: dict[tuple[SessionKey, str | None], tuple[ReplicaId, ...]] = {}
+        self._trees: dict[str | None, RendezvousTree] = {}
         self._ranked_version = -1
         self._view: View | None = None
+        self._pools: dict[str | None, _Pool] = {}
         self._placed: dict[ReplicaId, int] = {}
         self._placed_before: dict[ReplicaId, int] = {}
 
@@ -69,57 +69,68 @@ class BoundedRendezvous:
         `holder` has the session's KV. None when no member is left: all are draining or avoided.
         """
         self._update_view(view)
-        able = {member.replica: member for member in view.members if _serves(member, model)}
-        members = {replica: member for replica, member in able.items() if replica not in avoid}
-        if not members:
+        pool = self._pool(view, model)
+        avoided = {replica for replica in avoid if replica in pool.members}
+        if len(avoided) == len(pool.members):
             return None
-        chosen = self._pick(key, model, holder, able, members)
+        chosen = self._pick(key, model, holder, pool, avoided)
         self._placed[chosen.replica] = self._placed.get(chosen.replica, 0) + 1
+        for each in self._pools.values():
+            if chosen.replica in each.members:
+                each.work += self._session_load
         return chosen
 
     def _pick(
-        self,
-        key: SessionKey,
-        model: str | None,
-        holder: ReplicaId | None,
-        able: dict[ReplicaId, Member],
-        members: dict[ReplicaId, Member],
+        self, key: SessionKey, model: str | None, holder: ReplicaId | None, pool: _Pool, avoided: set[ReplicaId]
     ) -> Member:
-        work = {replica: self._work(member) for replica, member in members.items()}
-        limits = self._limits(members, sum(work.values()))
+        members = pool.members
+        share = self._share(
+            pool.work - sum(self._work(members[replica]) for replica in avoided),
+            pool.weight - sum(members[replica].weight for replica in avoided),
+        )
 
         def fits(replica: ReplicaId) -> bool:
-            return work[replica] + self._session_load <= limits[replica] + SLACK
+            member = members[replica]
+            return self._work(member) + self._session_load <= self._limit(member, share) + SLACK
 
-        if holder is not None and holder in members and fits(holder):
+        if holder is not None and holder in members and holder not in avoided and fits(holder):
             return members[holder]
-        for replica in self._rank(key, model, able.values()):
-            if replica in members and fits(replica):
+        for replica in self._rank(key, model, pool):
+            if replica in members and replica not in avoided and fits(replica):
                 return members[replica]
         # Only rounding can bring us here: the limits add up to more than the work.
-        return min(members.values(), key=lambda member: (work[member.replica] / member.weight, member.replica))
+        left = (member for member in members.values() if member.replica not in avoided)
+        return min(left, key=lambda member: (self._work(member) / member.weight, member.replica))
 
     def limits(self, view: View, *, model: str | None = None) -> dict[ReplicaId, float]:
         """The load up to which each member of `model` is in its bound now: what rebalancing goes by."""
         self._update_view(view)
-        members = {member.replica: member for member in view.members if _serves(member, model)}
-        limits = self._limits(members, sum(self._work(member) for member in members.values()))
-        return {replica: limits[replica] / member.weight for replica, member in members.items()}
-
-    def _limits(self, members: dict[ReplicaId, Member], work: float) -> dict[ReplicaId, float]:
-        """How much work each may carry once one more session is placed, in whole sessions. All may be draining."""
-        if not members:
+        pool = self._pool(view, model)
+        if not pool.members:  # all may be draining
             return {}
-        share = self._bound * (work + self._session_load) / sum(member.weight for member in members.values())
-        return {
-            replica: math.ceil(share * member.weight / self._session_load - SLACK) * self._session_load
-            for replica, member in members.items()
-        }
+        share = self._share(pool.work, pool.weight)
+        return {replica: self._limit(member, share) / member.weight for replica, member in pool.members.items()}
+
+    def _share(self, work: float, weight: float) -> float:
+        """How much work a member of weight 1 may carry once one more session is placed."""
+        return self._bound * (work + self._session_load) / weight
+
+    def _limit(self, member: Member, share: float) -> float:
+        """The same for this member, in whole sessions."""
+        return math.ceil(share * member.weight / self._session_load - SLACK) * self._session_load
 
     def _work(self, member: Member) -> float:
         """Load times weight, as announced, and what was placed since."""
         placed = self._placed.get(member.replica, 0) + self._placed_before.get(member.replica, 0)
         return member.load * member.weight + placed * self._session_load
+
+    def _pool(self, view: View, model: str | None) -> _Pool:
+        pool = self._pools.get(model)
+        if pool is None:
+            members = {member.replica: member for member in view.members if _serves(member, model)}
+            weight = sum(member.weight for member in members.values())
+            pool = self._pools[model] = _Pool(members, weight, sum(map(self._work, members.values())))
+        return pool
 
     def _update_view(self, view: View) -> None:
         if view is self._view:
@@ -128,43 +139,44 @@ class BoundedRendezvous:
         if self._announced:
             self._session_load = session_load_of(view)
         self._placed, self._placed_before = {}, self._placed
+        self._pools.clear()
         if view.version != self._ranked_version:
             self._ranked_version = view.version
             self._ranked.clear()
+            self._trees.clear()
 
-    def _rank(self, key: SessionKey, model: str | None, members: Collection[Member]) -> tuple[ReplicaId, ...]:
-        """The members' replicas by falling score. Kept per version of the view, the oldest dropped first."""
+    def _rank(self, key: SessionKey, model: str | None, pool: _Pool) -> Iterable[ReplicaId]:
+        """The members' replicas by falling score. Of a small pool kept per version of the view, the oldest dropped
+        first: of a large one a ranking is as large, and its beginning soon found again."""
+        if len(pool.members) > FLAT_MAX:
+            tree = self._trees.get(model)
+            if tree is None:
+                tree = self._trees[model] = RendezvousTree(pool.members.values())
+            return tree.ranked(key)
         ranked = self._ranked.get((key, model))
         if ranked is None:
-            ranked = ranking(key, members)
+            ranked = ranking(key, pool.members.values())
             if len(self._ranked) >= RANKED_MAX:
                 del self._ranked[next(iter(self._ranked))]
             self._ranked[key, model] = ranked
         return ranked
 
 
+class _Pool:
+    """The members of one view that serve one model, and what they carry in all."""
+
+    __slots__ = ("members", "weight", "work")
+
+    def __init__(self, members: dict[ReplicaId, Member], weight: float, work: float) -> None:
+        self.members = members
+        self.weight = weight
+        self.work = work
+
+
 def session_load_of(view: View) -> float:
     """What one more session adds to a member of weight 1, on average: a slot of those that it announces."""
     loads = [member.weight / member.engine.slots for member in view.members if member.engine is not None]
     return sum(loads) / len(loads) if any(loads) else SESSION_LOAD
-
-
-def ranking(key: SessionKey, members: Collection[Member]) -> tuple[ReplicaId, ...]:
-    """Replicas by falling score for `key`: pure rendezvous hashing, whatever their load."""
-    name = session_name(key).encode()
-    return tuple(member.replica for member in sorted(members, key=lambda each: (-_score(name, each), each.replica)))
-
-
-def _score(name: bytes, member: Member) -> float:
-    digest = blake2b(name, digest_size=8, key=_key_of(member.replica)).digest()
-    uniform = (int.from_bytes(digest) + 0.5) / 2**64  # strictly between 0 and 1
-    return member.weight / -math.log(uniform) if uniform < 1 else math.inf
-
-
-def _key_of(replica: ReplicaId) -> bytes:
-    """BLAKE2b takes at most 64 bytes of key; longer names are hashed first."""
-    raw = replica.encode()
-    return raw if len(raw) <= 64 else blake2b(raw, digest_size=64).digest()
 
 
 def _serves(member: Member, model: str | None) -> bool:

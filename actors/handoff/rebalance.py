@@ -70,10 +70,12 @@ class Rebalancer:
     def surplus(self) -> tuple[int, Member | None]:
         """How many sessions are to go now, and to whom."""
         planner, me = self._planner, self._runtime.identity.replica
+        load = self._load()
+        if load <= self._limits.load_min:  # the rule: then nobody looks through a large view
+            return 0, None
         bound = self._bounds.limits(planner.view, model=self._engine.info.model).get(me)
         others = [member for member in planner.other_members() if planner.can_take(member) and member.weight > 0]
-        load = self._load()
-        if bound is None or not others or load <= max(bound, self._limits.load_min):
+        if bound is None or not others or load <= bound:
             return 0, None
         target = min(others, key=lambda member: (member.load, member.replica))
         if target.load >= load:

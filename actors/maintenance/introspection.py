@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Final
 
 from actors.cluster.membership import Membership
-from actors.cluster.placement import ranking
+from actors.cluster.rendezvous import ranking
 from actors.hosting.runtime import Runtime
 from actors.peer.frames import Measure, Measured, ResidentSession, Survey, Surveyed
 from sessions.actor.actor import Actor, Phase

@@ -251,6 +251,7 @@ class Links:
         self._peers: dict[Identity, _Peer] = {}
         self._listeners: list[LinkEvents] = []
         self._known: set[Identity] = set()
+        self._suspects: set[Identity] = set()
         self._closed = False
 
     def add_listener(self, events: LinkEvents) -> None:
@@ -260,6 +261,11 @@ class Links:
     def suspect(self, of: Member | Owner) -> bool:
         peer = self._peers.get(identity(of))
         return peer is not None and peer.suspect is not None
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any replica is suspected: with none, which is the rule, nobody looks through a large view."""
+        return bool(self._suspects)
 
     def member(self, of: Member | Owner) -> Member | None:
         """A replica that there is a link to, in view or not."""
@@ -277,6 +283,7 @@ class Links:
 
     def _forget(self, of: Identity) -> None:
         peer = self._peers.pop(of)
+        self._suspects.discard(of)
         if peer.task is not None:
             peer.task.cancel()
 
@@ -324,6 +331,7 @@ class Links:
             peer.dialing = None
             raise
         peer.dialing, peer.suspect = None, None
+        self._suspects.discard(identity(peer.member))
         peer.link = link
         self._spawn(self._carry(peer, link))
         for listener in self._listeners:
@@ -351,6 +359,7 @@ class Links:
     def _doubt(self, peer: _Peer, down: LinkDown) -> None:
         first = peer.suspect is None
         peer.suspect = down
+        self._suspects.add(identity(peer.member))
         if first and not self._closed:
             log.warning("replica_suspected", replica=peer.member.replica, reason=str(down))
             peer.task = self._spawn(self._redial(peer))

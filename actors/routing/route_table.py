@@ -64,7 +64,7 @@ class RouteTable:
         links: Links,
         limits: RouterLimits,
     ) -> None:
-        self.view = View(0, ())
+        self._set_view(View(0, ()))
         self._directory = directory
         self._journal = journal
         self._placement = placement
@@ -90,21 +90,27 @@ class RouteTable:
         if self._refreshing is not None:
             self._refreshing.cancel()
 
+    def _set_view(self, view: View) -> None:
+        """Every command looks for its owner here: not through all members of a large view."""
+        self.view = view
+        self._members = {member.replica: member for member in view.members}
+        self._models = {member.model for member in view.members}
+
     async def _refresh(self) -> None:
         try:
             view = await self._directory.view()
             if not view.members and any(self._links.member(member) for member in self.view.members):
                 return  # an emptied directory: those that we are linked to live, and will announce themselves again
-            self.view = view
+            self._set_view(view)
             self._links.update(view.members)
         finally:
             self._refreshing = None
 
     def member(self, owner: Owner) -> Member | None:
         """The replica process of an owner, if it is known to live."""
-        for member in self.view.members:
-            if member.replica == owner.replica and member.incarnation == owner.incarnation:
-                return member
+        member = self._members.get(owner.replica)
+        if member is not None and member.incarnation == owner.incarnation:
+            return member
         return self._links.member(owner)
 
     @property
@@ -118,7 +124,9 @@ class RouteTable:
 
     def _avoided(self) -> list[ReplicaId]:
         now = asyncio.get_running_loop().time()
-        suspects = [member.replica for member in self.view.members if self._links.suspect(member)]
+        suspects = list[ReplicaId]()
+        if self._links.has_suspects:
+            suspects = [member.replica for member in self.view.members if self._links.suspect(member)]
         return [*suspects, *(replica for replica, until in self._avoid.items() if until > now)]
 
     # -- owners ----------------------------------------------------------------------------------------------------
@@ -146,10 +154,8 @@ class RouteTable:
     def _granted(self, head: Head) -> Owner | None:
         """The owner that the journal granted a session to last, if its process may live."""
         replica, _, activation = head.owner.rpartition("/")
-        for member in self.view.members:
-            if member.replica == replica:
-                return Owner(member.replica, member.incarnation, ActivationId(activation))
-        return None
+        member = self._members.get(ReplicaId(replica))
+        return None if member is None else Owner(member.replica, member.incarnation, ActivationId(activation))
 
     # -- routes ----------------------------------------------------------------------------------------------------
 
@@ -226,7 +232,7 @@ class RouteTable:
 
     def _served(self, model: str | None, *, new: bool) -> str | None:
         """The model to place by. In a cluster of one model every name means that one, as in a single process."""
-        served = {member.model for member in self.view.members}
+        served = self._models
         if new and model not in served and len(served) > 1 and model is not None:
             for member in self.view.members:
                 if member.engine is not None and model in member.engine.aliases:

@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import random
 
-from actors.cluster.placement import ranking
+from actors.cluster.rendezvous import ranking
 from actors.routing.router import Router
 from bench.support import report, run_bench
 from inference.simulated import SimulatedOptions

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from actors.cluster.placement import BOUND, BoundedRendezvous, ranking, session_load_of
+from actors.cluster.placement import BOUND, BoundedRendezvous, session_load_of
+from actors.cluster.rendezvous import ranking
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
