@@ -27,7 +27,7 @@ async def rolled(cluster: Deployed, running: Load) -> dict[str, Any]:
     """A new template for all of them, as a new image would be."""
     env = {"extraEnv": [{"name": "ROLLED", "value": "1"}]}
     begun = time.perf_counter()
-    cluster.upgrade({"gateway": env, "pools": {"main": env}})
+    await cluster.upgrade({"gateway": env, "pools": {"main": env}})
     await cluster.kubernetes.settles(280.0)
     await running.grows(10)
     return {"update_s": time.perf_counter() - begun}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import io
 import json
 import os
 import py_compile
@@ -19,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from importlib.metadata import distributions
@@ -41,6 +43,7 @@ USER: Final = 10001
 TOOLS: Final = {"mmdebstrap": "mmdebstrap", "umoci": "umoci", "strip": "binutils", "dpkg-deb": "dpkg"}
 
 UNREAD: Final = ("usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man", "usr/share/i18n")
+UNUSED: Final = ("debconf", "debianutils", "dpkg", "mawk", "openssl", "tar")  # of maintainers' scripts alone
 BYTECODE: Final = f"usr/lib/{PYTHON}"
 ACCOUNTS: Final = {
     "passwd": f"root:x:0:0::/root:/usr/sbin/nologin\nsessile:x:{USER}:{USER}::/tmp:/usr/sbin/nologin\n",
@@ -74,6 +77,9 @@ def debian(root: Path, variant: str) -> dict[str, str]:
     for package in sorted((root / "var/cache/apt/archives").glob("*.deb")):
         record = subprocess.run(["dpkg-deb", "--field", package], capture_output=True, text=True, check=True).stdout
         fields = dict(re.findall(r"^(Package|Version): (.+)$", record, re.MULTILINE))
+        if fields["Package"] in UNUSED:
+            remove(root, package)
+            continue
         versions[fields["Package"]] = fields["Version"]
         (records / fields["Package"]).write_text(record)
     for folder in ("var/cache/apt", "var/lib/apt", "var/log", "etc/apt", *UNREAD):
@@ -96,6 +102,16 @@ def debian(root: Path, variant: str) -> dict[str, str]:
     os.chown(root / "data", USER, USER)
     (root / "data").chmod(0o700)
     return versions
+
+
+def remove(root: Path, package: Path) -> None:
+    """What a package has put there."""
+    listed = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(listed)) as files:
+        for name in files.getnames():
+            path = root / name
+            if path.is_symlink() or path.is_file():
+                path.unlink()
 
 
 def environment(root: Path, variant: str) -> None:

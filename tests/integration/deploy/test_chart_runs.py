@@ -40,7 +40,7 @@ async def test_a_rolling_update_is_not_seen_by_those_who_talk() -> None:
     async with deployed({"pools": {"main": {"replicas": 2}}}) as cluster, load(cluster, sessions=4) as running:
         before = set(cluster.kubernetes.pods.values())
         env = {"extraEnv": [{"name": "ROLLED", "value": "1"}]}
-        cluster.upgrade({"gateway": env, "pools": {"main": env}})
+        await cluster.upgrade({"gateway": env, "pools": {"main": env}})
         await cluster.kubernetes.settles(240.0)
         await running.grows(5)
         assert await running.finish() == []

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,13 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 PATIENCE_S: Final = 60.0
 OPT: Final = "/opt/sessile"
 SYSTEM: Final = ("/usr", "/etc/ssl", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives")
+
+RUNTIME: Final = (
+    # Where both versions of cgroups are mounted, Debian's crun refuses to look at either.
+    ("unshare", "--mount", "/bin/sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec crun "$@"', "crun")
+    if Path("/sys/fs/cgroup/unified").exists()
+    else ("crun",)
+)
 
 
 class Mount(NamedTuple):
@@ -107,6 +115,7 @@ def runtime_config(image: Image, spec: ContainerSpec, *, hostname: str, network:
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]
     if network is not None:
         namespaces.append({"type": "network", "path": str(network)})
+    files = min(65_536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     user = {"uid": spec.uid, "gid": spec.gid, "additionalGids": list(spec.groups)}
     none: dict[str, list[str]] = {each: [] for each in ("bounding", "effective", "permitted", "inheritable", "ambient")}
     return {
@@ -120,7 +129,7 @@ def runtime_config(image: Image, spec: ContainerSpec, *, hostname: str, network:
             "user": user,
             "capabilities": none,
             "noNewPrivileges": True,
-            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 65_536, "soft": 65_536}],
+            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": files, "soft": files}],
         },
         "mounts": mounts,
         "linux": {
@@ -140,10 +149,13 @@ class Container:
         self._folder = folder
         self._state = folder.parent / "crun"
         self._process: Process | None = None
+        self._own: dict[str, Any] = {}
+        self._number = 0
 
     async def start(self, config: Mapping[str, Any]) -> None:
         """Returns when the runtime has been started, which is a little before the process is."""
         self._folder.mkdir(parents=True)
+        self._own = config["process"]
         (self._folder / "config.json").write_text(json.dumps(config))
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -170,8 +182,14 @@ class Container:
 
     async def execute(self, *command: str, limit_s: float = PATIENCE_S) -> tuple[int, str]:
         """Runs a command inside, as its user and with its environment; (exit status, output). TimeoutError."""
+        self._number += 1
+        own = self._folder / f"process-{self._number}.json"  # crun would run it as root
+        own.write_text(json.dumps(self._own | {"args": command}))
         process = await asyncio.create_subprocess_exec(
-            *self._crun("exec", self.id, *command), stdin=DEVNULL, stdout=PIPE, stderr=asyncio.subprocess.STDOUT
+            *self._crun("exec", "--process", str(own), self.id),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
         try:
             async with asyncio.timeout(limit_s):
@@ -189,7 +207,7 @@ class Container:
         return int(json.loads(text)["pid"])
 
     def _crun(self, *arguments: str) -> Sequence[str]:
-        return ("crun", "--cgroup-manager=disabled", "--root", str(self._state), *arguments)
+        return (*RUNTIME, "--cgroup-manager=disabled", "--root", str(self._state), *arguments)
 
     async def _run(self, *arguments: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(

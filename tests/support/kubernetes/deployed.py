@@ -6,6 +6,7 @@ checkout on this machine's system. Needs root, crun and iproute2: `make containe
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -38,6 +39,7 @@ PROMETHEUS: Final = "http://prometheus.monitoring:9090"
 SIMULATED: Final[dict[str, Any]] = {
     "peers": {"insecure": True},
     "secret": {"keys": {"masterKey": ""}},  # the verdict reads the journal
+    "gateway": {"files": "limits", "settings": {"limits": "/etc/sessile/limits.toml"}},
     "pools": {
         "main": {
             "engine": "sim",
@@ -65,10 +67,11 @@ class Deployed:
         self.journal = self.store.journal
         self._values: Mapping[str, Any] = {}
 
-    def upgrade(self, values: Mapping[str, Any]) -> None:
-        """`helm upgrade`, with values over those that it has."""
+    async def upgrade(self, values: Mapping[str, Any]) -> None:
+        """`helm upgrade`, with values over those that it has. Beside the loop, whose clients are timed."""
         self._values = over(self._values, values)
-        self.kubernetes.apply(render(self._values, release=RELEASE, namespace=NAMESPACE))
+        rendered = await asyncio.to_thread(render, self._values, release=RELEASE, namespace=NAMESPACE)
+        self.kubernetes.apply(rendered)
 
     async def open(self, devices: int) -> None:
         """Waits for everything, makes a key as docs/deployment.md says, opens the gateways' Service."""
@@ -78,7 +81,7 @@ class Deployed:
         words = ("keys", "create", "--tenant", "local", "--role", "service", "--label", "first", "--json")
         status, output = await gateway.container.execute("/opt/sessile/sessile", *words)
         assert status == 0, output
-        self.key = json.loads(output[output.index("{") :])["key"]
+        self.key = json.loads(output.splitlines()[-1])["key"]  # logs stand before it
         self.port = await self.kubernetes.door(GATEWAY, "http")
         self.urls = [f"ws://127.0.0.1:{self.port}/v1/ws"] * devices
 
@@ -160,6 +163,7 @@ async def deployed(
         stack.callback(valkey.stop)
         machine = Machine(folder, network, image)
         machine.claims = dict(claims or {})
+        machine.maps["limits"] = {"limits.toml": ""}  # one key speaks for all
         token = secrets.token_hex(32).encode()
         machine.secrets["sessile"] = {
             "directory": directory.encode(),
@@ -175,7 +179,7 @@ async def deployed(
             machine.hosts["prometheus.monitoring"] = prometheus.address
         await stack.enter_async_context(kubernetes)
         made = Deployed(kubernetes, postgres.dsn, prometheus)
-        made.upgrade(over(SIMULATED, values))
+        await made.upgrade(over(SIMULATED, values))
         stack.push_async_callback(made.store.close)
         await made.open(devices)
         yield made

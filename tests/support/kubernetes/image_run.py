@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from deploy.image.dockerfile import image_config
 from tests.support.kubernetes.containers import Container, ContainerSpec, Image, Mount, built_image, runtime_config
@@ -18,16 +19,16 @@ from tests.support.kubernetes.probes import http_status
 
 PATIENCE_S: Final = 60.0
 METRICS: Final = 9464
-# Run inside, as its user: everything that it may write to, besides what is a device or another mount.
+# Run inside, as its user: everything that it may write to, besides what is mounted there.
 WRITABLE: Final = """
-import os, sys
-own = os.stat("/").st_dev
+import os
+mounted = {line.split()[4] for line in open("/proc/self/mountinfo")} - {"/"}
 found, seen = [], 0
 for folder, folders, files in os.walk("/"):
-    folders[:] = [each for each in folders if os.lstat(os.path.join(folder, each)).st_dev == own]
+    folders[:] = [each for each in folders if os.path.join(folder, each) not in mounted]
     for each in [folder, *(os.path.join(folder, name) for name in files)]:
         seen += 1
-        if not os.path.islink(each) and os.lstat(each).st_dev == own and os.access(each, os.W_OK):
+        if not os.path.islink(each) and each not in mounted and os.access(each, os.W_OK):
             found.append(each)
 print(seen, *found[:20], sep="\\n")
 """
@@ -88,7 +89,7 @@ class RunningImage:
         status, output = await self.container.execute("/bin/cat", "/opt/sessile/sbom.cdx.json")
         assert status == 0, output
         found: list[dict[str, Any]] = json.loads(output)["components"]
-        return {each["purl"].partition("@")[0]: each["version"] for each in found}
+        return {unquote(each["purl"].partition("@")[0]): each["version"] for each in found}
 
 
 def _with_children(pid: int) -> list[int]:

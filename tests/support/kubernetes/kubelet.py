@@ -105,7 +105,7 @@ class Pod:
 
     async def run(self) -> None:
         try:
-            self._leaf, self.address = self._machine.network.add(self.name)
+            self._leaf, self.address = await asyncio.to_thread(self._machine.network.add, self.name)
             (main,) = self._spec["containers"]
             volumes = self._volumes()
             specs = {each["name"]: self._container_spec(each, volumes) for each in self._containers()}
@@ -117,7 +117,7 @@ class Pod:
             if self._container is not None:
                 await self._container.kill()
             pods.empty(self._folder)
-            self._machine.network.remove(self.name)
+            await asyncio.to_thread(self._machine.network.remove, self.name)
             self.gone = True
             self.changed()
 
@@ -173,7 +173,8 @@ class Pod:
             try:
                 await asyncio.wait((ending, probing, deleted), return_when=asyncio.FIRST_COMPLETED)
                 if probing.done():
-                    probing.result()
+                    await probing
+                probing.cancel()
                 self.ready = False
                 if not ending.done():
                     why = "is deleted" if self.terminating else "is not alive"

@@ -11,6 +11,7 @@ import ctypes
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -46,6 +47,7 @@ class Network:
         self._middle = f"sk{os.getpid()}"
         self._numbers: dict[str, int] = {}
         self._next = 10
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         _ip("netns", "add", self._middle)
@@ -59,14 +61,15 @@ class Network:
 
     def add(self, name: str) -> tuple[Path, str]:
         """A new leaf: its namespace and its address."""
-        number = self._numbers[name] = self._next
-        self._next += 1
+        with self._lock:
+            number = self._numbers[name] = self._next
+            self._next += 1
         leaf, outer, address = self._leaf(name), f"v{number}", f"{PREFIX}.{number}"
         _ip("netns", "add", leaf)
         _ip("-n", self._middle, "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", leaf)
         _ip("-n", self._middle, "link", "set", outer, "up")
-        _ip("-n", self._middle, "route", "add", f"{address}/32", "dev", outer, "src", MIDDLE)
         _ip("-n", self._middle, "addr", "add", f"{MIDDLE}/32", "dev", outer)
+        _ip("-n", self._middle, "route", "add", f"{address}/32", "dev", outer, "src", MIDDLE)
         _ip("-n", leaf, "link", "set", "lo", "up")
         _ip("-n", leaf, "addr", "add", f"{address}/32", "dev", "eth0")
         _ip("-n", leaf, "link", "set", "eth0", "up")
@@ -76,12 +79,15 @@ class Network:
 
     def remove(self, name: str) -> None:
         """Idempotent."""
-        if self._numbers.pop(name, None) is not None:
+        if name in self._numbers:
             _ip("netns", "del", self._leaf(name))
+            del self._numbers[name]
 
     def cut(self, name: str) -> None:
         """Nothing comes in or goes out any more; no connection hears of it."""
-        _ip("-n", self._middle, "link", "set", f"v{self._numbers[name]}", "down")
+        number = self._numbers[name]
+        _ip("-n", self._middle, "link", "set", f"v{number}", "down")
+        _ip("-n", self._middle, "route", "replace", "blackhole", f"{PREFIX}.{number}/32")
 
     def heal(self, name: str) -> None:
         number = self._numbers[name]
