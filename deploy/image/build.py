@@ -108,10 +108,9 @@ def remove(root: Path, package: Path) -> None:
     """What a package has put there."""
     listed = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(listed)) as files:
-        for name in files.getnames():
-            path = root / name
-            if path.is_symlink() or path.is_file():
-                path.unlink()
+        for member in files.getmembers():
+            if not member.isdir():
+                (root / member.name).unlink(missing_ok=True)
 
 
 def environment(root: Path, variant: str) -> None:
