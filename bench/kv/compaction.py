@@ -169,7 +169,7 @@ async def main(arguments: argparse.Namespace) -> bool:
             "summary": events[0]["summary"]["content"][0]["text"][: arguments.show],
         },
     )
-    return max(computed) <= 0.03 and ratio <= 1.2
+    return max(computed) <= 0.03 and ratio <= 1.2 and (kept >= 0.9 or not shares["before"])
 
 
 if __name__ == "__main__":

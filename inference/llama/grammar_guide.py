@@ -28,6 +28,7 @@ from sessions.model.types import Json, Tokens
 
 LIFT: Final = 200.0  # far more than logits differ by, and little enough that they keep their digits
 _HEAD: Final = '%llguidance {"no_forcing": true}\nstart: %json '  # forced text would be tokenised; here it never is
+_CHARACTER_TOKENS: Final = 4  # that the last character may have begun in
 _ALLOWED: Final = 200  # in llguidance's table, of a byte a token
 
 
@@ -47,16 +48,17 @@ class GrammarGuide:
         matcher: LLMatcher,
         given: Sequence[Sequence[Json]] = (),
         *,
+        emitted: Sequence[int] = (),
         lifts: bool = True,
     ) -> None:
-        """`given`: the request's own biases; False bans a token. `lifts`: tokens may be lifted above others, which a
-        penalty that divides would make much of."""
+        """`given`: the request's own biases; False bans a token. `emitted`: tokens that the matcher is behind.
+        `lifts`: tokens may be lifted above others, which a penalty that divides would make much of."""
         self._pieces = vocabulary.pieces
         self._matcher = matcher
         self._banned = [token for token, bias in given if bias is False]
         self._given = {token: bias for token, bias in given if bias is not False}
         self._lifts = lifts
-        self._utf8 = Utf8Stream()
+        self._utf8 = Utf8Stream(self._pieces[token] for token in emitted[-_CHARACTER_TOKENS:])
 
     @property
     def complete(self) -> bool:
@@ -65,7 +67,7 @@ class GrammarGuide:
 
     def biases(self) -> list[list[Json]]:
         """`logit_bias` for the next token: those that fit are lifted above all others, or the others are banned,
-        whichever are fewer."""
+        whichever are fewer. Blocking: these may be half of the vocabulary."""
         allowed = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) == _ALLOWED
         if self._matcher.is_error():
             raise unfit_continuation()
@@ -126,7 +128,7 @@ def make_guide(vocabulary: GuideVocabulary, parameters: dict[str, Json], emitted
     if matcher.try_consume_tokens(emitted) != len(emitted):
         raise unfit_continuation()
     lifts = parameters.get("repeat_penalty", 1.0) == 1.0
-    return GrammarGuide(vocabulary, matcher, parameters.get("logit_bias", ()), lifts=lifts)
+    return GrammarGuide(vocabulary, matcher, parameters.get("logit_bias", ()), emitted=emitted, lifts=lifts)
 
 
 class _Pieces:

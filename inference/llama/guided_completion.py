@@ -7,6 +7,7 @@ before. The prompt is computed once: every request after the first finds all of 
 from __future__ import annotations
 
 import array
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
@@ -21,7 +22,6 @@ from sessions.model.errors import Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Json, Tokens
 
-_ENCODER: Final = msgspec.json.Encoder()
 _FIELDS: Final = ["content", "tokens", "stop_type", "timings", "completion_probabilities"]
 _SEED_STEP: Final = 0x9E37_79B9  # a step's seed is its place's: the same one would draw the same quantile every time
 
@@ -85,15 +85,8 @@ class GuidedCompletion(LlamaCompletion):
         return self._finish
 
     async def _step(self) -> CompletionEvent:
-        prompt = self._prompt + self._emitted if self._emitted else self._prompt
-        body = {
-            **self._parameters,
-            "seed": (self._parameters.get("seed", 0) + _SEED_STEP * len(prompt)) & SEED_BITS,
-            "prompt": prompt.tolist(),
-            "cache_prompt": bool(self._resident or self._emitted),
-            "logit_bias": self._guide.biases(),
-        }
-        status, answer = await self._http.call("POST", "/completion", _ENCODER.encode(body))
+        body = await asyncio.to_thread(self._body)
+        status, answer = await self._http.call("POST", "/completion", body)
         if status != 200:
             raise completion_error(answer)
         event = read_event(answer)
@@ -102,6 +95,18 @@ class GuidedCompletion(LlamaCompletion):
             self.cached_tokens = event.timings.cache_n
             self.prefill_s = event.timings.prompt_ms / 1000
         return event
+
+    def _body(self) -> bytes:
+        """Blocking: where a grammar allows half of a large vocabulary it is megabytes."""
+        prompt = self._prompt + self._emitted if self._emitted else self._prompt
+        body = {
+            **self._parameters,
+            "seed": (self._parameters.get("seed", 0) + _SEED_STEP * len(prompt)) & SEED_BITS,
+            "prompt": prompt.tolist(),
+            "cache_prompt": bool(self._resident or self._emitted),
+            "logit_bias": self._guide.biases(),
+        }
+        return msgspec.json.encode(body)
 
     def _end(self, reason: Literal["stop", "length"]) -> Finish:
         self._finish = Finish(reason, len(self._prompt), self.cached_tokens)

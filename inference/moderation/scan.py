@@ -84,10 +84,12 @@ class Scanner:
         self._literals: dict[str, _Literal] = {}
         self._patterns: list[tuple[str, Action, Pattern]] = []
         allow: list[str] = []
+        written: list[str] = []
         if side.phrases is not None:
             rule = side.phrases
             allow = [*dict.fromkeys(fold_case(normalize_text(each)) for each in _written(rule.allow))]
-            for phrase in _written(rule.deny):
+            written = _written(rule.deny)
+            for phrase in written:
                 plain = fold_case(normalize_text(phrase).strip()) or fold_case(phrase)
                 self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
                 rotated = codecs.encode(plain, "rot13")
@@ -108,7 +110,6 @@ class Scanner:
                 self._literals[head] = _Literal("secrets", "private_key", action, words=False)
         phrases = side.phrases
         denied = phrases.deny if phrases else ()
-        written = _written(denied)
         self._lattice = LatticePhrases(denied)
         self._phrase_action: Action = phrases.action if phrases else "block"
         self._announced = AnnouncedPhrases(denied)

@@ -30,13 +30,14 @@ TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new s
 class _Opening:
     """What stays of a tenant began with."""
 
-    __slots__ = ("name", "sessions", "tag", "tokens")
+    __slots__ = ("digest", "num_resident", "sessions", "tag", "tokens")
 
-    def __init__(self, name: tuple[TenantId, bytes], tokens: int) -> None:
-        self.name = name
+    def __init__(self, digest: bytes, tokens: int) -> None:
+        self.digest = digest
         self.tokens = tokens
         self.tag = secrets.token_hex(16)
         self.sessions: set[SessionKey] = set()
+        self.num_resident = 0  # of these, that have tokens on the device
 
 
 class _Beginning:
@@ -70,7 +71,8 @@ class BlockUsage:
         self._covered = covered
         self._tokens: OrderedDict[SessionKey, int] = OrderedDict()  # the session used longest ago first
         self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # likewise
-        self._openings: dict[tuple[TenantId, bytes], _Opening] = {}
+        self._total_tokens = 0
+        self._openings: dict[TenantId, dict[bytes, _Opening]] = {}  # by digest
         self._beginnings: dict[SessionKey, _Beginning] = {}
         self._forget: list[str] = []
         self._retire: list[str] = []
@@ -84,8 +86,8 @@ class BlockUsage:
 
     @property
     def total_tokens(self) -> int:
-        again = sum(each.tokens * max(0, self._num_resident(each) - 1) for each in self._openings.values())
-        return sum(self._tokens.values()) - again
+        """What is shared counts once."""
+        return self._total_tokens
 
     def tag(self, key: SessionKey) -> str:
         """Of the session's present stay, which begins here if it must."""
@@ -96,7 +98,7 @@ class BlockUsage:
             if self._is_busy(oldest):
                 self._tags.move_to_end(oldest)
                 break
-            self._tokens.pop(oldest, None)  # vLLM has long evicted what lay under its tag
+            self._drop(oldest)  # vLLM has long evicted what lay under its tag
             del self._tags[oldest]
             self._leave_opening(oldest)
         return tag
@@ -118,23 +120,28 @@ class BlockUsage:
 
     def resident(self, key: SessionKey) -> int:
         """How many leading tokens of a session the device is taken to hold, its own or those of its opening."""
-        held = self._beginnings.get(key)
-        opening = held.opening if held is not None else None
-        shared = opening.tokens if opening is not None and self._num_resident(opening) else 0
-        return max(self.tokens(key), shared)
+        opening = self._opening_of(key)
+        return max(self.tokens(key), opening.tokens if opening is not None and opening.num_resident else 0)
 
-    def _num_resident(self, opening: _Opening) -> int:
-        return len(opening.sessions & self._tokens.keys())
+    def _opening_of(self, key: SessionKey) -> _Opening | None:
+        held = self._beginnings.get(key)
+        return held.opening if held is not None else None
 
     def _known_opening(self, tenant: TenantId, prompt: array.array[int]) -> int:
         """The length of the longest opening of the tenant's that the prompt begins with."""
-        lengths = {each.tokens for (of, _), each in self._openings.items() if of == tenant}
-        fitting = (n for n in lengths if n < len(prompt) and (tenant, _digest(prompt[:n])) in self._openings)
-        return max(fitting, default=0)
+        openings = self._openings.get(tenant, {})
+        lengths = {each.tokens for each in openings.values() if each.tokens < len(prompt)}
+        hashed, begin, longest = _hasher(), 0, 0
+        for length in sorted(lengths):  # each goes on where the one before it ended: the prompt is hashed once
+            hashed.update(pack_tokens(prompt[begin:length]))
+            begin = length
+            if hashed.digest() in openings:
+                longest = length
+        return longest
 
     def _join_opening(self, key: SessionKey, tokens: array.array[int]) -> _Opening:
-        name = key.tenant, _digest(tokens)
-        opening = self._openings.setdefault(name, _Opening(name, len(tokens)))
+        digest = _digest(tokens)
+        opening = self._openings.setdefault(key.tenant, {}).setdefault(digest, _Opening(digest, len(tokens)))
         opening.sessions.add(key)
         return opening
 
@@ -143,7 +150,10 @@ class BlockUsage:
         if held is not None and held.opening is not None:
             held.opening.sessions.discard(key)
             if not held.opening.sessions:
-                del self._openings[held.opening.name]
+                openings = self._openings[key.tenant]
+                del openings[held.opening.digest]
+                if not openings:
+                    del self._openings[key.tenant]
                 self._forget.append(held.opening.tag)
 
     def stays(self, key: SessionKey, tag: str) -> bool:
@@ -151,17 +161,32 @@ class BlockUsage:
 
     def note(self, key: SessionKey, tokens: int) -> None:
         """A run has left so many tokens of a session on the device."""
-        self._tokens[key] = tokens - tokens % self._block_tokens
-        self._tokens.move_to_end(key)
-        total = self.total_tokens
-        while total > self.device_tokens and len(self._tokens) > 1:
-            oldest, held = self._tokens.popitem(last=False)
-            beginning = self._beginnings.get(oldest)
-            opening = beginning.opening if beginning is not None else None
-            total -= held - opening.tokens if opening is not None and self._num_resident(opening) else held
+        self._drop(key)
+        self._hold(key, tokens - tokens % self._block_tokens)
+        while self._total_tokens > self.device_tokens and len(self._tokens) > 1:
+            self._drop(next(iter(self._tokens)))
+
+    def _hold(self, key: SessionKey, tokens: int) -> None:
+        """Of a session that has none; its stay's opening is decided."""
+        self._tokens[key] = tokens
+        self._total_tokens += tokens
+        opening = self._opening_of(key)
+        if opening is not None:
+            self._total_tokens -= opening.tokens if opening.num_resident else 0
+            opening.num_resident += 1
+
+    def _drop(self, key: SessionKey) -> None:
+        """What a session has on the device, if anything, counts no more. Before it leaves its opening."""
+        if key not in self._tokens:
+            return
+        self._total_tokens -= self._tokens.pop(key)
+        opening = self._opening_of(key)
+        if opening is not None:
+            opening.num_resident -= 1
+            self._total_tokens += opening.tokens if opening.num_resident else 0
 
     def forget(self, key: SessionKey) -> None:
-        self._tokens.pop(key, None)
+        self._drop(key)
         tag = self._tags.pop(key, None)
         if tag is not None:
             self._forget.append(tag)
@@ -169,7 +194,7 @@ class BlockUsage:
 
     def forget_openings(self, tenant: TenantId) -> None:
         """And whatever stands behind them."""
-        for opening in [each for (of, _), each in self._openings.items() if of == tenant]:
+        for opening in list(self._openings.get(tenant, {}).values()):
             for key in list(opening.sessions):
                 self.forget(key)
 
@@ -208,5 +233,9 @@ class BlockUsage:
         return 0 if self._is_busy(key) else int(max(0, self._tokens[key] - self._covered(key)) * self._token_bytes)
 
 
+def _hasher(data: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=16)
+
+
 def _digest(tokens: array.array[int]) -> bytes:
-    return hashlib.blake2b(pack_tokens(tokens), digest_size=16).digest()
+    return _hasher(pack_tokens(tokens)).digest()

@@ -292,13 +292,15 @@ class KvOffload:
     async def _await_arrivals(self, plan: OffloadPlan, prompt: array.array[int], have: int) -> bool:
         """Waits until what has just run of another session of the scope, and holds more of a prompt, is in the tiers'
         hands. False where there is no such session, or it takes too long."""
+        if not plan.scope:
+            return False
         near = [
             other.settling
             for other in self._plans.values()
             if other.settling is not None and (other.key.tenant, other.scope) == (plan.key.tenant, plan.scope)
             if common_prefix(other.known, prompt) - have >= _LOOK_TOKENS
         ]
-        if not plan.scope or not near:
+        if not near:
             return False
         computing_s = self.tiers.cost.prefill_s(have, len(prompt))
         await asyncio.wait(near, timeout=min(_ARRIVAL_WAIT_S, computing_s))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -81,6 +82,16 @@ class KeyRing(msgspec.Struct, frozen=True):
         return any(key.refuses_plain for key in self.by_id.values())
 
 
+@dataclass(slots=True)
+class _Reads:
+    """A tenant's reads of the table, counted as they begin."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    begun: int = 0
+    last: int = 0
+    """The one whose result is in memory."""
+
+
 class TenantKeys:
     """Good while its key database is open. Every coroutine raises Unavailable."""
 
@@ -90,7 +101,7 @@ class TenantKeys:
         self._now_ms = now_ms
         self._rings: dict[TenantId, KeyRing] = {}
         self._wrapped: dict[TenantId, dict[str, bytes]] = {}  # as the rings were read
-        self._reading: dict[TenantId, asyncio.Lock] = {}
+        self._reads: dict[TenantId, _Reads] = {}
         self._changing = asyncio.Lock()  # a key that is made meanwhile is wrapped anew too
         self._listeners: list[Callable[[TenantId], None]] = []
 
@@ -111,7 +122,9 @@ class TenantKeys:
             return ring.writes
         if ring.locked:
             raise unreadable("key of this tenant")
-        return await self.rotate(tenant)
+        async with self._changing:  # of many that find none, one makes it
+            ring = await self._read(tenant)
+            return ring.writes or await self._make(tenant)
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
         """Brings a key into memory, "" for the one that writes. Raises Internal (`body_unreadable`) for one that is
@@ -124,12 +137,15 @@ class TenantKeys:
     async def rotate(self, tenant: TenantId) -> TenantKey:
         """Makes a new key that writes from now on. Where another process has just made one, that is it."""
         async with self._changing:
-            refuses_plain = (await self._read(tenant)).refuses_plain
-            last = await self._database.rows(_OF_TENANT, tenant)
-            seq = last[-1][0] + 1 if last else 1
-            key_id, secret, now = os.urandom(ID_BYTES).hex(), os.urandom(KEY_BYTES), self._now_ms()
-            wrapped = await self._wrapper.wrap(secret, _about(tenant, key_id, refuses_plain))
-            made = await self._database.rows(_INSERT, tenant, seq, key_id, wrapped.wrapper, wrapped.data, now)
+            return await self._make(tenant)
+
+    async def _make(self, tenant: TenantId) -> TenantKey:
+        refuses_plain = (await self._read(tenant)).refuses_plain
+        last = await self._database.rows(_OF_TENANT, tenant)
+        seq = last[-1][0] + 1 if last else 1
+        key_id, secret, now = os.urandom(ID_BYTES).hex(), os.urandom(KEY_BYTES), self._now_ms()
+        wrapped = await self._wrapper.wrap(secret, _about(tenant, key_id, refuses_plain))
+        made = await self._database.rows(_INSERT, tenant, seq, key_id, wrapped.wrapper, wrapped.data, now)
         ring = await self._read(tenant)
         if ring.writes is None:
             raise unreadable("key of a tenant, just made,")
@@ -225,34 +241,44 @@ class TenantKeys:
                 log.warning("tenant_keys_refresh_failed", error=str(error))
 
     async def _read(self, tenant: TenantId) -> KeyRing:
-        async with self._reading.setdefault(tenant, asyncio.Lock()):
-            last, last_wrapped = self._rings.get(tenant), self._wrapped.get(tenant, {})
-            wrapped_by_id: dict[str, bytes] = {}
-            by_id: dict[str, TenantKey] = {}
-            writes: TenantKey | None = None
-            locked = 0
-            for seq, key_id, wrapper, wrapped, created_at, destroyed_at in await self._database.rows(
-                _OF_TENANT, tenant
-            ):
-                if destroyed_at is not None:
-                    continue
-                key = last.by_id.get(key_id) if last is not None else None
-                if key is None or last_wrapped[key_id] != wrapped:
-                    unwrapped = await self._unwrap(tenant, key_id, WrappedSecret(wrapper, bytes(wrapped)))
-                    if unwrapped is None:
-                        log.error("tenant_key_unwrap_failed", tenant=tenant, key=key_id, wrapper=wrapper)
-                        locked += 1
-                        continue
-                    key = TenantKey(seq, key_id, unwrapped[0], created_at, unwrapped[1])
-                by_id[key_id] = writes = key
-                wrapped_by_id[key_id] = bytes(wrapped)
-            self._wrapped[tenant] = wrapped_by_id
-            ring = KeyRing(by_id, writes, locked)
-            self._rings[tenant] = ring
-            if ring != last:
-                for changed in self._listeners:
-                    changed(tenant)
+        """As of a moment after the call: those who wait for a read share the next one."""
+        reads = self._reads.setdefault(tenant, _Reads())
+        seen = reads.begun
+        async with reads.lock:
+            if reads.last > seen:
+                return self._rings[tenant]
+            reads.begun += 1
+            number = reads.begun
+            ring = await self._read_again(tenant)
+            reads.last = number
             return ring
+
+    async def _read_again(self, tenant: TenantId) -> KeyRing:
+        last, last_wrapped = self._rings.get(tenant), self._wrapped.get(tenant, {})
+        wrapped_by_id: dict[str, bytes] = {}
+        by_id: dict[str, TenantKey] = {}
+        writes: TenantKey | None = None
+        locked = 0
+        for seq, key_id, wrapper, wrapped, created_at, destroyed_at in await self._database.rows(_OF_TENANT, tenant):
+            if destroyed_at is not None:
+                continue
+            key = last.by_id.get(key_id) if last is not None else None
+            if key is None or last_wrapped[key_id] != wrapped:
+                unwrapped = await self._unwrap(tenant, key_id, WrappedSecret(wrapper, bytes(wrapped)))
+                if unwrapped is None:
+                    log.error("tenant_key_unwrap_failed", tenant=tenant, key=key_id, wrapper=wrapper)
+                    locked += 1
+                    continue
+                key = TenantKey(seq, key_id, unwrapped[0], created_at, unwrapped[1])
+            by_id[key_id] = writes = key
+            wrapped_by_id[key_id] = bytes(wrapped)
+        self._wrapped[tenant] = wrapped_by_id
+        ring = KeyRing(by_id, writes, locked)
+        self._rings[tenant] = ring
+        if ring != last:
+            for changed in self._listeners:
+                changed(tenant)
+        return ring
 
     async def _unwrap(self, tenant: TenantId, key_id: str, wrapped: WrappedSecret) -> tuple[bytes, bool] | None:
         """The secret, and whether it refuses plain rows."""

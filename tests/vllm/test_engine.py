@@ -198,7 +198,7 @@ async def test_a_tenants_bound_counts_the_device_and_spares_others(world: VllmWo
     assert (await ask(engine, key("s0", "small"), prompt, max_tokens=4)).finish.cached_tokens == 0
 
 
-async def test_an_opening_lies_on_the_device_once_for_its_tenant_and_for_nobody_else(world: VllmWorld) -> None:
+async def test_an_opening_lies_on_the_device_once_a_tenant(world: VllmWorld) -> None:
     engine = await start(world)
     opening = tuple(await engine.tokenizer.opening("You are the captain of a small ship on a wide sea. " * 6, ()))
     whole = world.whole(len(opening))

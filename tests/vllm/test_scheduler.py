@@ -84,7 +84,7 @@ async def test_at_whatever_token_it_is_cut_the_answer_goes_on_as_if_it_had_not_b
     assert ended.text == "" and ended.finish.reason == "stop", "a whole answer can only end"
 
 
-async def test_text_beyond_the_last_whole_token_is_gone_on_from(world: VllmWorld) -> None:
+async def test_an_answer_continues_behind_text_beyond_the_last_whole_token(world: VllmWorld) -> None:
     """So is the call of a function that must be called: the log has no tokens of it, only text."""
     engine = await start(world)
     tool = Tool(name="note", description="Notes a person.", parameters=PERSON)
@@ -108,7 +108,7 @@ async def test_text_beyond_the_last_whole_token_is_gone_on_from(world: VllmWorld
         assert jsonschema_rs.validator_for(PERSON).is_valid(call["arguments"]), text + rest.text
 
 
-async def test_what_the_format_refuses_is_said_and_harms_nobody(world: VllmWorld) -> None:
+async def test_a_continuation_that_the_format_refuses_fails_alone(world: VllmWorld) -> None:
     engine = await start(world)
     prompt = await prompt_of(engine, "Describe a person as JSON.")
     for written in (prompt[-3:], tuple(await engine.tokenizer.text('{"name": 7'))):

@@ -133,10 +133,13 @@ test("a client that resends its history reuses what was computed", async () => {
 test("an aborted stream ends for its reader", async () => {
   const stream = await client.chat.completions.create({ model, messages: HELLO, max_tokens: LONG, stream: true });
   let seen = 0;
-  for await (const chunk of stream) {
-    if (chunk.choices[0].delta.content && (seen += 1) === 2) stream.controller.abort();
+  let finished = false;
+  for await (const { choices: [choice] } of stream) {
+    if (choice.delta.content && (seen += 1) === 2) stream.controller.abort();
+    finished ||= choice.finish_reason !== null;
   }
-  assert.equal(seen, 2);
+  // What had come in one piece with the second is still handed out by the SDK: more than two on a busy machine.
+  assert.ok(seen >= 2 && seen < LONG / 2 && !finished, `${seen} pieces, finished: ${finished}`);
 });
 
 test("a repeated Idempotency-Key gives the same completion", async () => {

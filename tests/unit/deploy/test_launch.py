@@ -69,7 +69,7 @@ def test_what_a_person_has_set_stays() -> None:
         plan((), {"engine": "vllm", "model": "m.gguf"}, GPU, CUDA)
 
 
-def test_beside_a_gpu_llama_cpp_is_not_said_to_be_on_the_cpu_before_its_build_is_known() -> None:
+def test_beside_a_gpu_llama_cpp_is_not_put_on_the_cpu_before_its_build_is_known() -> None:
     old = GPU._replace(cuda=(12, 8))  # which vLLM's packages do not fit, and a build of llama.cpp may
     for given in ({"engine": "llama"}, {"model": "m.gguf"}, {"model": "m.gguf", "device": "cuda"}):
         for machine in (GPU, old):

@@ -108,8 +108,11 @@ def test_text_comes_in_whole_characters() -> None:
 
 
 def test_a_cut_inside_a_character_is_no_other_place() -> None:
-    guide = guide_at(encoded('{"größe": "gro') + encoded("ß")[:1])
-    assert allowed(guide) == {encoded("ß")[1]}
+    for character in ("ß", "😀"):
+        begun, end = encoded(character)[:-1], encoded(character)[-1]
+        guide = guide_at(encoded('"' + character) + begun, {"enum": [2 * character]})
+        assert allowed(guide) == {end}
+        assert guide.accept(end) == character, "what it begins with was released without text"
 
 
 def test_the_requests_own_biases_hold_among_what_fits() -> None:

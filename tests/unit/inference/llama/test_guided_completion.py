@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pytest
 
 from inference.http_client import HttpClient
 from inference.llama.completion import LlamaCompletion
-from inference.llama.grammar_guide import make_guide, make_vocabulary
+from inference.llama.grammar_guide import GrammarGuide, make_guide, make_vocabulary
 from inference.llama.guided_completion import GuidedCompletion, make_completion
 from inference.llama.sampling import STOP_TOKENS
 from inference.llama.vocabulary import ByteFragments
@@ -117,6 +118,20 @@ async def test_the_end_token_the_limit_and_stop_tokens_end_it() -> None:
     server.bodies.clear()
     assert await all_of(await opened(server, "12", {"type": "integer"})) == ("", Finish("stop", 3, 2))
     assert len(server.bodies) == 1
+
+
+async def test_what_fits_is_computed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a large vocabulary may fit: to list it for every token would hold up whatever else is answered."""
+    threads: set[int] = set()
+    biases = GrammarGuide.biases
+
+    def observed(guide: GrammarGuide) -> list[list[Json]]:
+        threads.add(threading.get_ident())
+        return biases(guide)
+
+    monkeypatch.setattr(GrammarGuide, "biases", observed)
+    await all_of(await opened(FakeServer(), '"y'))
+    assert threads and threading.get_ident() not in threads
 
 
 async def test_chunks_say_what_was_there_before() -> None:

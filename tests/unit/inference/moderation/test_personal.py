@@ -32,7 +32,7 @@ async def test_patterns_find_it_without_a_policy(text: str, personal: bool) -> N
     assert await PersonalTexts(KeywordFilterSet()).is_personal(SOMEBODY, text) is personal
 
 
-async def test_names_count_where_the_policy_has_them_found() -> None:
+async def test_names_count_where_the_policy_looks_for_them() -> None:
     texts = PersonalTexts(NamingFilters())
     assert await texts.is_personal(SOMEBODY, "Write to Jane.")
     assert not await texts.is_personal(SOMEBODY, "Write to nobody.")

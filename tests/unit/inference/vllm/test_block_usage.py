@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from pathlib import Path
 
@@ -105,6 +106,17 @@ def test_a_run_that_does_not_know_its_opening_takes_its_stays_or_one_that_is_kno
     assert usage.share(key("c"), LATER + OPENING, 0) == ("", 0)
 
 
+def test_of_several_openings_the_longest_that_fits_is_taken() -> None:
+    usage = device()
+    longer = OPENING[:32] + LATER
+    for number, (opening, shared) in enumerate(((OPENING, 16), (OPENING, 40), (longer, 62), (LATER + OPENING, 64))):
+        usage.share(key(f"s{number}"), opening + LATER, shared)
+    assert usage.share(key("a"), longer + OPENING, 0)[1] == 3
+    assert usage.share(key("b"), OPENING + OPENING, 0)[1] == 2
+    assert usage.share(key("c"), OPENING[:16] + LATER, 0)[1] == 1
+    assert usage.share(key("d"), OPENING[:16], 0) == ("", 0), "no token would be left to compute"
+
+
 def test_a_stay_keeps_its_opening_when_instructions_change() -> None:
     usage = device()
     opening, _ = usage.share(key("a"), OPENING + LATER, len(OPENING))
@@ -142,3 +154,26 @@ def test_what_is_shared_counts_once() -> None:
     usage.note(key("b"), 80)
     assert usage.tokens(key("a")) == 0 and usage.resident(key("a")) == 32, "the rest of it had to go"
     assert usage.total_tokens == 32 + 64 + 48
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_the_device_holds_adds_up_whatever_comes_and_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(block_usage, "TAGS_MAX", 9)
+    usage = device(1_000)
+    names = [key(f"s{number}", tenant) for number in range(6) for tenant in ("a", "b")]
+    openings = {name: rng.choice((0, 16, 32)) for name in names}  # tokens
+    for _ in range(400):
+        name = rng.choice(names)
+        match rng.randrange(8):
+            case 0:
+                usage.forget(name)
+            case 1:
+                usage.forget_openings(name.tenant)
+            case _:
+                usage.tag(name)
+                openings[name] = 16 * usage.share(name, OPENING + LATER, openings[name])[1]
+                usage.note(name, rng.randrange(40, 300))
+        own = sum(usage.tokens(each) - openings[each] for each in usage.sessions)
+        shared = sum({(each.tenant, openings[each]): openings[each] for each in usage.sessions}.values())
+        assert usage.total_tokens == own + shared <= 1_000

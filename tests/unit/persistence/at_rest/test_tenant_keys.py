@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,27 @@ async def test_a_tenant_has_one_key_that_stays_until_it_is_rotated(tmp_path: Pat
     await database.close()
     with pytest.raises(Unavailable):
         await keys_on(database).writing(ACME)
+
+
+class CountedDatabase(SqliteKeyDatabase):
+    calls = 0
+
+    async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        self.calls += 1
+        return await super().rows(statement, *values)
+
+
+async def test_many_sessions_that_start_at_once_make_one_key_and_share_a_read(tmp_path: Path) -> None:
+    database = CountedDatabase(tmp_path / "keys.db")
+    await database.open()
+    keys = keys_on(database)
+    made = await asyncio.gather(*(keys.writing(ACME) for _ in range(50)))
+    assert len(set(map(str, made))) == 1 and await keys.counts(ACME) == (1, 0)
+    database.calls = 0
+    again = keys_on(database)
+    await asyncio.gather(*(again.load(ACME, made[0].id) for _ in range(50)))
+    assert database.calls == 2  # the first one reads at once, the others behind it read together
+    await database.close()
 
 
 async def test_another_process_sees_what_was_rotated_and_destroyed(tmp_path: Path) -> None:
