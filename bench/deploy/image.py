@@ -11,14 +11,16 @@ with the simulated one here.
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
 from bench.support import is_faultless, report, run_bench
 from deploy.image.slim import size
-from tests.support.kubernetes.containers import Mount
+from tests.support.kubernetes.containers import Mount, built_image
 from tests.support.kubernetes.image_run import inside_of, privileged_files, running_image
 
 MODEL = "/models/model.gguf"
@@ -31,8 +33,11 @@ async def main(given: argparse.Namespace) -> bool:
     if given.variant == "cpu":
         arguments, mounts = ["serve", "--model", MODEL], (Mount(model, MODEL),)
     ready, ended = [], []
+    folder = Path(tempfile.mkdtemp(prefix="ski-"))
+    folder.chmod(0o755)
+    image = built_image(layout, given.variant, folder / "image")
     for _ in range(given.starts):
-        async with running_image(layout, given.variant, *arguments, mounts=mounts) as running:
+        async with running_image(image, *arguments, mounts=mounts) as running:
             ready.append(await running.ready())
             rights, (seen, writable) = await running.rights(), await running.writable()
             healthy = [await running.health("alive"), await running.health("ready")]
@@ -42,6 +47,7 @@ async def main(given: argparse.Namespace) -> bool:
             await running.container.signal(signal.SIGTERM)
             status = await running.container.wait()
             ended.append(time.perf_counter() - begun)
+    shutil.rmtree(folder)
     packed = sum(path.stat().st_size for path in layout.rglob("*") if path.is_file()) / 1e6
     unnamed = sorted(f"{name} {version}" for name, version in inside.items() if components.get(name) != version)
     report(

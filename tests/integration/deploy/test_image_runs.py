@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kubernetes.containers import Mount
+from tests.support.kubernetes.containers import Mount, built_image
 from tests.support.kubernetes.deployed import is_possible
 from tests.support.kubernetes.image_run import inside_of, privileged_files, running_image
 
@@ -24,11 +24,13 @@ def possible() -> None:
 
 
 @pytest.mark.parametrize("variant", ["cpu", "gateway"])
-async def test_it_runs_without_rights_and_ends_in_order(variant: str, model_path: Path) -> None:
+async def test_it_runs_without_rights_and_ends_in_order(variant: str, model_path: Path, tmp_path: Path) -> None:
     arguments, mounts = ["serve", "--engine", "sim"], ()
     if variant == "cpu":
         arguments, mounts = ["serve", "--model", MODEL], (Mount(model_path, MODEL),)
-    async with running_image(LAYOUT, variant, *arguments, mounts=mounts) as running:
+    tmp_path.chmod(0o755)
+    image = built_image(LAYOUT, variant, tmp_path / "image")
+    async with running_image(image, *arguments, mounts=mounts) as running:
         await running.ready()
         rights = await running.rights()
         assert (rights.uid, rights.capabilities, rights.new_privileges) == (10001, frozenset(), False)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from deploy.image.dockerfile import image_config
-from tests.support.kubernetes.containers import Container, ContainerSpec, Image, Mount, built_image, runtime_config
+from tests.support.kubernetes.containers import Container, ContainerSpec, Image, Mount, runtime_config
 from tests.support.kubernetes.network import Network
 from tests.support.kubernetes.probes import http_status
 
@@ -134,13 +134,12 @@ def privileged_files(root: Path) -> list[str]:
 
 @asynccontextmanager
 async def running_image(
-    layout: Path, variant: str, *arguments: str, env: Mapping[str, str] | None = None, mounts: tuple[Mount, ...] = ()
+    image: Image, *arguments: str, env: Mapping[str, str] | None = None, mounts: tuple[Mount, ...] = ()
 ) -> AsyncIterator[RunningImage]:
     """`arguments` take the place of CMD."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ski-")))
         folder.chmod(0o755)
-        image = built_image(layout, variant, folder / "image")
         network = Network()
         network.start()
         stack.callback(network.stop)
