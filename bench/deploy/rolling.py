@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,13 @@ async def lost(cluster: Deployed, running: Load, what: str) -> dict[str, Any]:
     return figures
 
 
+def pause(running: Load, session: str) -> tuple[float, str]:
+    """When the longest pause of a conversation's answers began."""
+    deltas = running.device.cursors[session].deltas
+    longest = max(pairwise(deltas), key=lambda two: (two[0].response == two[1].response) * (two[1].at - two[0].at))
+    return longest[0].at, f"a conversation is silent for {1000 * (longest[1].at - longest[0].at):.0f} ms"
+
+
 async def main(given: argparse.Namespace) -> None:
     values = {"gateway": {"replicas": given.gateways}, "pools": {"main": {"replicas": given.replicas}}}
     nodes = [f"n{number}" for number in range(1, given.replicas + given.gateways + 1)]
@@ -70,6 +78,8 @@ async def main(given: argparse.Namespace) -> None:
         found = errors(running.devices, since)
         counts = {name: len(cluster.kubernetes.of(name)) for name in (GATEWAY, POOL)}
         if given.timeline:
+            cluster.kubernetes.machine.events += [pause(running, session) for session in running.sessions[:5]]
+            cluster.kubernetes.machine.events.sort()
             print(timeline(cluster.kubernetes.machine))
     report(
         f"chart_{given.what}",
