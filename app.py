@@ -291,6 +291,7 @@ async def serve(settings: Settings) -> int:
     async with (
         ServiceManager(os.environ, startup.readiness) as manager,
         open_metrics(settings, role="serve", name="local") as measures,
+        open_telemetry(settings, measures, role="serve", readiness=startup.readiness) as exposition,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         running(stores, engine, startup.reach if "://" in settings.journal else reach_once),  # a file does not come
@@ -306,7 +307,6 @@ async def serve(settings: Settings) -> int:
         ) as runtime,
         LoadHistory(measures, engine, lambda: runtime.num_present, now_ms) as history,
         LoopWatchdog(measures, stall_ms=settings.loop_stall_ms),
-        open_telemetry(settings, measures, role="serve", readiness=startup.readiness) as exposition,
         open_credentials(settings, store, stores.server_keys, now_ms) as (access, api_keys),
         open_history(Path(settings.data), keys, clock=time.monotonic, now_ms=now_ms) as places,
     ):

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ from transport.ops.diagnosis import (
 from transport.ops.operator_requests import query_replicas
 
 TIMEOUT_S: Final = 5.0
+ANSWER_BYTES_MAX: Final = 64 * 1024
 CERTIFICATES: Final = ("tls_certificate", "peer_certificate", "peer_authority", "key_service_authority")
 
 
@@ -54,7 +56,7 @@ async def observe(settings: Settings, gateways: Sequence[str]) -> Observed:
     directory, journal, doors = await asyncio.gather(
         _directory(settings),
         _journal(settings.journal),
-        asyncio.gather(*map(_gateway, gateways)),
+        asyncio.gather(*(asyncio.to_thread(observe_gateway, url) for url in gateways)),
     )
     return Observed(
         directory=directory[0],
@@ -103,11 +105,8 @@ async def _journal(url: str) -> JournalObserved | None:
     return msgspec.convert(msgspec.to_builtins(await inspect_postgres(url, time.time)), JournalObserved)
 
 
-async def _gateway(url: str) -> GatewayObserved:
-    return await asyncio.to_thread(_look_at, url)
-
-
-def _look_at(url: str) -> GatewayObserved:
+def observe_gateway(url: str) -> GatewayObserved:
+    """Blocks for `TIMEOUT_S` at most an address."""
     if not url.startswith(("http://", "https://")):
         return GatewayObserved(url=url, failure="it is no http:// or https:// address")
     try:
@@ -115,9 +114,11 @@ def _look_at(url: str) -> GatewayObserved:
             return GatewayObserved(url=url)
     except urllib.error.HTTPError as error:
         try:
-            return GatewayObserved(url=url, unready=str(json.load(error)["reason"]))
-        except (ValueError, KeyError, TypeError):
+            return GatewayObserved(url=url, unready=str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"]))
+        except (ValueError, KeyError, TypeError, OSError, HTTPException):
             return GatewayObserved(url=url, failure=f"it answers {error.code} and no reason")
+    except HTTPException:
+        return GatewayObserved(url=url, failure="it does not speak HTTP: is it the port of another door?")
     except (OSError, ValueError) as error:
         return GatewayObserved(url=url, failure=str(error))
 

@@ -1,11 +1,12 @@
 """Enforces tenant and user limits: each command reserves what it may take before any actor gets it.
 
-A command that may begin a response reserves a request and tokens (its own text, what its session held at the end of its
-last turn, and the output it may make at most) and is settled where the response ends (`actors.limits.settlement`). One
-that turns out to begin none, or is refused, gives its tokens back; where nobody knows whether it was applied, the
-reservation stays until the response ends or it lapses. Listed sessions and stored bytes are counted in the journal, at
-most every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile is added. Where there is no room left,
-the journal is searched for an earlier application of the command: its answer is given again (I5).
+A command that may begin a response, or requests a summary, reserves a request and tokens (its own text, what its
+session held at the end of its last turn, and the output it may make at most) and is settled where that ends
+(`actors.limits.settlement`). One that turns out to begin none, or is refused, gives its tokens back; where nobody
+knows whether it was applied, the reservation stays until the response ends or it lapses. Listed sessions and stored
+bytes are counted in the journal, at most every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile
+is added. Where there is no room left, the journal is searched for an earlier application of the command: its answer is
+given again (I5).
 
 Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
 
@@ -36,7 +37,7 @@ from sessions.limits import (
     TenantLimits,
     user_scope,
 )
-from sessions.machine.responses import response_id_of
+from sessions.machine.responses import compaction_id_of, response_id_of
 from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
@@ -137,7 +138,7 @@ class Quotas:
         except SessileError as error:
             await self._released(principal.tenant, demand.name, unasked=error.status >= 500)
             raise
-        if ok.response_id is None:
+        if ok.response_id is None and ok.compaction_id is None:
             await self._released(principal.tenant, demand.name, unasked=False)
         return ok
 
@@ -189,11 +190,14 @@ class Quotas:
         if text_bytes is None or not (_counts(tenant) or _counts(user)):
             return None
         key, principal, command = request.key, request.principal, request.command
+        name = response_id_of(key, principal, command.id)
+        if isinstance(command, cm.SessionCompact):
+            name = ResponseId(compaction_id_of(key, principal, command.id))
         output_max = getattr(command, "max_output_tokens", None)
         return self._demand_of(
             principal,
             key.session,
-            response_id_of(key, principal, command.id),
+            name,
             text_bytes // TEXT_BYTES_PER_TOKEN + MESSAGE_TOKENS,
             self.limits().output_tokens if output_max is None else output_max,
         )
@@ -308,13 +312,14 @@ def _lists(command: cm.ActorCommand) -> bool:
 
 
 def begins(command: cm.ActorCommand) -> int | None:
-    """The bytes of text that a command adds to its conversation before an answer; None: no answer follows from it."""
+    """The bytes of text that a command adds to its conversation before an answer, or a summary; None: the model writes
+    nothing for it."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit():
             return _bytes(command.content) if command.respond else None
         case cm.ResponseSteer():
             return _bytes(command.content)
-        case cm.ResponseCreate():
+        case cm.ResponseCreate() | cm.SessionCompact():
             return 0
         case cm.ToolOutput():
             return _size(command.output)

@@ -1,14 +1,20 @@
-"""The scripts of `lua/`, put together: each runs whole or not at all on the server of its keys.
+"""Scripts that run whole or not at all on the server of their keys: those of `lua/`, put together, and others' files.
 
 They are sent by their SHA-1 and, where a server does not know it (new, restarted, failed over), once with their text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from redis.exceptions import NoScriptError
+
+from actors.directory.pipelined_connection import Word
+from actors.directory.topology import Servers
 
 FOLDER: Final = Path(__file__).parent / "lua"
 READ_ONLY: Final = {"locate", "watchers"}
@@ -31,4 +37,23 @@ def script(name: str) -> Script:
     flags = "#!lua flags=no-writes\n" if name in READ_ONLY else "#!lua\n"
     parts = ["prelude", "members", name] if name in WITH_MEMBERS else ["prelude", name]
     text = flags + "\n".join((FOLDER / f"{part}.lua").read_text() for part in parts)
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), name not in READ_ONLY)
+    return _of_text(name, text, writes=name not in READ_ONLY)
+
+
+@cache
+def read_script(path: Path) -> Script:
+    """One that is whole in a file; reads it at its first use."""
+    return _of_text(path.stem, path.read_text(), writes=True)
+
+
+async def run_script(servers: Servers, what: Script, keys: Sequence[str], *words: Word) -> Any:
+    """What a script answers on the server of `keys`. Raises as `Servers.call`."""
+    arguments = (len(keys), *keys, *words)
+    try:
+        return await servers.call(keys[0], "EVALSHA", what.sha, *arguments)
+    except NoScriptError:
+        return await servers.call(keys[0], "EVAL", what.text, *arguments)
+
+
+def _of_text(name: str, text: str, *, writes: bool) -> Script:
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), writes)

@@ -28,7 +28,6 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     NoPermissionError,
-    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -48,7 +47,7 @@ from actors.directory.common import (
 from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
 from actors.directory.pubsub import QUIET_S, PubSubListener
 from actors.directory.rules import GRACE_TTLS, lease_missing, replaced, stable
-from actors.directory.scripts import Script, script
+from actors.directory.scripts import Script, run_script, script
 from actors.directory.topology import servers_for
 from sessions.model.errors import BadInput, Internal, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionKey
@@ -348,15 +347,11 @@ class ValkeyDirectory:
     async def _run(self, what: Script, keys: Sequence[str], words: Sequence[Word]) -> Any:
         """Runs a script on the server of `keys` and translates what goes wrong."""
         self._check_open()
-        arguments = (len(keys), *keys, *words)
         attempts = 1 if what.writes else 2
         while True:
             attempts -= 1
             try:
-                try:
-                    return await self._servers.call(keys[0], "EVALSHA", what.sha, *arguments)
-                except NoScriptError:
-                    return await self._servers.call(keys[0], "EVAL", what.text, *arguments)
+                return await run_script(self._servers, what, keys, *words)
             except NotSent as error:
                 raise self._unavailable(error) from error
             except ReplyLost as error:

@@ -1,4 +1,4 @@
-"""Settles reservations at the end of their responses, where those become durable: at the replica.
+"""Settles reservations at the end of their responses and summaries, where those become durable: at the replica.
 
 So it does not matter whether the gateway that reserved is still there, and after a failover the next owner settles.
 What ends is queued without waiting and settled by one task in order; while the counts are away it is tried again until
@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from sessions.limits import Limiter, LimitsNow
+from sessions.model import events as ev
 from sessions.model.errors import Unavailable
-from sessions.model.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
-from sessions.model.types import ResponseId, SessionKey
+from sessions.model.types import ResponseId, SessionId, SessionKey
 from sessions.ports import Published
 
 WAITING_MAX: Final = 50_000
@@ -30,6 +30,16 @@ LOG_EVERY: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
+class _End(NamedTuple):
+    """`session`: what it holds from now on is what was used; None: a summary says nothing of that."""
+
+    key: SessionKey
+    name: ResponseId
+    session: SessionId | None
+    tokens: int
+    since: float
+
+
 class Settler:
     """`published` takes everything that becomes durable; `run` belongs to a task."""
 
@@ -37,7 +47,7 @@ class Settler:
         self._limiter = limiter
         self._limits = limits
         self._clock = clock
-        self._ended: deque[tuple[SessionKey, ResponseId, int, float]] = deque()
+        self._ended: deque[_End] = deque()
         self._some = asyncio.Event()
         self.quiet = asyncio.Event()  # set while nothing waits
         self.quiet.set()
@@ -46,11 +56,8 @@ class Settler:
 
     def published(self, published: Published) -> None:
         for record in published.records:
-            event = record.event
-            if isinstance(event, ResponseCompleted | ResponseIncomplete | ResponseFailed):
-                usage = event.response.usage or {}
-                tokens = int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
-                self._ended.append((published.key, event.response_id, tokens, self._clock()))
+            if (end := _end_of(published.key, record.event, self._clock())) is not None:
+                self._ended.append(end)
                 if len(self._ended) > WAITING_MAX:
                     self._overflow()
                 self._some.set()
@@ -67,9 +74,9 @@ class Settler:
         while True:
             await self._some.wait()
             while self._ended:
-                key, name, tokens, since = self._ended[0]
+                key, name, session, tokens, since = self._ended[0]
                 try:
-                    await self._limiter.settle(key.tenant, name, key.session, tokens)
+                    await self._limiter.settle(key.tenant, name, session, tokens)
                 except Unavailable as error:
                     if self._clock() - since < self._limits().reservation_s:
                         await asyncio.sleep(RETRY_S)
@@ -80,3 +87,19 @@ class Settler:
                     self._ended.popleft()
             self._some.clear()
             self.quiet.set()
+
+
+def _end_of(key: SessionKey, event: ev.Event, now: float) -> _End | None:
+    match event:
+        case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
+            return _End(key, event.response_id, key.session, _tokens(event.response.usage or {}), now)
+        case ev.ContextCompacted() if event.cause == "command":
+            return _End(key, ResponseId(event.summary.id), None, _tokens(event.usage), now)
+        case ev.CompactionFailed():
+            return _End(key, ResponseId(event.compaction_id), None, 0, now)
+        case _:
+            return None
+
+
+def _tokens(usage: dict[str, Any]) -> int:
+    return int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))

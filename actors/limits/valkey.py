@@ -11,16 +11,15 @@ Does not know what holds while the server is away (`actors.limits.fallback`).
 from __future__ import annotations
 
 import hashlib
-from functools import cache
-from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from actors.directory.address import client_for, parse
 from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
+from actors.directory.scripts import read_script, run_script
 from actors.directory.topology import servers_for
 from sessions.limits import WHAT, BucketLevel, Ceilings, Demand, Grant, LimitRefusal, RateLimitStatus, nearest
 from sessions.model.errors import OutcomeUnknown, Unavailable
@@ -29,13 +28,6 @@ from sessions.model.types import ResponseId, SessionId, TenantId
 SCRIPT: Final = Path(__file__).parent / "limits.lua"
 
 log = structlog.get_logger(__name__)
-
-
-@cache
-def script() -> tuple[str, str]:
-    """The text and its SHA-1; read at its first use."""
-    text = SCRIPT.read_text()
-    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class ValkeyLimiter:
@@ -87,14 +79,10 @@ class ValkeyLimiter:
         await self._run(tenant, "release", name, int(unasked))
 
     async def _run(self, tenant: TenantId, *words: Word) -> Any:
-        text, digest = script()
         tag = hashlib.blake2b(tenant.encode(), digest_size=12).hexdigest()  # a tenant's name may hold a brace
         key = f"{{{self._namespace}:limits:{tag}}}:"
         try:
-            try:
-                return await self._servers.call(key, "EVALSHA", digest, 1, key, *words)
-            except NoScriptError:
-                return await self._servers.call(key, "EVAL", text, 1, key, *words)
+            return await run_script(self._servers, read_script(SCRIPT), (key,), *words)
         except ReplyLost as error:
             raise OutcomeUnknown("limits_outcome_unknown", "The counts of limits did not answer.") from error
         except (NotSent, RedisError) as error:

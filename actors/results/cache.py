@@ -173,7 +173,12 @@ class TenantResultCache:
         return lookup
 
     async def store(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> None:
-        self._stored.add(await self._keep(lookup, principal, texts))
+        outcome = "unavailable"
+        try:
+            outcome = await self._keep(lookup, principal, texts)
+        except Exception:  # it runs beside the replica's own work, which would end with it
+            log.exception("result_store_failed")
+        self._stored.add(outcome)
 
     async def _keep(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> str:
         """Returns what came of it."""

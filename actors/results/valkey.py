@@ -8,28 +8,20 @@ server needs. What is written under a bound, an end or a drop is decided in `res
 from __future__ import annotations
 
 import hashlib
-from functools import cache
-from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from actors.directory.address import client_for, parse
 from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
+from actors.directory.scripts import read_script, run_script
 from actors.directory.topology import servers_for
 from actors.results.cache import StoredResult
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import TenantId
 
 SCRIPT: Final = Path(__file__).parent / "results.lua"
-
-
-@cache
-def script() -> tuple[str, str]:
-    """The text and its SHA-1; read at its first use."""
-    text = SCRIPT.read_text()
-    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class ValkeyResultStore:
@@ -54,14 +46,10 @@ class ValkeyResultStore:
         await self._servers.close()
 
     async def _run(self, tenant: TenantId, *words: Word) -> Any:
-        text, digest = script()
         tag = hashlib.blake2b(tenant.encode(), digest_size=16).hexdigest()  # a tenant's name may hold a brace
         key = f"{{{self._namespace}:results:{tag}}}"
         try:
-            try:
-                return await self._servers.call(key, "EVALSHA", digest, 1, key, *words)
-            except NoScriptError:
-                return await self._servers.call(key, "EVAL", text, 1, key, *words)
+            return await run_script(self._servers, read_script(SCRIPT), (key,), *words)
         except ReplyLost as error:
             raise OutcomeUnknown("results_outcome_unknown", "The cached answers' store did not answer.") from error
         except (NotSent, RedisError) as error:

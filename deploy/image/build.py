@@ -144,8 +144,9 @@ def ours(root: Path) -> None:
             shutil.copytree(ROOT / source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / source, target)
-    for folder in ("helm", "systemd"):
+    for folder in ("helm", "systemd", "grafana"):
         shutil.rmtree(root / OPT / "deploy" / folder)
+    (root / OPT / "deploy" / "alerts.yml").unlink()
 
 
 def compile_all(root: Path) -> None:

@@ -15,12 +15,13 @@ import urllib.request
 
 PATHS = {"alive": "/healthz", "ready": "/readyz"}
 TIMEOUT_S = 4.0
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # Docker may give a container a proxy
 
 
 def check(question: str, port: str) -> tuple[bool, str]:
     """(whether it is so, what the process says)."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{PATHS[question]}", timeout=TIMEOUT_S) as answer:
+        with DIRECT.open(f"http://127.0.0.1:{port}{PATHS[question]}", timeout=TIMEOUT_S) as answer:
             return True, answer.read().decode().strip()
     except urllib.error.HTTPError as error:
         return False, error.read().decode(errors="replace").strip()

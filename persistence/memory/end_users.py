@@ -28,6 +28,7 @@ class MemoryEndUsers:
             if found.done_at is None and (found.tenant, found.user) == (erasure.tenant, erasure.user):
                 return found
         self._database.erasures.append(erasure)
+        await self._forget_memories(erasure)
         self._database.chain([self._database.sealer.entry(erasure.tenant, audited)])
         return erasure
 
@@ -71,6 +72,11 @@ class MemoryEndUsers:
         del self._database.memories[memory_id]
         return True
 
+    async def _forget_memories(self, erasure: Erasure) -> None:
+        for memory in await self.memories(erasure.tenant, erasure.user):
+            if memory.created_at <= erasure.asked_at:
+                del self._database.memories[memory.id]
+
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
         database, replace = self._database, msgspec.structs.replace
         name = database.sealer.pseudonym(erasure.tenant, erasure.user)
@@ -79,9 +85,7 @@ class MemoryEndUsers:
             if found.done_at is not None or not same:
                 continue
             database.erasures[place] = replace(found, user=name, done_at=audited.at)
-            for memory in await self.memories(erasure.tenant, erasure.user):
-                if memory.created_at <= erasure.asked_at:
-                    del database.memories[memory.id]
+            await self._forget_memories(erasure)
             for key, row in list(database.usage_rows.items()):
                 who = row.principal
                 if key[0].tenant == erasure.tenant and who.user == erasure.user:

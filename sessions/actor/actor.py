@@ -36,7 +36,7 @@ from sessions.machine import inputs_and_effects
 from sessions.machine.inputs_and_effects import Step
 from sessions.machine.machine import Machine
 from sessions.model import commands as cm
-from sessions.model.errors import Fenced, Overloaded, Unavailable
+from sessions.model.errors import Fenced, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.request import Request
 from sessions.model.types import Principal, ResponseId, SessionKey
@@ -51,6 +51,7 @@ log = structlog.get_logger(__name__)
 
 ENGINE_PATIENCE_S = 5.0
 _CONTROL = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
+_STOPS_EXTRAS = cm.TurnCommand | cm.ItemDelete | cm.ResponseErase
 
 
 class Phase(enum.Enum):
@@ -302,25 +303,35 @@ class Actor:
         except BaseException as error:
             envelope.reply(error_for_sender(error))
             if step is None and isinstance(error, Unavailable | Overloaded):
+                self._after_command(envelope.request, None)
                 return  # nothing was decided yet
             raise
-        if isinstance(envelope.request.command, cm.SessionWarm) and isinstance(step.answer, cm.Ok):
-            self._begin_warming()
-        elif isinstance(envelope.request.command, cm.ItemDelete | cm.ResponseErase) and self.phase is Phase.WARM:
-            self._compactor.consider(envelope.request.principal)
+        self._after_command(envelope.request, step.answer)
         if step.answer is not None:
             envelope.reply(step.answer)
+
+    def _after_command(self, request: Request, answer: cm.Ok | SessileError | None) -> None:
+        """Begins what nobody waits for: what a command calls for, or has broken off."""
+        if isinstance(request.command, cm.SessionWarm) and isinstance(answer, cm.Ok):
+            self._begin_warming()
+        if self.phase is Phase.WARM:
+            if isinstance(request.command, cm.ItemDelete | cm.ResponseErase) and isinstance(answer, cm.Ok):
+                self._compactor.consider(request.principal)
+            else:
+                self._compactor.resume()
 
     async def _step_command(self, request: Request) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
         machine, principal, command = self._machine, request.principal, request.command
+        input = inputs_and_effects.Command(principal, command, request.digest)
+        if not machine.is_visible_to(principal):  # nothing of it is looked at
+            return observed_step(input, machine, self._world, self._log, self._world.now_ms())
+        if isinstance(command, _STOPS_EXTRAS):
+            self._stop_extras()  # they have read what is taken back
         if machine.known(principal, command.id) is None and machine.forgetful:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
-        if isinstance(command, (cm.TurnCommand, cm.ItemDelete, cm.ResponseErase)):
-            self._stop_extras()  # they have read what is taken back
-        input = inputs_and_effects.Command(principal, command, request.digest)
         if machine.known(principal, command.id) is None:
             input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.continues_turn(command):

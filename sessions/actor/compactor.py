@@ -7,7 +7,8 @@ again. It stands behind everybody in the engine's queue (`PRIORITY`), and browno
 the filters of the tenant's policy judge it, redact it, or have it thrown away. Where there is none, prompts leave the
 oldest turns out, as they do for everybody (`sessions.turn.context_fitting`).
 
-Nobody is billed. Decides nothing about the log: what it has written is an input of the machine (`CompactionWritten`).
+Nobody is billed; one that is requested is within the limits of who requests it. Decides nothing about the log: what
+it has written is an input of the machine (`CompactionWritten`).
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ class Compactor:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def resume(self) -> None:
+        """Makes what was requested, where something that began no answer has broken it off."""
+        if self._requested is not None and self._task is None:
+            self.consider()
 
     def leave(self) -> None:
         """The session leaves this replica: what was requested is not made."""

@@ -20,6 +20,7 @@ from sessions.machine.responses import mark_looked_up
 from sessions.machine.state import Open
 from sessions.model import commands as cm
 from sessions.model.events import ContentRetracted
+from sessions.model.generation import generates
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Principal, ResponseId, SessionKey
 from sessions.turn.ledger import Ledger
 from sessions.turn.result_cache import RequestContext, ResultCache, ResultLookup, is_deterministic, request_name
@@ -56,7 +57,9 @@ class ResultFinder:
             return
         for effect in step.effects:
             open_ = self._machine.state.open.get(effect.response_id) if isinstance(effect, Start) else None
-            if open_ is None or open_.tokens or open_.drafts or not is_deterministic(open_):
+            if open_ is None or open_.tokens or open_.drafts:
+                continue
+            if not is_deterministic(open_) or not generates(open_.body.request):
                 continue
             lookup = await self._find(open_)
             if lookup is not None:

@@ -51,7 +51,8 @@ class EndUserStore(Protocol):
         ...
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
-        """Writes an erasure down, with its row of the audit log; one that is under way is returned as it is."""
+        """Writes an erasure down, with its row of the audit log; one that is under way is returned as it is. Their
+        memories go at once: what they write until it is done would begin with them, and is no part of it."""
         ...
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
@@ -85,8 +86,9 @@ class EndUserStore(Protocol):
         ...
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """Usage loses the user's name; then, at once, their memories go, API keys lose it (those that still open are
-        revoked), so does the erasure, and the audit log says that it is done. Does nothing to one that is done."""
+        """Usage loses the user's name; then, at once, memories that came late go, API keys lose it (those that still
+        open are revoked), so does the erasure, and the audit log says that it is done. Does nothing to one that is
+        done."""
         ...
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from sessions.machine import item_tree
 from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, CompactionWritten, ShortenedContext
 from sessions.machine.item_tree import busy_conflict
-from sessions.machine.responses import derive
+from sessions.machine.responses import compaction_id_of
 from sessions.machine.state import State, compaction_of, summaries_of
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
@@ -34,7 +34,7 @@ def request(build: StepBuilder, principal: Principal, command: cm.SessionCompact
     if command.item_id is not None and command.item_id not in state.items:
         raise _item_not_found(command.item_id)
     _check_idle(state)
-    name = ItemId(derive("cmp", state.key.tenant, state.key.session, principal.id, command.id))
+    name = compaction_id_of(state.key, principal, command.id)
     build.out.effects.append(Compact(name, principal, command.keep_turns, command.item_id))
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top, compaction_id=name)
 

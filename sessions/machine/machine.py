@@ -178,8 +178,15 @@ class Machine:
         """Whether a command only goes on with a turn that was let in when it began."""
         return turn_commands.continues_turn(self.state, command)
 
+    def is_visible_to(self, principal: Principal) -> bool:
+        """False: for the principal there is no such session."""
+        return self.state.info is None or may_see(principal, self.state.key, self.state.user)
+
     def _command(self, build: StepBuilder, input: Command) -> None:
         principal, command, out = input.principal, input.command, build.out
+        if not self.is_visible_to(principal):
+            out.answer = not_found(self.state.key)
+            return
         known = self.known(principal, command.id)
         if known is not None:
             out.answer = answer_of(known, input.digest)
@@ -230,7 +237,7 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
     if state.info is None and cm.session_settings_of(command) is not None:
         assert isinstance(command, cm.TurnCreate)
         return turn_commands.create_turn(build, input, command)
-    if state.info is None or not may_see(principal, state.key, state.user):
+    if state.info is None:
         raise not_found(state.key)
     if state.deleted:
         raise deleted(state.key)

@@ -75,6 +75,11 @@ def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> Re
     return ResponseId(derive("resp", key.tenant, key.session, principal.id, command_id))
 
 
+def compaction_id_of(key: SessionKey, principal: Principal, command_id: str) -> ItemId:
+    """The summary that a command requests, likewise."""
+    return ItemId(derive("cmp", key.tenant, key.session, principal.id, command_id))
+
+
 def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand) -> tuple[ItemId, ...]:
     """The items that a command puts into the log, as they are named."""
     whose = (key.session, principal.id, command.id)
@@ -358,6 +363,14 @@ def take_up(build: StepBuilder, turn: ResponseId, last: ItemId, successor: Respo
         end_queued(build, waiting, "steered", successor=successor)
         last = _put_waiting(build, waiting, last)
     return last
+
+
+def inherited(sampling: Sampling, response_id: ResponseId) -> Sampling:
+    """How what goes on with a response is sampled: like it, but for a seed that was drawn for that response. Nobody has
+    chosen it, and answers of chosen seeds are kept to be given again."""
+    if sampling.seed == drawn_seed(response_id):
+        sampling = msgspec.structs.replace(sampling, seed=None)
+    return sampling
 
 
 def free_tool_choice(sampling: Sampling) -> Sampling:

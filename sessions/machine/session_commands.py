@@ -18,7 +18,6 @@ from sessions.machine.responses import end_incomplete, end_queued, response_not_
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.authorization import may_see, not_found
 from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.generation import unsupported_tools
 from sessions.model.types import (
@@ -52,8 +51,6 @@ def create_session(
 ) -> cm.Ok:
     state = build.state
     if state.info is not None:
-        if not may_see(principal, state.key, state.user):
-            raise not_found(state.key)
         raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
     check_tools(build, command.tools)
     make_session(build, principal, command.id, command, memories)

@@ -20,6 +20,7 @@ from sessions.machine.responses import (
     begin,
     end_incomplete,
     free_tool_choice,
+    inherited,
     item_ids_of,
     new_body,
     response_id_of,
@@ -65,7 +66,7 @@ def _turn_to(build: StepBuilder, input: Command, command: cm.ResponseSteer, open
             id=successor,
             parent=item.id,
             principal=input.principal,
-            sampling=open_.sampling,
+            sampling=inherited(open_.sampling, open_.id),
             after=open_.id,
             model=body.model,
             service={name: service[name] for name in service if name in KEPT_SERVICE} or None,
@@ -90,7 +91,7 @@ def _wait(build: StepBuilder, input: Command, command: cm.ResponseSteer, samplin
         id=response_id_of(build.state.key, input.principal, command.id),
         parent=None,
         principal=input.principal,
-        sampling=free_tool_choice(sampling),
+        sampling=free_tool_choice(inherited(sampling, command.response_id)),
         model=model,
     )
     prepared = input.prepared or Prepared(b"", "")

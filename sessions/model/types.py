@@ -107,8 +107,11 @@ class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """Unique within the tenant; commands are deduplicated per (this, session)."""
-        return self.key_id if self.user is None else f"{self.key_id}/{self.user}"
+        """Unique within the tenant; commands are deduplicated per (this, session). An issuer's address in `key_id` has
+        slashes, so a user's name has none here: the last one parts the two."""
+        if self.user is None:
+            return self.key_id
+        return f"{self.key_id}/{self.user.replace('%', '%25').replace('/', '%2F')}"
 
 
 LOCAL_PRINCIPAL: Final = Principal(tenant=TenantId("local"), key_id="local", role="operator", scopes=ALL_SCOPES)

@@ -110,6 +110,14 @@ class Line(msgspec.Struct, frozen=True):
         return b"".join(chain(self.summary, head, kept))
 
 
+class _Opening(NamedTuple):
+    """What a session's prompts begin with. `shared` tokens of it, those before its user's memories, other sessions of
+    the tenant may have in common with it."""
+
+    tokens: array[int]
+    shared: int
+
+
 class PromptText(NamedTuple):
     """A text of a prompt, and whether it is the model's, as far as the prompt says."""
 
@@ -134,7 +142,7 @@ class Ledger:
         self._engine = engine
         # Tokenised here because the log's ids do not fit; good for the items as they were (one may be taken back).
         self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], Packed]] = {}
-        self._opening: tuple[SessionInfo, array[int]] | None = None
+        self._opening: tuple[SessionInfo, _Opening] | None = None
         self._answer_opening, self._answer_closing = map(
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
         )
@@ -209,7 +217,7 @@ class Ledger:
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         fitted = fit(
             line.segments,
-            opening=len(opening) + line.summary_length,
+            opening=len(opening.tokens) + line.summary_length,
             closing=len(answer_opening),
             window=window,
             answer=answer_max,
@@ -217,7 +225,7 @@ class Ledger:
             kept=line.kept,
             truncate=self.policy != "off",
         )
-        prompt = array("I", opening)
+        prompt = array("I", opening.tokens)
         prompt.frombytes(line.packed(fitted.first))
         prompt.extend(answer_opening)
         prompt.extend(emitted)
@@ -226,7 +234,7 @@ class Ledger:
         return PromptPlan(
             prompt=prompt,
             emitted=emitted,
-            shared_prefix=len(opening),
+            shared_prefix=opening.shared,
             max_tokens=left,
             dropped=fitted.dropped,
             cut=line.pieces[fitted.first][0].item_id if fitted.moved else None,
@@ -252,7 +260,7 @@ class Ledger:
     async def whole(self, leaf: ItemId | None) -> array[int]:
         """The ids of a branch as the next prompt would begin with them, up to an answer that is being written: what KV
         is warmed for."""
-        prompt = array("I", await self._open())
+        prompt = array("I", (await self._open()).tokens)
         cut, end = cut_of(self._state, leaf), leaf
         while end is not None and self._state.made_by.get(end) in self._state.open:
             end = self._state.items[end].parent_id
@@ -269,7 +277,7 @@ class Ledger:
         info, tokenizer, window = self._state.info, self._tokenizer, self._engine.context_window
         if info is None or leaf is None:
             return None
-        opening, line = await self._open(), await self._line(leaf)
+        opening, line = (await self._open()).tokens, await self._line(leaf)
         requested = [*await tokenizer.message(instruction), *tokenizer.answer_opening]
         answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
         threshold = info.compact_threshold if info.compact_threshold is not UNSET else None
@@ -383,12 +391,14 @@ class Ledger:
         same = made_by == self._state.made_by.get(path[count - 1].id)
         return same and (made_by is not None or isinstance(path[count], FunctionCall))
 
-    async def _open(self) -> array[int]:
+    async def _open(self) -> _Opening:
         info = self._state.info
         assert info is not None
         if self._opening is None or self._opening[0] is not info:
-            written = with_memories(info.instructions, info.memories or ())
-            self._opening = (info, array("I", await self._tokenizer.opening(written, info.tools)))
+            memories, opening = info.memories or (), self._tokenizer.opening
+            tokens = array("I", await opening(with_memories(info.instructions, memories), info.tools))
+            shared = _common(tokens, await opening(info.instructions, info.tools)) if memories else len(tokens)
+            self._opening = (info, _Opening(tokens, shared))
         return self._opening[1]
 
     async def _message(self, item: Item) -> Packed:

@@ -83,6 +83,24 @@ async def test_questions_about_texts_cost_requests_and_tokens(tmp_path: Path, pa
     assert 800 < int(answers[1].headers["x-ratelimit-remaining-tokens"]) < 920
 
 
+async def test_summaries_are_no_way_around_limits(tmp_path: Path) -> None:
+    """`/v1/responses/compact` had the model read and write whatever was in its `input`, as often as one liked."""
+    limits = tmp_path / "limits.toml"
+    limits.write_text("[default]\nuser.requests_per_minute = 3\nuser.tokens_per_minute = 3000\n")
+    async with (
+        assembled(keys=KEYS, limits_file=limits) as server,
+        httpx.AsyncClient(base_url=server.server.url) as http,
+    ):
+
+        async def compact(text: str) -> httpx.Response:
+            body, headers = {"model": "simulated", "input": text}, {"authorization": "Bearer key-a"}
+            return await http.post("/v1/responses/compact", json=body, headers=headers)
+
+        answers = [await compact(f"Of the sea, {number}.") for number in range(4)]
+    assert [answer.status_code for answer in answers] == [200] * 3 + [429], [answer.text for answer in answers]
+    assert answers[-1].json()["error"]["param"] == "requests_per_minute", "three reservations would be too many tokens"
+
+
 @pytest.mark.parametrize("settings", [Settings(auth="keys"), Settings(keys="keys.toml"), Settings(issuers="i.toml")])
 def test_where_keys_are_demanded_everything_has_a_bound(settings: Settings) -> None:
     limits = default_limits(settings)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -68,10 +68,13 @@ class StoredHistory(MemoryHistory):
         self._now_ms = now_ms
         self._new: list[_Record] = []
         self._records = 0  # in the newer file
+        self._whole = 0  # its bytes, without half a write
         self._writing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> StoredHistory:
-        older, newer = await asyncio.to_thread(lambda: (list(self._read(self._older)), list(self._read(self._file))))
+        (older, _), (newer, self._whole) = await asyncio.to_thread(
+            lambda: (self._read(self._older), self._read(self._file))
+        )
         now = self._now_ms()
         for chain, place, until in (*older, *newer):
             if until > now:
@@ -111,32 +114,40 @@ class StoredHistory(MemoryHistory):
     def _append(self, records: list[_Record]) -> None:
         if self._records >= self._records_max:
             self._file.replace(self._older)
-            self._records = 0
+            self._records = self._whole = 0
         nonce = os.urandom(_NONCE_BYTES)
         sealed = nonce + self._cipher.encrypt(nonce, msgspec.msgpack.encode(records), None)
         with self._file.open("ab") as file:
             os.fchmod(file.fileno(), 0o600)
+            whole = min(self._whole, file.tell())
+            file.truncate(whole)  # behind half a write, of a kill or on a full disk, nothing could be read
             file.write(_SIZE.pack(len(sealed)) + sealed)
+        self._whole = whole + _SIZE.size + len(sealed)
         self._records += len(records)
 
-    def _read(self, path: Path) -> Iterator[_Record]:
+    def _read(self, path: Path) -> tuple[list[_Record], int]:
+        """What it holds, and how many of its bytes are whole writes."""
+        records: list[_Record] = []
+        at = 0
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            return
+            return records, at
         except OSError as failure:
             log.warning("history_read_failed", error=str(failure))
-            return
-        at = 0
+            return records, at
         while at + _SIZE.size <= len(data):
             (size,) = _SIZE.unpack_from(data, at)
-            sealed = data[at + _SIZE.size : at + _SIZE.size + size]
-            at += _SIZE.size + size
+            end = at + _SIZE.size + size
+            if end > len(data):
+                break
+            sealed, at = data[at + _SIZE.size : end], end
             try:
                 plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
-                yield from _DECODER.decode(plain)
-            except (InvalidTag, ValueError, msgspec.MsgspecError):  # half-written, or under another key
+                records += _DECODER.decode(plain)
+            except (InvalidTag, ValueError, msgspec.MsgspecError):  # damaged, or under another key
                 continue
+        return records, at
 
 
 @asynccontextmanager

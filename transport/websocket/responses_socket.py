@@ -8,8 +8,9 @@ Invariants:
 * What a connection makes does not end with it: closing it leaves the answer to be written, and any other connection
   goes on from there. What is written is ended by `response.cancel`.
 * Nothing is kept here that a second connection would miss: there is no limit to how long one lives.
-* Bounded: what waits (`WAITING_MAX`, and one body's size in bytes), commands under way, and what is unsent: a stream is
-  read on as the socket takes it, and who does not read is closed with 4408.
+* Bounded: turns that wait (`WAITING_MAX`), commands under way (`COMMANDS_MAX`), the bytes of both (one body's size),
+  what all connections keep of large messages (`MESSAGE_BYTES_MAX`), and what is unsent: a stream is read on as the
+  socket takes it, and who does not read is closed with 4408.
 
 A task runs while a turn or a command does; an idle connection has none.
 """
@@ -26,7 +27,7 @@ import structlog
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 
-from sessions.model.errors import BadInput, Internal, Limited, SessileError, TooLarge, Unauthorized
+from sessions.model.errors import BadInput, Internal, Limited, Overloaded, SessileError, TooLarge, Unauthorized
 from sessions.model.types import Json
 from transport import errors
 from transport.websocket import responses_frames
@@ -38,6 +39,8 @@ from transport.websocket.upgraded import UpgradedConnection
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # as a request body's
 WAITING_MAX: Final = 8  # turns behind the one that is written
 COMMANDS_MAX: Final = 8  # steers and cancels under way
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
+LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
 _ENDED: Final = (b"event: response.completed", b"event: response.incomplete", b"event: response.failed")
 _NEVER: Final = float("inf")
 
@@ -55,9 +58,11 @@ class ResponsesConnection(UpgradedConnection):
     _host: str = ""
     _requests: InnerRequests | None = None
     _waiting: deque[ResponsesFrame] = field(default_factory=deque)
-    _waiting_bytes: int = 0
+    _held_bytes: int = 0  # of turns that wait and commands under way
+    _counted_bytes: int = 0  # of ours in `message_bytes` of all
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
+    _named: asyncio.Event = field(default_factory=asyncio.Event)  # while a turn runs: its response is
     _sequence: int = 0  # the next number of its events
     _steers: list[dict[str, Json]] = field(default_factory=list)  # as they were accepted: that wait for its end
     _commands: int = 0
@@ -114,6 +119,7 @@ class ResponsesConnection(UpgradedConnection):
     def _lost(self) -> None:
         self._closing()
         self._requests = None
+        self._count_bytes()
 
     def _leave(self) -> None:
         """Whatever is under way is not read any more; it is not ended."""
@@ -146,6 +152,17 @@ class ResponsesConnection(UpgradedConnection):
         self._heard_at = self._shared.loop.time()
         self._pinged = False
         UpgradedConnection._take_in(self, data)
+        self._count_bytes()
+        if self._counted_bytes > LARGE_BYTES and self._shared.message_bytes > MESSAGE_BYTES_MAX:
+            error = Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)
+            self._end(error, errors.TRY_LATER)
+
+    def _count_bytes(self) -> None:
+        kept = 0
+        if self._requests is not None:
+            kept = self._held_bytes + len(self._ws.reader.buffer) + len(self._message or b"")
+        self._shared.message_bytes += kept - self._counted_bytes
+        self._counted_bytes = kept
 
     def _whole_message(self, data: Any, binary: bool) -> None:
         if self._ending or self._requests is None:
@@ -165,25 +182,30 @@ class ResponsesConnection(UpgradedConnection):
 
     def _wait_in_line(self, frame: ResponsesFrame) -> None:
         """Raises Limited."""
-        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + frame.size > FRAME_BYTES_MAX:
-            raise Limited(
-                "rate_limited",
-                f"On one connection at most {WAITING_MAX} turns wait, with {FRAME_BYTES_MAX} bytes in all.",
-                retry_after_ms=1000,
-            )
+        if len(self._waiting) >= WAITING_MAX:
+            raise Limited("rate_limited", f"On one connection at most {WAITING_MAX} turns wait.", retry_after_ms=1000)
+        self._hold(frame)
         self._waiting.append(frame)
-        self._waiting_bytes += frame.size
         if not self._running:
             self._running = True
+            self._named.clear()
             self._shared.gateway.tasks.start(self._run())
 
     def _begin_command(self, frame: ResponsesFrame) -> None:
         """Raises Limited."""
         if self._commands >= COMMANDS_MAX:
             raise Limited("rate_limited", f"More than {COMMANDS_MAX} commands are under way.", retry_after_ms=250)
+        self._hold(frame)
         self._commands += 1
         self._commands_done.clear()
         self._shared.gateway.tasks.start(self._command(frame))
+
+    def _hold(self, frame: ResponsesFrame) -> None:
+        """Raises Limited."""
+        if self._held_bytes + len(frame.data) > FRAME_BYTES_MAX:
+            what = f"On one connection at most {FRAME_BYTES_MAX} bytes of turns and commands wait."
+            raise Limited("rate_limited", what, retry_after_ms=1000)
+        self._held_bytes += len(frame.data)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -192,8 +214,10 @@ class ResponsesConnection(UpgradedConnection):
         try:
             while self._waiting and not self._ending:
                 frame = self._waiting.popleft()
-                self._waiting_bytes -= frame.size
+                self._held_bytes -= len(frame.data)
+                self._count_bytes()
                 self._steers.clear()
+                self._named.clear()
                 try:
                     request: InnerRequest | None = responses_frames.turn_request(frame)
                     while request is not None and not self._ending:
@@ -204,8 +228,12 @@ class ResponsesConnection(UpgradedConnection):
                 except Exception:
                     log.exception("turn_failed")
                     self._send(refusal_event(Internal("internal_error", "The server failed to carry this out.")))
+                finally:
+                    self._current = None
+                    self._named.set()
         finally:
-            self._running, self._current = False, None
+            self._running = False
+            self._named.set()
         if self._leave_at != _NEVER:
             self._close(errors.RESTART, "the server goes away")
 
@@ -230,6 +258,7 @@ class ResponsesConnection(UpgradedConnection):
                 return
             if self._current is None and piece.startswith(b"event: response."):
                 self._current = msgspec.json.decode(payload)["response"]["id"]  # a stream begins with it
+                self._named.set()
             self._sequence += 1
             if piece.startswith(_ENDED):
                 await self._commands_done.wait()  # a steer that ended it is answered first
@@ -242,7 +271,9 @@ class ResponsesConnection(UpgradedConnection):
                 successor = self._follow_steering(payload)
 
         self._sequence = 0
-        self._current = request.path.removeprefix(RESPONSES + "/") if request.method == "GET" else None
+        if request.method == "GET":
+            self._current = request.path.removeprefix(RESPONSES + "/")
+            self._named.set()
         await requests.stream(request, begun, chunk)
         if status != 200:
             self._send(responses_frames.failed_event(status, refused))
@@ -266,6 +297,8 @@ class ResponsesConnection(UpgradedConnection):
             if requests is None:
                 return
             if frame.type == "response.cancel":
+                if self._running and frame.fields.get("response_id") is None:  # sent right behind its `response.create`
+                    await self._named.wait()
                 status, answer = await requests.whole(responses_frames.cancel_request(frame, self._current))
                 if status != 200:
                     self._send(responses_frames.failed_event(status, answer))
@@ -282,7 +315,8 @@ class ResponsesConnection(UpgradedConnection):
                 for event in events:
                     self._send(event)
                 accepted, *pending = events
-                if accepted["status"] == "pending" and not pending:  # what it is for is still being written
+                ours = accepted["steer"]["previous_response_id"] == self._current
+                if ours and accepted["status"] == "pending" and not pending:  # it is still being written
                     self._steers.append(accepted)
         except SessileError as error:
             self._send(refusal_event(error))
@@ -290,6 +324,8 @@ class ResponsesConnection(UpgradedConnection):
             log.exception("command_failed", command=frame.type)
             self._send(refusal_event(Internal("internal_error", "The server failed to carry this out.")))
         finally:
+            self._held_bytes -= len(frame.data)
+            self._count_bytes()
             self._commands -= 1
             if not self._commands:
                 self._commands_done.set()

@@ -65,6 +65,7 @@ class ConnectionHost(typing.Protocol):
     wheel: TimerWheel
     shares: ConnectionShares
     first_bytes: memoryview  # what first messages are read into
+    message_bytes: int  # of messages that sockets of Responses keep: those that are not whole, wait or are carried out
 
     @property
     def full(self) -> bool:

@@ -134,8 +134,11 @@ async def test_memories_are_kept_changed_and_removed_for_their_user_alone(person
 
 
 async def test_an_erasure_takes_the_memories_that_were_there(bed: Bed, personal: EndUserStore) -> None:
+    for memory in (a_memory("old"), a_memory("other", user="x")):
+        await personal.add_memory(memory)
     await personal.request_erasure(erasure(), a_row())
-    for memory in (a_memory("old"), a_memory("later", at=NOW + 5), a_memory("other", user="x")):
+    assert await personal.memories(ACME, "ü") == [], "no session begins with them any more"
+    for memory in (a_memory("late"), a_memory("later", at=NOW + 5)):
         await personal.add_memory(memory)
     await personal.finish(erasure(), a_row(at=NOW + 9))
     assert [each.id for each in await personal.memories(ACME, "ü")] == ["later"]

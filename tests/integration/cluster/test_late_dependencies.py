@@ -1,4 +1,4 @@
-"""A gateway and a replica that start before their Valkey and their PostgreSQL: real processes, real servers."""
+"""Processes that start before their Valkey and their PostgreSQL: real ones, and real servers."""
 
 from __future__ import annotations
 
@@ -139,6 +139,19 @@ async def test_they_wait_alive_and_not_ready_and_start_when_it_comes(tmp_path: P
     finally:
         valkey.stop()
         postgres.remove()
+
+
+@pytest.mark.timeout(120)
+async def test_a_server_without_a_cluster_says_that_it_waits_for_its_journal(tmp_path: Path) -> None:
+    journal = f"postgresql://user@127.0.0.1:{free_port()}/none"
+    flags = ("--engine", "sim", "--port", "0", "--data", str(tmp_path))
+    async with started("serve", *flags, journal=journal) as server, httpx.AsyncClient() as client:
+        await server.awaited("journal")
+        own = (await server.line("Metrics are ready: ")).removesuffix("/metrics")
+        assert await answer(client, f"{own}/healthz") == (200, "ok\n")
+        assert await answer(client, f"{own}/readyz") == (503, "waiting for the journal\n")
+        server.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(server.process.wait(), PATIENCE_S) == 0
 
 
 @pytest.mark.timeout(120)

@@ -148,7 +148,7 @@ CALLERS = {
 
 
 @pytest.mark.parametrize("stored", [False, True])
-async def test_nobody_gains_by_what_another_has_computed(options: SimulatedOptions, stored: bool) -> None:
+async def test_no_caller_gains_by_what_another_has_computed(options: SimulatedOptions, stored: bool) -> None:
     history: Any = [{"role": "user", "content": sentence(random.Random(1), 60)}]
     keys = {key_digest(key): caller for key, caller in CALLERS.items()}
     async with serving(options, keys=keys) as made, httpx.AsyncClient(base_url=made.server.url) as http:

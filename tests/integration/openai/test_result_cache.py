@@ -220,7 +220,7 @@ async def test_filtered_answers_are_not_kept_and_another_policy_finds_nothing(st
         await filters.close()
 
 
-async def test_what_a_session_said_goes_with_it(start: Start) -> None:
+async def test_answers_of_a_session_are_forgotten_with_it(start: Start) -> None:
     async with start() as served:
         body = {"model": "simulated", "input": "Name a river.", "temperature": 0}
         first = await served.http.post("/v1/responses", json=body)

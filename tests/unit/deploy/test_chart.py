@@ -325,6 +325,13 @@ async def test_probes_look_where_the_process_answers_the_truth(manifests: list[M
         await server.stop()
 
 
+def test_a_replica_has_an_hour_to_pull_its_model(manifests: list[Manifest]) -> None:
+    """Its port for metrics listens when that is done."""
+    for _, _, container in ours(manifests):
+        probe = container["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] == (3600 if container["name"] == "replica" else 120)
+
+
 def test_grace_is_longer_than_draining_takes(manifests: list[Manifest]) -> None:
     for _, pod, container in ours(manifests):
         if container["name"] == "replica":  # by preStop, and once more by the signal
@@ -363,6 +370,18 @@ def test_selectors_meet_pods(manifests: list[Manifest]) -> None:
     for each in of_kind(manifests, "NetworkPolicy"):
         selector = each["spec"]["podSelector"]["matchLabels"]
         assert any(selector.items() <= each_labels.items() for each_labels in labels), each["metadata"]["name"]
+
+
+def test_bundled_servers_are_reached_by_our_processes_alone(everything: list[Manifest]) -> None:
+    for part in ("valkey", "postgres"):
+        pod = of_name(everything, "StatefulSet", f"demo-sessile-{part}")["spec"]["template"]
+        policy = of_name(everything, "NetworkPolicy", f"demo-sessile-{part}")["spec"]
+        assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (rule,) = policy["ingress"]
+        (port,), (source,) = rule["ports"], rule["from"]
+        assert port["port"] in {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
+        assert source["podSelector"]["matchExpressions"][0]["values"] == ["gateway", "replica"]
+        assert policy["policyTypes"] == ["Ingress", "Egress"] and "egress" not in policy, "they go nowhere themselves"
 
 
 def test_alert_rules_and_dashboard_are_the_same_as_without_kubernetes(everything: list[Manifest]) -> None:

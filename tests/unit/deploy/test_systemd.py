@@ -52,6 +52,17 @@ def test_every_setting_and_command_is_one_of_the_program(path: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_model_is_pulled_into_its_own_folder_and_has_an_hour(path: Path) -> None:
+    """The process prolongs its start itself only from then on."""
+    unit = directives(path)
+    given = dict(each.split("=", 1) for each in unit["Environment"])
+    if "gateway" not in path.name:
+        folders = {given[name] for name in ("SESSILE_MODEL_FOLDER", "HF_HOME")}
+        assert {str(Path(each).parent) for each in folders} == {given["SESSILE_DATA"]} and len(folders) == 2
+        assert unit["TimeoutStartSec"] == ["3600"]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_the_end_has_the_time_that_draining_takes(path: Path) -> None:
     unit = directives(path)
     assert unit["Type"] == ["notify"] and int(unit["WatchdogSec"][0]) > 0

@@ -63,6 +63,20 @@ def test_paths_and_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def linked(page: Path) -> set[Path]:
+    """The pages of ours that a page links to."""
+    links = (page.parent / link for link in LINK.findall(page.read_text(encoding="utf-8")) if link.endswith(".md"))
+    return {link.resolve() for link in links if link.exists()}
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        reached |= new
+        new = {link for page in new for link in linked(page)} - reached
+    assert [page.relative_to(ROOT).as_posix() for page in PAGES if page not in reached] == []
+
+
 def test_a_path_that_leads_nowhere_is_found() -> None:
     page = "`sessions/ports.py`, `sessions/nowhere.py`, `bench/*.py`, `test_architecture.py`, `test_nothing.py`"
     assert dead_paths(page, ROOT) == ["sessions/nowhere.py", "tests/**/test_nothing.py"]

@@ -12,3 +12,8 @@ def test_every_text_counts_in_bytes() -> None:
     said = begins(cm.MessageCreate(id=CommandId("c"), session=session, content="日本"))
     told = begins(cm.ToolOutput(id=CommandId("c"), session=session, call_id=CallId("k"), output="日本"))
     assert said == told == 6
+
+
+def test_a_summary_that_is_requested_is_written_by_the_model_too() -> None:
+    assert begins(cm.SessionCompact(id=CommandId("c"), session=SessionId("s"))) == 0
+    assert begins(cm.CompactionUndo(id=CommandId("c"), session=SessionId("s"))) is None

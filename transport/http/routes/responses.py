@@ -244,9 +244,9 @@ async def compact(request: Request, body: CompactRequest) -> Response:
             cm.SessionCompact(id=CommandId(f"{command_id}.c"), session=turn.session, keep_turns=0, item_id=leaf),
         )
         assert ok.compaction_id is not None and ok.offset is not None
+        outcome = asyncio.wait_for(_compaction_outcome(cursor, ok.offset, ok.compaction_id), SUMMARY_WAIT_S)
         try:
-            async with asyncio.timeout(SUMMARY_WAIT_S):
-                at, event = await _compaction_outcome(cursor, ok.offset, ok.compaction_id)
+            at, event = await sse.cancel_on_disconnect(request, outcome, lambda: None)
         except TimeoutError as error:
             raise Internal("compaction_failed", "Writing the summary takes too long.") from error
         _, state = await gateway.logs.state(principal, cursor.key)
@@ -290,9 +290,18 @@ async def _compact_turn(
 
 
 async def _last_item(request: Request, principal: Principal, key: SessionKey, response_id: ResponseId) -> ItemId:
+    """The last item of a response; of one that wrote none, what it would have answered. Raises Conflict where there is
+    nothing before it."""
     _, state = await gateway_of(request).logs.state(principal, key)
     made_by = state["made_by"]
-    return next(ItemId(item) for item in reversed(made_by) if made_by[item] == response_id)
+    leaf = next((ItemId(item) for item in reversed(made_by) if made_by[item] == response_id), None)
+    if leaf is None:
+        answer = await answer_to(request, principal, response_id, param="previous_response_id")
+        with answer.cursor:
+            leaf = (await answer.body()).parent_id
+    if leaf is None:
+        raise Conflict("nothing_to_compact", "There is nothing to summarise here.")
+    return leaf
 
 
 async def _compaction_outcome(

@@ -203,13 +203,13 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{/* All of them look at the port for metrics, which listens before anything else: a process that waits for its database
-     or loads its model lives and is not ready. */}}
+     or loads its model lives and is not ready. The argument: seconds until then; a model is pulled before. */}}
 {{- define "sessile.probes" -}}
 startupProbe:
   httpGet: {path: /healthz, port: metrics}
   periodSeconds: 2
   timeoutSeconds: 2
-  failureThreshold: 60
+  failureThreshold: {{ div . 2 }}
 readinessProbe:
   httpGet: {path: /readyz, port: metrics}
   periodSeconds: 2
@@ -323,7 +323,7 @@ containers:
     ports:
       - {name: peer, containerPort: {{ int $root.Values.peers.port }}}
       - {name: metrics, containerPort: 9464}
-    {{- include "sessile.probes" $root | nindent 4 }}
+    {{- include "sessile.probes" 3600 | nindent 4 }}
     lifecycle:
       preStop:
         exec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import openai
@@ -11,7 +12,10 @@ from inference.simulated import SimulatedOptions
 from inference.simulated.vocabulary import decode
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.websocket_wire import wire
+from tests.support.engines.engines import until
 from transport.auth.authenticator import key_digest
+from transport.http.routes import responses
 
 QUESTION: Any = {"role": "user", "content": "What is hers?"}
 
@@ -84,6 +88,41 @@ async def test_the_same_again_is_the_same_compaction(client: openai.AsyncOpenAI,
     assert again.output[-1] == made.output[-1] and again.usage.total_tokens == 0
     with pytest.raises(openai.BadRequestError, match="input"):
         await client.responses.compact(model=SIMULATED)
+
+
+async def test_a_response_without_output_is_compacted_with_what_came_before_it(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    """It was an internal error."""
+    first = await client.responses.create(model=SIMULATED, input="Ana has a violin")
+    names = []
+    async with wire(server.server.port, path="/v1/responses", subprotocols=()) as socket:
+        for more in ({"previous_response_id": first.id}, {}):
+            socket.send({"type": "response.create", "model": SIMULATED, "input": [], "generate": False, **more})
+            names.append((await socket.until(type="response.completed"))["response"]["id"])
+    made = await compacted(client, server, previous_response_id=names[0])
+    assert [each.type for each in made.output] == ["message", "compaction"]
+    with pytest.raises(openai.ConflictError, match="nothing to summarise"):
+        await client.responses.compact(model=SIMULATED, previous_response_id=names[1])
+
+
+async def test_who_leaves_a_compaction_is_no_reader_any_more(
+    client: openai.AsyncOpenAI, server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request went on for up to five minutes."""
+    first = await client.responses.create(model=SIMULATED, input="Ana has a violin")
+    begun = asyncio.Event()
+
+    async def never(*_: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(responses, "_compaction_outcome", never)
+    leaving = asyncio.create_task(client.responses.compact(model=SIMULATED, previous_response_id=first.id))
+    await begun.wait()
+    assert len(server.gateway.feeds) == 1
+    leaving.cancel()
+    await until(lambda: len(server.gateway.feeds) == 0)
 
 
 async def test_context_management_has_its_conversation_compacted(client: openai.AsyncOpenAI, server: Serving) -> None:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
+from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput
+from sessions.model.errors import BadInput, NotFound
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import Principal, unpack_tokens
 from sessions.ports import FilterSet
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.cluster.replicas import Place
+from tests.support.cluster.replicas import KEY, SESSION, Place
 from tests.support.output_text import Redactor
 from tests.support.virtual_time import outcome, virtual
 
@@ -26,6 +27,18 @@ async def test_a_forbidden_message_touches_neither_log_nor_engine() -> None:
         refused = await outcome(replica.say("where is the RIVER"))
         assert isinstance(refused, BadInput) and refused.code == "content_filter"
         assert place.head().top == 1 and replica.engine.stats().counters["prefilled_tokens"] == 0
+
+
+@virtual
+async def test_a_strangers_message_is_not_judged_beside_what_stands_there() -> None:
+    async with Place() as place:
+        replica = await place.replica(filters=KeywordFilterSet(input_phrases=["red rose"]))
+        ana, bob = (Principal(tenant=KEY.tenant, key_id="key", user=user) for user in ("ana", "bob"))
+        await replica.do(cm.SessionCreate(id=place.name(), session=SESSION), ana)
+        for principal, error in ((ana, BadInput), (bob, NotFound)):
+            message = cm.MessageCreate(id=place.name(), session=SESSION, content="a red rose")
+            assert isinstance(await outcome(replica.do(message, principal)), error)
+        assert place.head().top == 1
 
 
 @virtual

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import pytest
 import structlog
 
@@ -9,8 +11,8 @@ from actors.limits import settlement
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settlement import Settler
 from sessions.limits import Limits
-from sessions.model.events import Record, ResponseBody, ResponseCompleted
-from sessions.model.types import Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.events import AnyEvent, CompactionFailed, ContextCompacted, Record, ResponseBody, ResponseCompleted
+from sessions.model.types import Epoch, ItemId, Message, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Published
 
 KEY = SessionKey(TenantId("acme"), SessionId("s"))
@@ -38,3 +40,35 @@ def test_beyond_the_bound_the_oldest_is_given_up_and_somebody_hears_of_it(monkey
     assert [(line["event"], line["log_level"]) for line in said] == [("settlement_failed", "warning")], (
         "once, not each time"
     )
+
+
+def summarised(cause: Literal["limit", "command"]) -> ContextCompacted:
+    one = ItemId("m")
+    cmp = ItemId("cmp")
+    summary = Message(id=cmp, parent_id=None, role="user", content=(), status="completed", created_at=UnixMs(0))
+    return ContextCompacted(
+        summary=summary,
+        model="m",
+        items=1,
+        first_item_id=one,
+        last_item_id=one,
+        read_item_id=one,
+        tokens_before=40,
+        tokens_after=10,
+        usage={"input_tokens": 30, "output_tokens": 7},
+        cause=cause,
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (summarised("command"), [("cmp", None, 37)]),
+        (CompactionFailed(compaction_id=ItemId("cmp"), error={"code": "c", "message": ""}), [("cmp", None, 0)]),
+        (summarised("limit"), []),  # nobody requested it
+    ],
+)
+def test_a_summary_that_was_requested_is_settled_too(event: AnyEvent, expected: list[Any]) -> None:
+    settler = Settler(MemoryLimiter(lambda: 0.0), Limits, lambda: 0.0)
+    settler.published(Published(KEY, Epoch("e"), (Record(offset=1, at=UnixMs(0), event=event),)))
+    assert [(end.name, end.session, end.tokens) for end in settler._ended] == expected

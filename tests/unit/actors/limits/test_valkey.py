@@ -12,27 +12,13 @@ from actors.limits.valkey import ValkeyLimiter
 from sessions.limits import Ceilings, Demand
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import ResponseId, SessionId, TenantId
+from tests.support.cluster.scripted_servers import ScriptedServers
 
 NOTHING = [-1] * 12
 
 
-class Servers:
-    """Answers, or raises, one call after another."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.calls: list[tuple[Any, ...]] = []
-
-    async def call(self, key: str, *words: Any) -> Any:
-        self.calls.append((key, *words))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def over(*answers: Any) -> tuple[ValkeyLimiter, Servers]:
-    limiter, servers = ValkeyLimiter("redis://127.0.0.1"), Servers(*answers)
+def over(*answers: Any) -> tuple[ValkeyLimiter, ScriptedServers]:
+    limiter, servers = ValkeyLimiter("redis://127.0.0.1"), ScriptedServers(*answers)
     limiter._servers = servers  # type: ignore[assignment]
     return limiter, servers
 

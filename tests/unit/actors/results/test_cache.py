@@ -44,6 +44,8 @@ class Personal:
         self.gate: asyncio.Event | None = None
 
     async def is_personal(self, principal: Principal, text: str) -> bool:
+        if "unreadable" in text:
+            raise RuntimeError("no scanner takes this")
         if self.gate is not None:
             await self.gate.wait()
         return "@" in text
@@ -106,6 +108,12 @@ async def test_personal_and_long_answers_are_left_out() -> None:
     await made.keep(await made.find(), text="x" * 6_000)
     assert (await made.find()).answer is None
     assert made.outcomes == {("personal",): 1, ("too_large",): 1}
+
+
+async def test_a_text_that_cannot_be_judged_costs_its_place_and_nothing_else() -> None:
+    made = Made(acme=ON)
+    await made.keep(await made.find(), "unreadable")
+    assert (await made.find()).answer is None and made.outcomes == {("unavailable",): 1}
 
 
 async def test_nothing_is_stored_once_its_session_or_tenant_was_forgotten() -> None:

@@ -11,25 +11,11 @@ from actors.directory.pipelined_connection import NotSent, ReplyLost
 from actors.results.valkey import ValkeyResultStore
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import TenantId
+from tests.support.cluster.scripted_servers import ScriptedServers
 
 
-class Servers:
-    """Answers, or raises, one call after another."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.calls: list[tuple[Any, ...]] = []
-
-    async def call(self, key: str, *words: Any) -> Any:
-        self.calls.append((key, *words))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def over(*answers: Any) -> tuple[ValkeyResultStore, Servers]:
-    store, servers = ValkeyResultStore("redis://127.0.0.1"), Servers(*answers)
+def over(*answers: Any) -> tuple[ValkeyResultStore, ScriptedServers]:
+    store, servers = ValkeyResultStore("redis://127.0.0.1"), ScriptedServers(*answers)
     store._servers = servers  # type: ignore[assignment]
     return store, servers
 

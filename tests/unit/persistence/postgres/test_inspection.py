@@ -20,7 +20,7 @@ async def test_a_server_before_and_after_it_has_our_tables(server: PostgresServe
     assert abs(found.ahead_s) < 1 and found.standbys == () and not found.archive_fails
 
 
-async def test_one_that_is_away_is_said_to_be() -> None:
+async def test_one_that_is_away_is_a_failure_without_its_password() -> None:
     for dsn in ("postgresql://user:secret@127.0.0.1:1/db", "postgresql://user@127.0.0.1:no-port/db"):
         found = await inspect_postgres(dsn, time.time)
         assert found.failure and "secret" not in found.failure

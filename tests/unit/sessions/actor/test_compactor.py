@@ -11,12 +11,13 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.compactor import INSTRUCTION, PRIORITY, cleaned
 from sessions.model import commands as cm
 from sessions.model import events as ev
+from sessions.model.errors import BadInput
 from sessions.model.generation import EngineInfo, GenerationRequest
 from sessions.model.types import ContextPolicy, ResponseId, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
-from tests.support.virtual_time import advance, settled, virtual
+from tests.support.virtual_time import advance, outcome, settled, virtual
 
 WINDOW = 1_600  # bytes are tokens here: 1,200 for prompts, compacted at 1,020, down to 600
 
@@ -199,6 +200,25 @@ async def test_a_command_requests_one_that_keeps_as_many_turns_as_it_says() -> N
         await replica.do(cm.CompactionUndo(id=place.name(), session=SESSION))
         await turn(replica, reader, "third")
         assert "Ana" not in engine.prompts[-1] and "first" in engine.prompts[-1]
+
+
+@virtual
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_requested_one_comes_all_the_same_where_a_message_begins_no_answer(refused: bool) -> None:
+    async with Place() as place:
+        engine, filters = Small("One.", "Ana is 7.", "Unused."), KeywordFilterSet(input_phrases=["forbidden"])
+        replica, reader = await at_work(place, engine, "truncate", filters=filters)
+        await turn(replica, reader, "first")
+        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
+        await advance(0.05)  # the model is at it
+        assert not events(place, ev.ContextCompacted)
+        if refused:
+            assert isinstance(await outcome(replica.say("a forbidden word")), BadInput)
+        else:
+            await replica.say("a note", respond=False)
+        await advance(5.0)
+        (compacted,) = events(place, ev.ContextCompacted)
+        assert compacted.summary.id == ok.compaction_id and compacted.summary.text == "Ana is 7."
 
 
 @virtual

@@ -8,12 +8,14 @@ from typing import Any
 
 from sessions.model import commands as cm
 from sessions.model import events as ev
+from sessions.model.generation import GENERATE
 from sessions.model.types import Message, Principal, SessionKey, TenantId
+from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import CachedAnswer, ResultLookup
-from tests.support.cluster.replicas import SESSION, TERMINAL, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Place, Reader, Replica
 from tests.support.scripted import Scripted
-from tests.support.virtual_time import settled, virtual
+from tests.support.virtual_time import advance, settled, virtual
 
 
 class PlainCache:
@@ -51,8 +53,8 @@ def text_of(body: ev.ResponseBody) -> str:
     return "".join(item.text for item in body.output if isinstance(item, Message))
 
 
-async def at_work(place: Place, cache: PlainCache, *scripts: str) -> tuple[Replica, Reader]:
-    replica = await place.replica(engine=Scripted(list(scripts), {}), results=cache)
+async def at_work(place: Place, cache: PlainCache, *scripts: str, **more: Any) -> tuple[Replica, Reader]:
+    replica = await place.replica(engine=Scripted(list(scripts), {}), results=cache, **more)
     await replica.create()
     return replica, place.read(replica)
 
@@ -110,6 +112,36 @@ async def test_what_did_not_end_by_itself_is_not_kept() -> None:
         stopped = await question(replica, reader, stop=" at")
         assert stopped.status == "completed" and len(cache.kept) == 1
         assert text_of(await question(replica, reader, stop=" at")) == "Cut"
+
+
+@virtual
+async def test_what_only_brings_kv_up_is_not_looked_up() -> None:
+    async with Place() as place:
+        cache = PlainCache()
+        replica, reader = await at_work(place, cache)
+        items = (cm.NewMessage(content="Where is Paris?"),)
+        command = cm.TurnCreate(id=place.name(), session=SESSION, items=items, request={GENERATE: False}, temperature=0)
+        ended = await reader.ended((await replica.do(command)).response_id)
+        assert ended.response.status == "completed" and not cache.lookups
+
+
+@virtual
+async def test_of_an_answer_that_was_begun_twice_the_second_run_is_kept() -> None:
+    async with Place() as place:
+        cache, held_back = PlainCache(), KeywordFilterSet(output_phrases=["In France. Never"])
+        replica, reader = await at_work(place, cache, "In France.", "Unused.", filters=held_back)
+        answer = await replica.say("Where is Paris?", parent_id=None, temperature=0)
+        await advance(0.05)  # the engine is at it, and nothing is released
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        actor.readers_left(cancel=False)
+        await settled()
+        actor.readers_back()
+        first = (await reader.ended(answer.response_id)).response
+        await settled()
+        again = await question(replica, reader)
+        assert again.service == {"cache": "hit"}
+        assert text_of(first) == text_of(again) == "In France."
 
 
 @virtual

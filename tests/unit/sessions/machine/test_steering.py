@@ -10,6 +10,7 @@ from sessions.machine.inputs_and_effects import Start, Stop, ToolDeadline
 from sessions.machine.responses import KEPT_SERVICE
 from sessions.model import commands as cm
 from sessions.model import events as ev
+from sessions.model.generation import drawn_seed
 from sessions.model.types import CallId, FunctionCall, ItemId, Message, ResponseId, Tool
 from tests.support.machine.machine_fixture import SESSION, Ground
 
@@ -63,6 +64,32 @@ def test_it_ends_with_what_was_released_and_another_goes_on_below_the_words(grou
     ground.check_folding(before)
 
 
+@pytest.mark.parametrize("seed", [None, 7])
+def test_what_goes_on_keeps_a_seed_that_was_chosen_and_none_that_was_drawn(ground: Ground, seed: int | None) -> None:
+    def sampled(response_id: ResponseId | None) -> int | None:
+        assert response_id is not None
+        drawn = ground.state.open[response_id].sampling.seed
+        assert drawn == (drawn_seed(response_id) if seed is None else seed)
+        return drawn
+
+    first = ground.say(seed=seed).response_id
+    assert first is not None
+    sampled(first)
+    second = steer(ground, first).response_id
+    sampled(second)
+    assert second is not None
+    name = call(ground, second)
+    ground.finish(second)
+    output = cm.ToolOutput(id=ground.name(), session=SESSION, call_id=name, output="{}")
+    third = ground.ok(output).response_id
+    sampled(third)
+    assert third is not None
+    call(ground, third)
+    waiting = steer(ground, third).response_id
+    ground.cancel(third)
+    sampled(waiting)
+
+
 def test_the_engine_has_let_go_before_it_goes_on(ground: Ground) -> None:
     first = ground.say().response_id
     assert first is not None
@@ -82,7 +109,7 @@ def test_the_engine_has_let_go_before_it_goes_on(ground: Ground) -> None:
     assert effects == [Stop(first), Start(ok.response_id, 2, first)]
 
 
-def test_before_it_has_said_anything_the_words_stand_below_the_question(ground: Ground) -> None:
+def test_before_its_first_text_the_words_stand_below_the_question(ground: Ground) -> None:
     said = ground.say()
     ok = steer(ground, said.response_id)
     assert ok.item_id is not None and ground.state.items[ok.item_id].parent_id == said.item_id

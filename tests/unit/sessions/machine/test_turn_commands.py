@@ -79,7 +79,7 @@ def test_it_goes_on_from_a_response_that_has_ended(ground: Ground) -> None:
     assert ground.state.items[item_id].parent_id == ground.state.answers[response_id].items[-1]
 
 
-def test_a_response_without_output_is_gone_on_from_where_it_would_have_answered(ground: Ground) -> None:
+def test_what_follows_a_response_without_output_stands_where_that_would_have_stood(ground: Ground) -> None:
     ground.create()
     said = ground.say()
     assert said.response_id is not None

@@ -26,6 +26,18 @@ def test_a_principal_is_its_key_and_the_user_that_it_acts_for() -> None:
     assert msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana").id == "local/ana"
 
 
+def test_users_of_two_issuers_have_ids_of_their_own() -> None:
+    users = [
+        ("jwt:https://idp/a", "x"),
+        ("jwt:https://idp", "a/x"),
+        ("jwt:https://idp", "a%2Fx"),
+        ("jwt:https://idp", "/x"),
+        ("jwt:https://idp/", "x"),
+    ]
+    ids = {msgspec.structs.replace(LOCAL_PRINCIPAL, key_id=key_id, user=user).id for key_id, user in users}
+    assert len(ids) == len(users)
+
+
 def test_a_derived_session_follows_from_principal_and_command() -> None:
     first = derived_session_id(LOCAL_PRINCIPAL, CommandId("c"))
     assert first == derived_session_id(LOCAL_PRINCIPAL, CommandId("c")) and first.startswith("ses_")

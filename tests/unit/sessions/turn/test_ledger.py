@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from inference.simulated import SimulatedTokenizer, decode
 from inference.simulated.vocabulary import TOKEN_BYTES
@@ -313,6 +314,19 @@ async def test_new_instructions_open_the_next_prompt() -> None:
     assert await desk.prompt(second) == await desk.expected(second)
     plan = await desk.ledger.plan(desk.state.open[second])
     assert plan.shared_prefix == len(await desk.tokenizer.opening("be long", ()))
+
+
+async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() -> None:
+    shared = []
+    for memories in (UNSET, ("I am Ana",), ("I am Ana's sister",)):
+        desk = Desk(instructions="be brief and kind", tools=(Tool(name="look"),))
+        assert desk.state.info is not None
+        desk.state.info = msgspec.structs.replace(desk.state.info, memories=memories)
+        plan = await desk.ledger.plan(desk.state.open[await desk.ask("hello")])
+        shared.append(list(plan.prompt[: plan.shared_prefix]))
+    plain, one, other = shared
+    assert one == other == plain[: len(one)]
+    assert len(plain) > len(one) > 2, "the instructions are shared all the same"
 
 
 @pytest.mark.parametrize("seed", range(25))

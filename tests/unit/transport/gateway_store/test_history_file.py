@@ -41,7 +41,7 @@ async def found(index: StoredHistory, numbers: range) -> list[int]:
     return [number for number in numbers if await index.take([chain(number)]) == (0, place(number))]
 
 
-async def test_what_was_put_is_found_after_restarts_for_a_day_from_then(tmp_path: Path) -> None:
+async def test_what_was_put_outlives_restarts_for_a_day_from_then(tmp_path: Path) -> None:
     times = Times()
     for number in range(3):
         async with times.index(tmp_path) as index:
@@ -83,6 +83,19 @@ async def test_what_is_damaged_or_under_another_key_is_left_out_and_nothing_is_i
     path.write_bytes(data)
     async with times.index(tmp_path, secret=bytes([1]) * 32) as index:
         assert await found(index, range(3)) == []
+
+
+async def test_half_a_write_costs_nothing_that_is_written_later(tmp_path: Path) -> None:
+    """After a kill in the middle of a write all that later starts wrote was unreadable."""
+    times = Times()
+    for number in range(4):
+        async with times.index(tmp_path) as index:
+            await index.put(chain(number), place(number))
+        if number == 1:
+            (path,) = tmp_path.iterdir()
+            path.write_bytes(path.read_bytes()[:-5])
+    async with times.index(tmp_path) as index:
+        assert await found(index, range(4)) == [0, 2, 3]
 
 
 async def test_a_folder_that_cannot_be_written_costs_the_file_alone(tmp_path: Path) -> None:

@@ -73,6 +73,6 @@ def test_what_stands_already_is_not_sent_again(texts: tuple[str, ...], leaf: str
     assert resolved.items is not None and len(resolved.items) == rest
 
 
-def test_one_that_is_gone_is_not_there() -> None:
+def test_a_summary_that_was_undone_is_not_there() -> None:
     with pytest.raises(NotFound):
         behind_compaction(given(), 0, SESSION, NAME, {"items": []})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,6 +15,28 @@ from transport.websocket.responses_frames import read_frame
 
 def frame(**fields: Any) -> responses_frames.ResponsesFrame:
     return read_frame(json.dumps(fields).encode())
+
+
+def test_what_waits_takes_no_more_than_its_text() -> None:
+    given = read_frame(b'{"type": "response.create", "input": [' + b"[]," * 100_000 + b"[]]}")
+    tracemalloc.start()
+    kept = read_frame(given.data)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept == given and size < 100_000
+
+
+@pytest.mark.parametrize(
+    "data", [b"[]", b"x", b'{"type": "response.cancel"', b'{"type": 7}', b'{"type": "response.cancel", "a": \xff"}']
+)
+def test_what_is_no_frame_is_bad_input(data: bytes) -> None:
+    with pytest.raises(BadInput):
+        read_frame(data)
+
+
+def test_text_that_is_no_text_is_bad_input_when_its_turn_comes() -> None:
+    with pytest.raises(BadInput):
+        responses_frames.turn_request(read_frame(b'{"type": "response.create", "input": "\xff"}'))
 
 
 def test_a_turn_is_the_request_over_http_as_a_stream() -> None:

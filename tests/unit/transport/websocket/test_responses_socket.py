@@ -7,50 +7,27 @@ import json
 from typing import Any
 
 import pytest
-from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
-from websockets.uri import parse_uri
 
+from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
+from transport.websocket import responses_socket
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.responses_socket import ResponsesConnection
 
-
-class Transport:
-    """A socket that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.reading = True
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.written.append(bytes(data))
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else None
+CREATE = {"type": "response.create", "input": "x"}
+RESPONSE = {"id": "resp_1", "status": "completed", "output": []}
+PENDING = {
+    "id": "steer_3",
+    "response_id": "resp_3",
+    "status": "pending",
+    "required_input": [],
+}
 
 
 class App:
-    """An application that answers with a stream of `events`, one after each `go`."""
+    """An application that answers with a stream of events, one after each `go`, and to steers that they wait."""
 
     def __init__(self) -> None:
         self.go = asyncio.Semaphore(0)
@@ -61,49 +38,31 @@ class App:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
         await receive()
+        if scope["path"].endswith("/steer"):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            steered = {**PENDING, "previous_response_id": scope["path"].split("/")[3]}
+            await send({"type": "http.response.body", "body": json.dumps(steered).encode()})
+            return
         listening = asyncio.create_task(receive())
         listening.add_done_callback(lambda _: self.left.set())
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for number, kind in enumerate(("created", "output_text.delta", "output_text.delta", "completed")):
             await self.go.acquire()
-            event = {"type": f"response.{kind}", "sequence_number": number, "response": {"id": "resp_1", "output": []}}
+            event = {"type": f"response.{kind}", "sequence_number": number, "response": RESPONSE}
             chunk = f"event: response.{kind}\ndata: {json.dumps(event)}\n\n".encode()
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
             self.sent += 1
         listening.cancel()
 
 
-class Client:
+class Client(SocketlessClient[ResponsesConnection]):
     def __init__(self, connections: WebSocketConnections) -> None:
-        self.transport = Transport()
         connection = connections.protocol("/v1/responses?x=1", "127.0.0.1")
         assert isinstance(connection, ResponsesConnection)
-        self.connection = connection
-        socket: Any = self.transport
-        connection.connection_made(socket)
-        self.ws = ClientProtocol(parse_uri("ws://127.0.0.1/v1/responses"))
-        handshake = self.ws.connect()
-        self.ws.send_request(handshake)
-        self.ws.data_to_send()
-        connection.shake_hands(handshake)
-        self.frames()
-
-    def send(self, **fields: Any) -> None:
-        self.ws.send_text(json.dumps(fields).encode())
-        self.flush()
-
-    def flush(self) -> None:
-        for data in self.ws.data_to_send():
-            self.connection.data_received(data)
-
-    def frames(self) -> list[Any]:
-        for data in self.transport.written:
-            self.ws.receive_data(data)
-        self.transport.written.clear()
-        return [event for event in self.ws.events_received() if isinstance(event, Frame)]
+        super().__init__(connection, "/v1/responses")
 
     def kinds(self) -> list[str]:
-        return [json.loads(frame.data)["type"] for frame in self.frames() if frame.opcode is Opcode.TEXT]
+        return [json.loads(bytes(frame.data))["type"] for frame in self.frames() if frame.opcode is Opcode.TEXT]
 
 
 async def settled() -> None:
@@ -123,7 +82,7 @@ async def client(app: App) -> Client:
 
 
 async def test_events_leave_as_the_application_makes_them(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     assert client.kinds() == ["response.created"] and app.scopes[0]["path"] == "/v1/responses"
@@ -134,9 +93,72 @@ async def test_events_leave_as_the_application_makes_them(client: Client, app: A
     client.connection.connection_lost(None)
 
 
+@pytest.mark.parametrize(("steered", "followed"), [("resp_1", ["/v1/responses/resp_3"]), ("resp_2", [])])
+async def test_what_goes_on_from_another_response_is_not_written_here(
+    client: Client, app: App, steered: str, followed: list[str]
+) -> None:
+    """A steer for a response of another connection had this one write what followed there."""
+    client.send(CREATE)
+    app.go.release()
+    await settled()
+    client.send({"type": "response.steer", "previous_response_id": steered, "input": "in French"})
+    await settled()
+    for _ in range(3):
+        app.go.release()
+    await settled()
+    assert client.kinds()[:2] == ["response.created", "response.steer.accepted"]
+    assert [scope["path"] for scope in app.scopes if scope["method"] == "GET"] == followed
+    client.connection.connection_lost(None)
+
+
+async def test_a_cancel_right_behind_a_turn_ends_it(client: Client, app: App) -> None:
+    """It was refused, and the answer written to its end."""
+    client.send(CREATE)
+    client.send({"type": "response.cancel"})
+    await settled()
+    assert client.kinds() == [] and [scope["path"] for scope in app.scopes] == ["/v1/responses"]
+    app.go.release()
+    await settled()
+    assert app.scopes[-1]["path"] == "/v1/responses/resp_1/cancel"
+    client.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("turn", [{"input": "x", "generate": 1}, None])
+async def test_a_cancel_without_a_response_is_refused(client: Client, turn: dict[str, Any] | None) -> None:
+    if turn is not None:
+        client.send({"type": "response.create", **turn})
+    client.send({"type": "response.cancel"})
+    await settled()
+    assert client.kinds() == ["error"] * (1 if turn is None else 2)
+    client.connection.connection_lost(None)
+
+
+async def test_parts_of_large_messages_have_a_bound_over_all_connections(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key may have 10,000 connections, and each kept up to 4 MiB for as long as it liked."""
+    monkeypatch.setattr(responses_socket, "MESSAGE_BYTES_MAX", 150_000)
+    connections = WebSocketConnections(gateway_over(await memory_sessions()), ConnectionLimits(), 10, app=app)
+    first, second, third = (Client(connections) for _ in range(3))
+    for each, bound in ((first, 90_000), (second, 190_000)):
+        each.connection.data_received(Frame(Opcode.TEXT, b" " * 90_000, fin=False).serialize(mask=True))
+        await settled()
+        assert connections.message_bytes <= bound
+    assert first.frames() == []
+    *_, close = second.frames()
+    assert close.opcode is Opcode.CLOSE and int.from_bytes(close.data[:2]) == 1013
+    third.send(CREATE)
+    app.go.release()
+    await settled()
+    assert third.kinds() == ["response.created"]
+    for each in (first, second, third):
+        each.connection.connection_lost(None)
+    assert connections.message_bytes == 0
+
+
 async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(client: Client, app: App) -> None:
     connection, limits = client.connection, ConnectionLimits()
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     connection.pause_writing()
@@ -158,7 +180,7 @@ async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(clien
 
 
 async def test_a_lost_connection_is_noticed_by_the_application(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     client.connection.connection_lost(None)
@@ -187,7 +209,7 @@ async def test_a_silent_peer_is_pinged_and_then_closed(client: Client) -> None:
 
 
 async def test_a_server_that_leaves_waits_for_what_is_written(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     app.go.release()
     await settled()
     client.frames()
@@ -202,7 +224,7 @@ async def test_a_server_that_leaves_waits_for_what_is_written(client: Client, ap
 
 
 async def test_one_that_takes_too_long_is_left_at_the_end_of_the_time(client: Client, app: App) -> None:
-    client.send(type="response.create", input="x")
+    client.send(CREATE)
     await settled()
     client.connection.goaway("deploy", 5000)
     client.connection.elapsed(asyncio.get_running_loop().time() + 6)

@@ -6,42 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
-from websockets.uri import parse_uri
 
+from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.handshake import AgreedHandshake
 from transport.websocket.upgraded import SLICE_BYTES, UpgradedConnection
-
-
-class Transport:
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.reading = True
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -82,39 +54,34 @@ class Listing(UpgradedConnection):
     def goaway(self, reason: str, after_ms: int) -> None: ...
 
 
-class Client:
-    def __init__(self, connections: WebSocketConnections, path: str = "/v1/ws") -> None:
-        self.transport = Transport()
-        self.connection = Listing(connections)
-        socket: Any = self.transport
-        self.connection.connection_made(socket)
-        self.ws = ClientProtocol(parse_uri(f"ws://127.0.0.1{path}"))
-        handshake = self.ws.connect()
-        self.ws.send_request(handshake)
-        self.ws.data_to_send()
-        self.connection.shake_hands(handshake)
-        for data in self.transport.written:
-            self.ws.receive_data(data)
+Client = SocketlessClient[Listing]
 
-    def bytes_of(self, *frames: Frame) -> bytes:
-        return b"".join(frame.serialize(mask=True) for frame in frames)
+
+def bytes_of(*frames: Frame) -> bytes:
+    return b"".join(frame.serialize(mask=True) for frame in frames)
+
+
+def client_of(connections: WebSocketConnections, path: str = "/v1/ws") -> Client:
+    return Client(Listing(connections), path)
 
 
 @pytest.fixture
 async def client() -> Client:
     gateway = gateway_over(await memory_sessions())
-    return Client(WebSocketConnections(gateway, ConnectionLimits(), 10))
+    return client_of(WebSocketConnections(gateway, ConnectionLimits(), 10))
 
 
 async def test_fragments_make_one_message(client: Client) -> None:
     parts = Frame(Opcode.TEXT, b"one ", fin=False), Frame(Opcode.CONT, b"two ", fin=False), Frame(Opcode.CONT, b"three")
-    client.connection.data_received(client.bytes_of(*parts, Frame(Opcode.BINARY, b"four")))
+    client.connection.data_received(bytes_of(*parts, Frame(Opcode.BINARY, b"four")))
     assert client.connection.messages == [(b"one two three", False), (b"four", True)]
 
 
-async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_not_read(client: Client) -> None:
+async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_not_read(
+    client: Client,
+) -> None:
     big = Frame(Opcode.TEXT, b"x" * (3 * SLICE_BYTES))
-    client.connection.data_received(client.bytes_of(big))
+    client.connection.data_received(bytes_of(big))
     assert client.connection.messages == [] and not client.transport.reading
     client.connection.pause_writing()
     client.connection._next_slice()
@@ -127,18 +94,18 @@ async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_n
 
 
 async def test_a_message_that_is_too_large_is_not_kept(client: Client) -> None:
-    client.connection.data_received(client.bytes_of(Frame(Opcode.TEXT, b"x" * 200_001))[:SLICE_BYTES])
+    client.connection.data_received(bytes_of(Frame(Opcode.TEXT, b"x" * 200_001))[:SLICE_BYTES])
     assert client.connection.messages == [] and client.transport.closed
     assert int.from_bytes(client.transport.written[-1][2:4]) == 1009
 
 
 async def test_the_end_of_the_peer_and_of_the_connection_are_passed_on(client: Client) -> None:
-    client.connection.data_received(client.bytes_of(Frame(Opcode.CLOSE, (1000).to_bytes(2))))
+    client.connection.data_received(bytes_of(Frame(Opcode.CLOSE, (1000).to_bytes(2))))
     client.connection.connection_lost(None)
     assert client.connection.ended == ["closing", "lost"]
 
 
 async def test_another_path_is_not_found() -> None:
     gateway = gateway_over(await memory_sessions())
-    client = Client(WebSocketConnections(gateway, ConnectionLimits(), 10), "/v1/elsewhere")
-    assert b" 404 " in client.transport.written[0]
+    client = client_of(WebSocketConnections(gateway, ConnectionLimits(), 10), "/v1/elsewhere")
+    assert b" 404 " in client.answer
