@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster.rolling import errors
-from bench.support import is_faultless, report, run_bench, spread
+from bench.support import Option, is_faultless, report, run_bench, spread
 from tests.support.chaos.load import Load, load
 from tests.support.kubernetes.deployed import GATEWAY, POOL, Deployed, deployed, timeline
 
@@ -99,4 +99,13 @@ async def main(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, sessions=24, replicas=3, gateways=2, what="update", layout="", timeline=False)
+    run_bench(
+        main,
+        __doc__,
+        sessions=24,
+        replicas=3,
+        gateways=2,
+        what=Option("update", choices=("update", "cut", "kill")),
+        layout="",
+        timeline=False,
+    )
