@@ -29,10 +29,13 @@ MODEL = "/models/model.gguf"
 async def main(given: argparse.Namespace) -> bool:
     layout = Path(given.layout).resolve()
     model = Path(given.model).resolve()
-    arguments, mounts = ["serve", "--engine", "sim"], ()
+    mounts: tuple[Mount, ...] = ()
+    arguments = ["serve", "--engine", "sim"]
     if given.variant == "cpu":
         arguments, mounts = ["serve", "--model", MODEL], (Mount(model, MODEL),)
-    ready, ended, computed = [], [], []
+    ready: list[float] = []
+    ended: list[float] = []
+    computed: list[float] = []
     folder = Path(tempfile.mkdtemp(prefix="ski-"))
     folder.chmod(0o755)
     image = built_image(layout, given.variant, folder / "image")

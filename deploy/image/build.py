@@ -125,7 +125,16 @@ def environment(root: Path, variant: str) -> None:
         raise BuildError("uv cannot be had here; the lines above say why.")
     env = uv_environment(pip_settings(pip_config(python)), os.environ)
     for lock in LOCKS:
-        where = ["--python", python, "--target", root / SITE, "--require-hashes", "--no-deps", "--link-mode", "copy"]
+        where: list[str | Path] = [
+            "--python",
+            python,
+            "--target",
+            root / SITE,
+            "--require-hashes",
+            "--no-deps",
+            "--link-mode",
+            "copy",
+        ]
         run(uv, "pip", "install", "--quiet", *where, "-r", ROOT / "requirements" / f"{lock}.lock", env=env)
     if variant == "gateway":
         for name in WITHOUT_ENGINES:

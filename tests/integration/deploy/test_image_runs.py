@@ -25,7 +25,8 @@ def possible() -> None:
 
 @pytest.mark.parametrize("variant", ["cpu", "gateway"])
 async def test_it_runs_without_rights_and_ends_in_order(variant: str, model_path: Path, tmp_path: Path) -> None:
-    arguments, mounts = ["serve", "--engine", "sim"], ()
+    mounts: tuple[Mount, ...] = ()
+    arguments = ["serve", "--engine", "sim"]
     if variant == "cpu":
         arguments, mounts = ["serve", "--model", MODEL], (Mount(model_path, MODEL),)
     tmp_path.chmod(0o755)

@@ -117,10 +117,8 @@ def inside_of(image: Image) -> dict[str, str]:
     """What the root file system has: Python's releases and Debian's packages."""
     found = {}
     for record in (image.root / "opt/sessile/.venv/lib/python3.11/site-packages").glob("*.dist-info/METADATA"):
-        fields = dict(line.partition(": ")[::2] for line in record.read_text().splitlines() if ": " in line)
         name = record.parent.name.partition("-")[0].lower().replace("_", "-").replace(".", "-")
         found[f"pkg:pypi/{name}"] = record.parent.name.removesuffix(".dist-info").partition("-")[2]
-        assert fields
     for record in (image.root / "var/lib/dpkg/status.d").iterdir():
         fields = dict(line.partition(": ")[::2] for line in record.read_text().splitlines() if ": " in line)
         found[f"pkg:deb/debian/{fields['Package']}"] = fields["Version"]

@@ -171,7 +171,8 @@ class Pod:
             probing = asyncio.create_task(self._probe(main))
             deleted = asyncio.create_task(self._deleted.wait())
             try:
-                await asyncio.wait((ending, probing, deleted), return_when=asyncio.FIRST_COMPLETED)
+                waiting: list[asyncio.Future[Any]] = [ending, probing, deleted]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if probing.done():
                     await probing
                 probing.cancel()

@@ -101,10 +101,15 @@ class Autoscaler:
     def decide(self, now: float, current: int, needs: Sequence[int]) -> int:
         """How many there are to be from now on."""
         need = min(max(max(needs), self.least), self.most)
-        self._wishes.append((now, need))
+        if not self._wishes:
+            self._wishes.append((now, current))  # what is there at first counts as a need
         up, down = self._behavior["scaleUp"], self._behavior["scaleDown"]
-        lowest = min(each for at, each in self._wishes if at >= now - up["stabilizationWindowSeconds"])
-        highest = max(each for at, each in self._wishes if at >= now - down["stabilizationWindowSeconds"])
+        lowest = min((each for at, each in self._wishes if at > now - up["stabilizationWindowSeconds"]), default=need)
+        highest = max(
+            (each for at, each in self._wishes if at > now - down["stabilizationWindowSeconds"]), default=need
+        )
+        lowest, highest = min(lowest, need), max(highest, need)
+        self._wishes.append((now, need))
         to = current
         if current < lowest:
             to = min(lowest, self._bound(up, now, current, up=True))
@@ -116,7 +121,7 @@ class Autoscaler:
 
     def _bound(self, rule: Manifest, now: float, current: int, *, up: bool) -> int:
         """Of the policies the one that changes most, as `selectPolicy` has it unless it is set."""
-        bounds = []
+        bounds: list[int] = []
         for policy in rule["policies"]:
             since = now - policy["periodSeconds"]
             changed = sum(by for at, by in self._changes if at > since and (by > 0) is up)

@@ -82,12 +82,14 @@ def test_the_charts_own_rule_goes_up_at_once_and_down_slowly() -> None:
     assert scaler.decide(30, 2, [4]) == 2
     assert scaler.decide(61, 2, [9]) == 4, "and no more than the most"
     assert scaler.decide(100, 4, [1]) == 4, "it waits for a quiet window"
-    assert scaler.decide(361, 4, [1]) == 4, "which begins with the last need"
-    assert scaler.decide(362, 4, [1]) == 3
+    assert scaler.decide(360, 4, [1]) == 4, "which begins with the last need"
+    assert scaler.decide(361, 4, [1]) == 3
     assert scaler.decide(363, 3, [1]) == 3, "one at a time"
     assert scaler.decide(513, 3, [0]) == 2
     assert scaler.decide(663, 2, [0]) == 1
     assert scaler.decide(900, 1, [0]) == 1, "and no fewer than the least"
+    begun = Autoscaler(scaled)
+    assert [begun.decide(now, 3, [1]) for now in (0, 299, 301)] == [3, 3, 2], "what it found there is held, too"
 
 
 def test_probes_are_believed_after_their_thresholds() -> None:
