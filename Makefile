@@ -21,7 +21,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm
+.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm containers image test-containers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,7 +114,7 @@ MAYBE_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 pytest-together: setup-dev
 	$(STAGE)
-	@$(PY) -m pytest $(TOGETHER) -m "not ($(ALONE))" $(ARGS) $(MAYBE_NONE)
+	@$(PY) -m pytest $(TOGETHER) -m "not ($(ALONE) or containers)" $(ARGS) $(MAYBE_NONE)
 
 pytest-alone: setup-dev
 	$(STAGE)
@@ -178,6 +178,22 @@ test-vllm: setup-vllm ## the vLLM engine's tests, in its own environment: make t
 	@$(VLLM_PY) -m pytest --numprocesses $(VLLM_WORKERS) --dist loadfile --no-loadscope-reorder -m vllm --timeout 400 \
 		-o asyncio_default_fixture_loop_scope=session -o asyncio_default_test_loop_scope=session \
 		$(VLLM_TESTS) $(ARGS)
+
+# The image without a daemon, and the chart run by a test kubelet: Debian's tools, and root.
+VARIANT ?= cpu
+
+containers: setup-dev ## what the next two need of Debian: mmdebstrap, umoci, crun, prometheus
+	@deploy/ensure_containers.sh
+
+image: containers ## build the image without a daemon: make image VARIANT=gateway, into dist/image/oci
+	$(STAGE)
+	@$(PY) -m deploy.image.build $(VARIANT) $(ARGS)
+
+test-containers: containers model ## the image built and run, and the rendered chart run, here
+	@$(MAKE) --no-print-directory image VARIANT=gateway
+	@$(MAKE) --no-print-directory image VARIANT=cpu
+	$(STAGE)
+	@$(PY) -m pytest -m containers $(ARGS) tests/integration/deploy
 
 # The whole cluster in one process under virtual time. SEED=n runs one again and prints all that happened.
 SEEDS ?= 10000

@@ -135,8 +135,9 @@ def licences_page(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
     )
 
 
-def sbom(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
-    """CycloneDX 1.6 as JSON."""
+def sbom(pins: Mapping[Pin, Locked], of: Mapping[Pin, str], *, debian: Mapping[str, str] | None = None) -> str:
+    """CycloneDX 1.6 as JSON. `debian`: packages of an image and their versions; licences lie beside them, in
+    /usr/share/doc."""
     licence_of = LicenseFactory()
     bom = Bom()
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
@@ -163,6 +164,11 @@ def sbom(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
             properties=[Property(name="sessile:lock", value=lock) for lock in each.locks],
         )
         bom.components.add(component)
+    for name, number in (debian or {}).items():
+        purl = PackageURL("deb", "debian", name, number)
+        bom.components.add(
+            Component(name=name, version=number, bom_ref=str(purl), purl=purl, scope=ComponentScope.REQUIRED)
+        )
     bom.register_dependency(root, [each for each in bom.components if each.scope is ComponentScope.REQUIRED])
     return JsonV1Dot6(bom).output_as_string(indent=1)
 

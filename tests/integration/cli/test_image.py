@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dockerfile import copied
+from deploy.image.dockerfile import copied
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0

@@ -105,6 +105,7 @@ class ChaosCluster:
         self.folder = folder
         self.members: dict[str, Member] = {}
         self.devices: list[Device] = []
+        self.key = ""  # everybody is let in
         self.store = open_store(postgres.dsn, folder=None)
         self.journal = self.store.journal
         self._flags = flags

