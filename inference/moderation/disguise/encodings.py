@@ -168,6 +168,8 @@ def code_runs(text: str) -> Iterator[Decoded]:
 
 def coded_words(text: str) -> Iterator[Decoded]:
     """Words that are encoded one by one, also too short to be read alone, with those between them."""
+    if len(text) > PARTED_MAX:
+        return
     signs = [found.start() for found in islice(_CODED_SIGN.finditer(text), _CODED_WORDS_MAX)]
     if len(signs) < _CODED_WORDS_MIN:
         return

@@ -24,6 +24,7 @@ _WORD_FIRST: Final = re.compile(rf"(?<!\w)({_ONE})[^\w,;\n]{{1,4}}(\d{{1,2}})(?!
 _APART_MAX: Final = 12  # code points between two of them
 _ITEMS_MAX: Final = 256
 _ITEMS_MIN: Final = 2
+_LENGTH_MAX: Final = 4_096  # code points of a text in which these are looked for
 
 _UPPER: Final = "".join(each for each in map(chr, range(0x560)) if each.isupper())
 _LOWER: Final = "".join(each for each in map(chr, range(0x560)) if each.islower())
@@ -36,6 +37,8 @@ _BETWEEN_MAX: Final = 256
 
 def numbered_words(text: str) -> Iterator[Spelling]:
     """Words with a number before or behind each, in the order of these."""
+    if len(text) > _LENGTH_MAX:
+        return
     for pattern, number, word in (
         (_NUMBER_FIRST, 1, 2),
         (_NUMBER_FIRST_OF_MORE, 1, 2),
