@@ -42,7 +42,10 @@ _LOOKALIKES: Final = (
 _TABLE: Final = Path(__file__).with_name("confusables.tsv")
 # Letters in squares, circles and parentheses that have no compatibility form, by the first of 26.
 _FRAMED: Final = (0x1F150, 0x1F170, 0x1F1E6, 0x1F130, 0x1F110)
-_RAISED_CYRILLIC: Final = 0x1E030, "абвгдежзиклмопрстуфхцчшыэюꚉәіјөүӏабвгдежзиклопсуфхцчшъыґіѕџҫыұ"  # newer than our tables
+_RAISED_CYRILLIC: Final = (
+    0x1E030,
+    "абвгдежзиклмопрстуфхцчшыэюꚉәіјөүӏабвгдежзиклопсуфхцчшъыґіѕџҫыұ",
+)  # newer than our tables
 _PARENTHESISED: Final = 0x249C  # small ones
 
 

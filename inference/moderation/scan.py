@@ -20,7 +20,15 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from inference.moderation.disguise.announced import AnnouncedPhrases
-from inference.moderation.disguise.encodings import code_runs, coded_words, decodings, lines_of, parts_of, readable, uuencoded
+from inference.moderation.disguise.encodings import (
+    code_runs,
+    coded_words,
+    decodings,
+    lines_of,
+    parts_of,
+    readable,
+    uuencoded,
+)
 from inference.moderation.disguise.lattice import LatticePhrases
 from inference.moderation.disguise.respelled import RespelledWords
 from inference.moderation.disguise.scripts import ScriptPhrases

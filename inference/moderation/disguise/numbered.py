@@ -55,7 +55,9 @@ def numbered_words(text: str) -> Iterator[Spelling]:
 
 def _goes_on(run: list[re.Match[str]], found: re.Match[str], text: str, number: int) -> bool:
     gap = text[run[-1].end() : found.start()]
-    return len(gap) <= _APART_MAX and not any(map(str.isalpha, gap)) and all(found[number] != each[number] for each in run)
+    return (
+        len(gap) <= _APART_MAX and not any(map(str.isalpha, gap)) and all(found[number] != each[number] for each in run)
+    )
 
 
 def _ordered(run: list[re.Match[str]], number: int, word: int) -> Iterator[Spelling]:
