@@ -69,7 +69,9 @@ _ALNUM: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{12,512}(?![A-Za-z0-9])"
 _CODED_SIGN: Final = re.compile(
     r"=(?=[\s,.;:)\"']|\Z)(?<=[A-Za-z0-9=].)|[A-Z0-9](?<=[a-z].)|[0-9](?<=\d.)[0-9a-f]|[a-z](?<=\d[A-Z].)|[A-Z](?<=[A-Z].)[a-z]"
 )
-_CODED_WORD: Final = re.compile(r"(?<![A-Za-z0-9+/_%=-])[A-Za-z0-9+/_-]{2,200}={0,2}(?![A-Za-z0-9+/_%=-])")
+_CODED_WORD: Final = re.compile(
+    r"(?<![A-Za-z0-9+/_%=-])(?=[a-z]{0,8}[A-Z0-9])[A-Za-z0-9+/_-]{2,200}={0,2}(?![A-Za-z0-9+/_%=-])"
+)
 _CODED_WORDS_MIN: Final = 2
 _CODED_WORDS_MAX: Final = 64  # signs of them in one text
 _CODED_AROUND: Final = 200

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final
 
 Undo = Callable[["re.Match[str]"], str | None]
@@ -38,16 +38,19 @@ stanisław tadeusz urszula wacław wanda xantypa zygmunt
 baker dog easy fox george item jig king love nan oboe peter queen roger sugar tare uncle
 boy david frank henry john lincoln mary nora ocean paul robert sam tom union young zebra
 анна антон борис василий григорий галина дмитрий елена ёлка женя жук зинаида зоя иван йот константин леонид михаил
-николай ольга павел роман семён семен сергей степан татьяна тамара ульяна фёдор федор харитон цапля человек шура щука эхо
+николай ольга павел роман семён семен сергей степан
+татьяна тамара ульяна фёдор федор харитон цапля человек шура щука
+эхо
 юрий яков
 άλφα αλφα βήτα γάμμα δέλτα έψιλον ζήτα ήτα θήτα ιώτα γιώτα κάππα κάπα λάμδα λάμβδα μι μυ νι νυ ξι όμικρον πι ρο ρω
 σίγμα ταυ ύψιλον φι χι ψι ωμέγα
 """
 _LETTER_OF: Final = {word: word[0] for word in _WORDS_FOR_LETTERS.split()} | {
-    "γιώτα": "ι", "мягкий": "ь", "твёрдый": "ъ", "твердый": "ъ", "еры": "ы", "игрек": "ы", "краткий": "й", "краткое": "й",
-    "знак": "", "ray": "",
-    "space": " ", "leerzeichen": " ", "пробел": " ", "κενό": " ", "boşluk": " ", "espace": " ", "espacio": " ",
-    "spacja": " ", "espaço": " ", "spazio": " ", "gap": " ", "break": " ",
+    "γιώτα": "ι", "мягкий": "ь", "твёрдый": "ъ", "твердый": "ъ", "еры": "ы", "игрек": "ы", "краткий": "й",
+    "краткое": "й",
+    "ray": "", "знак": "",
+    "space": " ", "leerzeichen": " ", "пробел": " ", "κενό": " ", "boşluk": " ", "espace": " ",
+    "espacio": " ",    "spacja": " ", "espaço": " ", "spazio": " ", "gap": " ", "break": " ",
 }  # fmt: skip
 _NAMES: Final = frozenset(word.encode() for word, letter in _LETTER_OF.items() if letter.strip())
 _NAMES_MIN: Final = 3  # different ones in a text, and such words in a run
@@ -55,6 +58,8 @@ _WORD: Final = re.compile(r"[^\W\d_]+")
 _WIDE: Final = re.compile(r"[|/\\()\n\[\]]|\s{2}|(?<!\w)-(?=\s)")
 _APART_MAX: Final = 8  # code points between two of them
 _RUNS_MAX: Final = 16
+_SHORT_MAX: Final = 4_096  # code points; longer texts need more of a sign
+_NAMES_IN_LONG_MIN: Final = 6
 _NAMED_MAX: Final = 8_192  # code points in which runs are looked for, from the first such word on
 
 _TOKEN: Final = r"(?:\d{1,2}|[^\W\d_])"
@@ -88,7 +93,7 @@ _TURNED: Final = tuple(
 def spelled_names(text: str, words: set[bytes]) -> Iterator[Spelling]:
     """Runs of words of a spelling alphabet, single letters among them."""
     known = words & _NAMES
-    if len(known) < _NAMES_MIN:
+    if len(known) < (_NAMES_MIN if len(text) <= _SHORT_MAX else _NAMES_IN_LONG_MIN):
         return
     lower = text.lower()
     if len(lower) != len(text):
@@ -116,13 +121,15 @@ def _name_runs(lower: str, begin: int) -> Iterator[tuple[int, int, str]]:
 
 def _joined(text: str, run: list[tuple[str, int, int]]) -> str:
     pieces = [run[0][0]]
-    for (_, _, before), (letter, start, _) in zip(run, run[1:], strict=False):
+    for (_, _, before), (letter, start, _) in pairwise(run):
         pieces.append(f" {letter}" if _WIDE.search(text, before, start) is not None else letter)
     return "".join(pieces)
 
 
 def numbered_letters(text: str) -> Iterator[Spelling]:
     """Runs of letters by their numbers in an alphabet, from the number on that the text gives to one of them."""
+    if len(text) > _SHORT_MAX and _FIRST_IS.search(text) is None:
+        return
     bases = _bases(text)
     for run in islice(_NUMBERED.finditer(text), _NUMBERED_MAX):
         parts = _PART.findall(run[0])

@@ -23,8 +23,8 @@ _MOVED_MAX: Final = 2_048  # code points of a text whose letters may be moved wi
 _AROUND: Final = 600  # code points beside such a word
 _ANNOUNCED: Final = (
     "rot", "cipher", "cypher", "caesar", "shift", "decod", "encod", "crypt", "alphabet", "moved", "chiffr", "шифр",
-    "алфавит", "сдвиг", "сдвин", "цезар", "αλφάβητο", "κρυπτο", "κωδικοπο", "μετατόπ", "καίσαρ", "verschieb", "verschlü",
-    "alfabe", "cifra", "şifre", "szyfr", "przesun", "décal", "desplaz", "desloc",
+    "алфавит", "сдвиг", "сдвин", "цезар", "αλφάβητο", "κρυπτο", "κωδικοπο", "μετατόπ", "καίσαρ", "verschieb",
+    "verschlü", "alfabe", "cifra", "şifre", "szyfr", "przesun", "décal", "desplaz", "desloc",
 )  # fmt: skip
 RUSSIAN: Final = "абвгдеёжзийклмнопрстуфхцчшщъыьэюя"
 GREEK: Final = "αβγδεζηθικλμνξοπρστυφχψω"
