@@ -5,6 +5,7 @@
     python -m bench.moderation.disguises --second   # another set of methods, frozen before the filter was changed
     python -m bench.moderation.disguises --third    # a third one, also over messages, with its ordinary ones
     python -m bench.moderation.disguises --fourth   # 670 by 50 methods of an author who did not see the filter
+    python -m bench.moderation.disguises --fifth    # 2,000 of another such author, of which a third was kept apart
     python -m bench.moderation.disguises --pairs    # each look-alike of letters under each way of hiding them
 
 40 phrases by 50 methods (`tests/support/disguises.py`), seeded. Which methods are apart is decided by the hash of their
@@ -16,10 +17,12 @@ alarms <= 0.1%.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from bench.moderation import disguises_fourth
 from bench.support import Option, command_line, report
@@ -37,6 +40,8 @@ SEEN_BAR = 0.99
 ALARMS_BAR = 0.001
 THIRD_SEED = 20261123
 FOURTH_SEED = 20261116
+FIFTH_SEED = 20261125
+DATA = Path(__file__).parent / "disguises_data"
 
 
 def single(of_apart: bool) -> Iterator[tuple[str, str]]:
@@ -78,6 +83,18 @@ def fourth() -> int:
     return verdict(", fourth set", len(texts), missed, len(sentences), alarms)
 
 
+def fifth() -> int:
+    """Messages by 50 methods in 10 languages (`fifth_*.jsonl`), and ordinary ones under the same phrases."""
+    phrases = tuple(json.loads((DATA / "fifth_phrases.json").read_text("utf-8")))
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=phrases)))
+    lines = [line for file in sorted(DATA.glob("fifth_*.jsonl")) for line in file.read_text("utf-8").splitlines()]
+    texts = [*map(json.loads, lines)]
+    missed = Counter(each["method"] for each in texts if not is_seen(scanner, each["message"]))
+    sentences = [*ordinary(5_000), *control(FIFTH_SEED, 5_000)]
+    alarms = [text for text in sentences if scan_message(scanner, text)]
+    return verdict(", fifth set", len(texts), missed, len(sentences), alarms)
+
+
 def verdict(of: str, count: int, missed: Counter[str], messages: int, alarms: list[str]) -> int:
     seen = 1 - sum(missed.values()) / count
     for method, times in missed.most_common():
@@ -97,6 +114,7 @@ def main() -> int:
         second=Option(False, "the second set of methods"),
         third=Option(False, "the third set of methods"),
         fourth=Option(False, "the fourth set of methods"),
+        fifth=Option(False, "the fifth set of methods"),
         pairs=Option(False, "two methods at once, three phrases by each pair"),
         messages=Option(10_000, "ordinary messages"),
     )
@@ -104,6 +122,8 @@ def main() -> int:
         return third()
     if options.fourth:
         return fourth()
+    if options.fifth:
+        return fifth()
     side = PolicySide(phrases=PhraseRule(deny=PHRASES), pii=KindsRule(), secrets=KindsRule())
     scanner = Scanner(side)
     missed: Counter[str] = Counter()

@@ -42,6 +42,10 @@ _LOOKALIKES: Final = (
 _TABLE: Final = Path(__file__).with_name("confusables.tsv")
 # Letters in squares, circles and parentheses that have no compatibility form, by the first of 26.
 _FRAMED: Final = (0x1F150, 0x1F170, 0x1F1E6, 0x1F130, 0x1F110)
+_RAISED_CYRILLIC: Final = (
+    0x1E030,
+    "абвгдежзиклмопрстуфхцчшыэюꚉәіјөүӏабвгдежзиклопсуфхцчшъыґіѕџҫыұ",
+)  # newer than our tables
 _PARENTHESISED: Final = 0x249C  # small ones
 
 
@@ -60,6 +64,7 @@ def _read_same() -> dict[str, str]:
     for first in _FRAMED:
         same.update((chr(first + index), chr(ord("A") + index)) for index in range(26))
     same.update((chr(_PARENTHESISED + index), chr(ord("a") + index)) for index in range(26))
+    same.update((chr(_RAISED_CYRILLIC[0] + index), each) for index, each in enumerate(_RAISED_CYRILLIC[1]))
     for character in map(chr, (*range(0xAB70, 0xABC0), *range(0x13F8, 0x13FE))):  # small Cherokee, as the capitals
         if (capital := same.get(character.upper())) is not None:
             same[character] = capital

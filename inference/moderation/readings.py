@@ -121,10 +121,15 @@ def readings_of(text: str, *, placed: bool = False) -> Iterator[Reading]:
     plain = Reading(text, list(range(len(text))), list(range(1, len(text) + 1))) if placed else Reading(text)
     yield plain
     if not text.isascii():
+        hidden: list[Reading] = []
         if _TAGS.search(text):
-            yield _substituted(plain, _TAGS, lambda found: chr(ord(found[0]) - 0xE0000))
+            hidden.append(_substituted(plain, _TAGS, lambda found: chr(ord(found[0]) - 0xE0000)))
         if _SELECTORS.search(text):
-            yield _substituted(plain, _SELECTORS, _spelled)
+            hidden.append(_substituted(plain, _SELECTORS, _spelled))
+        for reading in hidden:
+            yield reading
+            if (undone := _undone_to_the_end(reading)).text != reading.text:
+                yield undone
     yield from _assembled(plain)
     yield from _spelled_out(plain)
     if _is_suspect(text):

@@ -20,9 +20,18 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from inference.moderation.disguise.announced import AnnouncedPhrases
-from inference.moderation.disguise.encodings import code_runs, decodings, lines_of, parts_of, readable, uuencoded
+from inference.moderation.disguise.encodings import (
+    code_runs,
+    coded_words,
+    decodings,
+    lines_of,
+    parts_of,
+    readable,
+    uuencoded,
+)
 from inference.moderation.disguise.lattice import LatticePhrases
 from inference.moderation.disguise.respelled import RespelledWords
+from inference.moderation.disguise.scripts import ScriptPhrases
 from inference.moderation.disguise.spelled import words_of
 from inference.moderation.normalize import fold_case, normalize_text, written_forms
 from inference.moderation.patterns import (
@@ -111,6 +120,7 @@ class Scanner:
         phrases = side.phrases
         denied = phrases.deny if phrases else ()
         self._lattice = LatticePhrases(denied)
+        self._scripts = ScriptPhrases(denied)
         self._phrase_action: Action = phrases.action if phrases else "block"
         self._announced = AnnouncedPhrases(denied)
         self._respelled = RespelledWords(fold_case(normalize_text(each).strip()) for each in written)
@@ -170,7 +180,7 @@ class Scanner:
         for packed, start, end in parts_of(plain):
             if (inner := self._encoded(packed, depth)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
-        for text, start, end in code_runs(plain):
+        for text, start, end in (*code_runs(plain), *coded_words(plain)):
             if (inner := next(self._inside(text, depth - 1), None)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
         behind = tried = 0  # of lines that begin in what was tried already, a few more
@@ -201,7 +211,7 @@ class Scanner:
 
     def raw_hits(self, text: str) -> Iterator[Hit]:
         """Phrases in other signs, and words in base85; [start, end) of the text as it came, not of its plain form."""
-        for span in self._lattice.find(text):
+        for span in (*self._lattice.find(text), *self._scripts.find(text)):
             yield Hit(*span, "phrases", "phrase", self._phrase_action)
         for made, start, end in uuencoded(text):
             for inner in self._inside(made, DEPTH - 1):

@@ -12,7 +12,7 @@ import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, NamedTuple
 
 LENGTH_MAX: Final = 8_192
@@ -64,6 +64,17 @@ _ALNUMS: Final = tuple(  # base62 in both orders of letters
 _CODED: Final = re.compile("[A-Z0-9]")
 _CODED_MIN: Final = 3  # capitals and digits in a word that is a number in a large base
 _ALNUM: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{12,512}(?![A-Za-z0-9])")
+
+
+_CODED_SIGN: Final = re.compile(
+    r"=(?=[\s,.;:)\"']|\Z)(?<=[A-Za-z0-9=].)|[A-Z0-9](?<=[a-z].)|[0-9](?<=\d.)[0-9a-f]|[a-z](?<=\d[A-Z].)|[A-Z](?<=[A-Z].)[a-z]"
+)
+_CODED_WORD: Final = re.compile(
+    r"(?<![A-Za-z0-9+/_%=-])(?=[a-z]{0,8}[A-Z0-9])[A-Za-z0-9+/_-]{2,200}={0,2}(?![A-Za-z0-9+/_%=-])"
+)
+_CODED_WORDS_MIN: Final = 2
+_CODED_WORDS_MAX: Final = 64  # signs of them in one text
+_CODED_AROUND: Final = 200
 
 
 class Decoded(NamedTuple):
@@ -155,6 +166,41 @@ def code_runs(text: str) -> Iterator[Decoded]:
         for found in _GLUED.finditer(text):
             codes = [each.lstrip("0xXbBoO") if each[1:2].isalpha() else each for each in _CODE.findall(found[0])]
             yield from (Decoded(made, *found.span()) for base in (10, 16, 8) if (made := _characters(codes, base)))
+
+
+def coded_words(text: str) -> Iterator[Decoded]:
+    """Words that are encoded one by one, also too short to be read alone, with those between them."""
+    if len(text) > PARTED_MAX:
+        return
+    signs = [found.start() for found in islice(_CODED_SIGN.finditer(text), _CODED_WORDS_MAX)]
+    if len(signs) < _CODED_WORDS_MIN:
+        return
+    behind = 0
+    for at in signs:
+        if at < behind:
+            continue
+        first, behind = max(0, at - _CODED_AROUND), at + 2 * _CODED_AROUND
+        window = text[first:behind]
+        made = _CODED_WORD.sub(lambda found: _word_in(found[0]) or found[0], window)
+        if made != window:
+            yield Decoded(made, first, first + len(window))
+
+
+def _word_in(packed: str) -> str | None:
+    """The word that a word is in hexadecimal digits or base64."""
+    for decode in (bytes.fromhex, _base64):
+        try:
+            text = decode(packed).decode()
+        except ValueError:
+            continue
+        if (word := text.strip()) and all(each.isalpha() or each in " '’-" for each in word):
+            return word
+    return None
+
+
+def _base64(packed: str) -> bytes:
+    bare = packed.rstrip("=").replace("-", "+").replace("_", "/")
+    return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
 
 
 def parts_of(text: str) -> Iterator[Decoded]:

@@ -54,6 +54,14 @@ _FURTHER: Final = {
     "ᗷ": "b",
     "ᒍ": "j",
 }
+_MORE: Final = {  # each letter as those of Greek, Coptic, Cherokee and others: by their looks or their sound
+    "a": "αλⲁꭺ∂", "b": "βϐⲃꮟᏼꮾв", "c": "ϲςсⲥꮯꮳ", "d": "δⲇꭰꮷԁ", "e": "εеⲉꭼꮛєξэ", "f": "φƒϝⲫғ", "g": "γɡⲅꮐᏻꮆ",
+    "h": "ηһнⲏꮒꮋ",
+    "i": "ιіⲓꭵꮖ", "j": "јϳꭻι", "k": "κкⲕꮶ", "l": "λιⲗꮮӏ", "m": "μмⲙꮇ", "n": "ηνпиⲛꮑπ", "o": "οоσⲟꭳꮻθω", "p": "ρрπⲣꮲ",
+    "q": "ԛϙⲫθ", "r": "ρгяⲣꭱꮢ", "s": "ςσѕⲥꮪꮥϛ", "t": "τтⲧꭲꮖ", "u": "υцμⲩʋꮜ", "v": "νѵυⲛꮩ",
+    "w": "ωшщⲱꮃꮤѡψ", "x": "χхξⲭ",
+    "y": "γυуⲩꭹꮍψ", "z": "ζⲍꮓ",
+}  # fmt: skip
 PLAIN_SIGNS: Final = frozenset(f"{LATIN}0123456789|!@$()<>[]{{}}/\\^#&+`€£")
 _CUNEIFORM: Final = 0x12000
 _BETWEEN: Final = frozenset({"Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sk"})
@@ -115,6 +123,9 @@ def letter_forms() -> tuple[dict[str, str], dict[str, str]]:
             letters.setdefault(character, set()).update((named[1] if named else "", plain if len(plain) == 1 else ""))
     for character, letter in _FURTHER.items():
         letters.setdefault(character, set()).add(letter)
+    for letter, characters in _MORE.items():
+        for character in characters:
+            letters.setdefault(character, set()).add(letter)
     for alphabet in _ALPHABETS:
         for character, letter in zip(alphabet, LATIN, strict=True):
             letters.setdefault(character, set()).add(letter)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
+from inference.moderation.disguise.letter_names import braille, numbered_letters, spelled_names, turned
+from inference.moderation.disguise.numbered import between_capitals, numbered_words
 from inference.moderation.normalize import fold_case
 
 _BESIDE: Final = ".,;:!?\"'()[]{}<>*_~-/=|`"
@@ -158,6 +160,11 @@ _SUBSTITUTE_WORDS: Final = forms_of("replac", "stand", "sed")
 _BOLD_WORDS: Final = forms_of("bold", "emphasis", "emphasiz", "emphasise")
 _NATO_WORDS: Final = frozenset(sign.encode() for sign in _NATO_SIGNS)
 _SINGLE_LETTERS: Final = frozenset(each.encode() for each in LETTERS)
+_TURNED_SIGNS: Final = "ɐǝʇʞ"
+_CAPITAL_WORDS: Final = forms_of("capital", "uppercase", "lowercase", "upper", "lower", "majuscule", "großbuchstaben")
+_CAPITALS_MAX: Final = 2_048  # code points of a text in which these are looked for without a word
+_ORDER_WORDS: Final = frozenset((b"1", b"2"))
+_LETTER_NUMBERS: Final = frozenset(f"{number}".encode() for number in range(34))
 _NUMBER_WORDS: Final = frozenset(f"{number}".encode() for number in range(1, 27))
 _NUMBERS_MIN: Final = 4  # different ones
 _ROT_WORDS: Final = frozenset((b"rot", b"rot13"))
@@ -176,6 +183,11 @@ def spellings(text: str) -> Iterator[Spelling]:
     if not text.isascii() and _OTHERS.search(text):
         yield from _around(text, _BRAILLE, _BRAILLE, lambda found: _BRAILLE_LETTERS.get(ord(found[0]), ""))
         yield from _around(text, _RAISED, _RAISED, lambda _: "")
+        if _BRAILLE.search(text):
+            yield from braille(text)
+    if not text.isascii() and any(map(text.__contains__, _TURNED_SIGNS)):
+        yield from turned(text)
+    yield from spelled_names(text, words)
     for window in near(lower, _NATO_SIGNS, 200, 200) if not words.isdisjoint(_NATO_WORDS) else ():
         yield *window, _NATO_RUN, lambda found: "".join(each[0].lower() for each in _NATO_TAKEN.findall(found[0]))
     if not words.isdisjoint(_SINGLE_LETTERS):
@@ -198,6 +210,12 @@ def spellings(text: str) -> Iterator[Spelling]:
             yield *window, _LISTED_WORDS, undo
     if len(words & _NUMBER_WORDS) >= _NUMBERS_MIN and _NUMBERED.search(text):
         yield from _around(text, _NUMBERED, _NUMBERED, _numbered)
+    if len(words & _LETTER_NUMBERS) >= _NUMBERS_MIN:
+        yield from numbered_letters(text)
+    if words >= _ORDER_WORDS:
+        yield from numbered_words(text)
+    if len(text) <= _CAPITALS_MAX or not words.isdisjoint(_CAPITAL_WORDS):
+        yield from between_capitals(text)
     yield from _without_fillers(text, places_of(lower, words_among(words, _FILLER_WORDS)))
     for window in near(lower, ("bold", "emphasi"), 50, 1_200) if not words.isdisjoint(_BOLD_WORDS) else ():
         yield *window, _EMPHASISED, lambda found: f"{found[1]} "
