@@ -67,7 +67,7 @@ async def main(given: argparse.Namespace) -> None:
         if given.timeline:
             print(timeline(kubernetes.machine))
             for each in readings:
-                print(f"{each.at - since:8.2f} s  {each.count} -> {each.to}  {each.values}")
+                print(f"{each.at - since:8.2f} s  {each.num_pods} -> {each.to}  {each.values}")
     steps = [count for count, _ in groupby(each.to for each in readings)]
     turns = sum((a - b) * (b - c) < 0 for (a, b), (_, c) in pairwise(pairwise(steps)))
     figures = {"steps": "-".join(map(str, steps)), "swings": turns - 1, "down_s": down, "up_s": up - down}

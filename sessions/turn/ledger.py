@@ -55,6 +55,7 @@ from sessions.turn.context_fitting import (
     reserved,
     too_long,
 )
+from sessions.turn.retokenisation import as_written, shared_length
 
 ANSWERS_LOOKED_AT: Final = 256  # for the one that a client has changed
 JOINED_PIECES_MIN: Final = 128  # fewer are put together anew at each turn, and not kept
@@ -494,7 +495,7 @@ class Ledger:
         if self._opening is None or (self._opening[0] is not info and self._opening[0] != info):
             memories, opening = info.memories or (), self._tokenizer.opening
             tokens = array("I", await opening(with_memories(info.instructions, memories), info.tools))
-            shared = _common(tokens, await opening(info.instructions, info.tools)) if memories else len(tokens)
+            shared = shared_length(tokens, await opening(info.instructions, info.tools)) if memories else len(tokens)
             self._opening = (info, _Opening(tokens, shared))
         return self._opening[1]
 
@@ -610,23 +611,6 @@ class Ledger:
             if isinstance(item, FunctionCall) and item.call_id == call_id:
                 return item.name
         return None
-
-
-def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]) -> list[int] | None:
-    """`given` with the ids of `written` as far as it agrees with `read`, two tokenisations of one text; None where that
-    changes nothing.
-
-    What stands behind the last difference of those two is the same text, and so is what stands before it."""
-    shared = _common(given, read)
-    alike = _common(read[::-1], written[::-1])
-    if shared < len(read) - alike or read == written:
-        return None
-    return [*written[: len(written) - (len(read) - shared)], *given[shared:]]
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
-    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def _group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:

@@ -18,7 +18,7 @@ from socket import socket
 from typing import Any, Final
 
 from tests.support.kubernetes import pods
-from tests.support.kubernetes.containers import Container, ContainerSpec, Image, runtime_config
+from tests.support.kubernetes.containers import Container, ContainerSpec, Image, Mount, runtime_config
 from tests.support.kubernetes.manifests import Manifest
 from tests.support.kubernetes.network import Network, inside
 from tests.support.kubernetes.probes import SUCCESS, Probe, Verdict, http_status, probe_of
@@ -142,7 +142,7 @@ class Pod:
         known = "".join(f"{address} {name}\n" for name, address in self._machine.hosts.items())
         names.write_text(f"127.0.0.1 localhost\n{known}")
         own = self._machine.image(image)
-        shown = spec._replace(mounts=(*spec.mounts, pods.Mount(names, "/etc/hosts")))
+        shown = spec._replace(mounts=(*spec.mounts, Mount(names, "/etc/hosts")))
         container = self._container = Container(
             f"{folder.parent.name}-{folder.name}", folder, self._machine.folder / f"{self.name}.log"
         )

@@ -93,7 +93,7 @@ def container_spec(
         raise ValueError(f"{container['name']}: runAsNonRoot, and its user is root")
     if security.get("capabilities", {}).get("drop") != ["ALL"] or security.get("allowPrivilegeEscalation", True):
         raise ValueError(f"{container['name']}: this kubelet runs containers without rights alone")
-    own = image.env | env
+    own = {**image.env, **env}
     command = list(container.get("command") or image.entrypoint)
     arguments = list(container.get("args") or ([] if container.get("command") else image.cmd))
     mounts = tuple(
@@ -147,7 +147,7 @@ def files_of(
     """The files of a volume of Secrets and ConfigMaps, with their modes."""
     found: dict[str, tuple[bytes, int]] = {}
     sources = [volume]
-    mode = volume.get("secret", volume.get("configMap", {})).get("defaultMode", 0o644)
+    mode = (volume.get("secret") or volume.get("configMap") or {}).get("defaultMode", 0o644)
     if "projected" in volume:
         sources, mode = volume["projected"]["sources"], volume["projected"].get("defaultMode", 0o644)
     for source in sources:

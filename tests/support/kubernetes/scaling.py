@@ -22,7 +22,7 @@ class Reading(NamedTuple):
     """What one round has seen and done."""
 
     at: float
-    count: int
+    num_pods: int
     values: dict[str, float | None]
     to: int
 

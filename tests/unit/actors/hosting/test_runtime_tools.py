@@ -302,8 +302,9 @@ class _Away(Scripted):
     def place(self, key: SessionKey) -> KVPlace:
         return KVPlace(self.tier, 100)
 
-    async def warm(self, key: SessionKey, prompt: Tokens) -> None:
+    async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         self.warmed.append(decode(prompt))
+        return True
 
 
 @virtual

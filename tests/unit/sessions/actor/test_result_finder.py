@@ -216,7 +216,7 @@ def counted_appends(place: Place) -> list[int]:
         append(given)
         counted.append(len(given.records))
 
-    place.store.append = counting  # type: ignore[method-assign]
+    place.store.append = counting  # type: ignore[method-assign, assignment]
     return counted
 
 

@@ -7,16 +7,13 @@ reversible, both must agree token for token.
 from __future__ import annotations
 
 import random
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import UNSET
 
 from inference.simulated import SimulatedTokenizer, decode
-from inference.simulated.vocabulary import TOKEN_BYTES
 from sessions.machine import inputs_and_effects
 from sessions.machine.item_tree import branch
 from sessions.machine.state import apply, client_state
@@ -32,12 +29,10 @@ from sessions.model.types import (
     Message,
     ResponseId,
     Tool,
-    pack_tokens,
-    unpack_tokens,
 )
 from sessions.ports import ChatMessage
 from sessions.turn import ledger as ledger_module
-from sessions.turn.ledger import Ledger, as_written, pinned_pieces
+from sessions.turn.ledger import Ledger, pinned_pieces
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
@@ -406,72 +401,3 @@ async def test_no_prompt_begins_between_a_call_and_an_output_that_comes_late() -
     pieces = await desk.ledger._pieces(branch(desk.state, desk.state.newest))
     begins = [segment.begins_turn for segment, _ in pieces]
     assert begins == [True, False, False, False, True]
-
-
-PIECES = ("a", "b", "ab", "ba", "aab")
-
-
-def segmentations() -> st.SearchStrategy[tuple[list[int], list[int]]]:
-    """Two ways to write one text in pieces."""
-
-    def both(text: str) -> st.SearchStrategy[tuple[list[int], list[int]]]:
-        one = st.randoms(use_true_random=False).map(lambda rng: split(text, rng))
-        return st.tuples(one, one)
-
-    return st.text("ab", max_size=20).flatmap(both)
-
-
-def split(text: str, rng: random.Random) -> list[int]:
-    pieces = []
-    while text:
-        pieces.append(rng.choice([number for number, piece in enumerate(PIECES) if text.startswith(piece)]))
-        text = text[len(PIECES[pieces[-1]]) :]
-    return pieces
-
-
-def joined(pieces: list[int]) -> str:
-    return "".join(PIECES[piece] for piece in pieces)
-
-
-def common(left: list[int], right: list[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
-
-
-@given(segmentations(), st.integers(0, 20), st.lists(st.integers(0, len(PIECES) - 1), max_size=5))
-def test_an_answer_that_was_changed_keeps_its_text_and_the_ids_that_it_was_written_with(
-    both: tuple[list[int], list[int]], cut: int, more: list[int]
-) -> None:
-    read, written = both
-    changed = [*read[:cut], *more]
-    made = as_written(changed, read, written)
-    if made is not None:
-        assert joined(made) == joined(changed)
-    behind = common(read[::-1], written[::-1])
-    shared = common(changed, read)
-    if read != written and shared >= len(read) - behind:
-        kept = len(written) - (len(read) - shared)
-        assert made is not None and made[:kept] == written[:kept], "what stands before the change is as it was written"
-
-
-async def test_an_answer_that_its_client_changed_keeps_the_ids_that_the_model_gave_it() -> None:
-    desk = Desk()
-    first = await desk.ask("go on")
-    await desk.says(first, "where is the river")
-    desk.finish(first)
-    question, _ = desk.state.items
-    answer = desk.state.answers[first]
-    word, *rest = unpack_tokens(answer.tokens)
-    spelled = [*TOKEN_BYTES[word], *rest]  # as no tokenizer would write it
-    assert len(spelled) > 1 + len(rest)
-    answer.tokens = pack_tokens(spelled)
-    for text, parent, kept in (
-        ("where is the river and the sea", question, True),
-        ("where is the", question, True),
-        ("what is the river", question, False),
-        ("where is the river and the sea", None, False),
-    ):
-        prepared = await desk.ledger.prepare_answer(text, parent)
-        ids = list(unpack_tokens(prepared.tokens))
-        plain = list(await desk.tokenizer.message(ChatMessage(role="assistant", text=text)))
-        assert decode(ids) == decode(plain)
-        assert ids == (plain if not kept else [plain[0], *TOKEN_BYTES[word], *plain[2:]])
