@@ -401,3 +401,27 @@ async def test_no_prompt_begins_between_a_call_and_an_output_that_comes_late() -
     pieces = await desk.ledger._pieces(branch(desk.state, desk.state.newest))
     begins = [segment.begins_turn for segment, _ in pieces]
     assert begins == [True, False, False, False, True]
+
+
+async def test_an_answer_that_its_client_changed_keeps_the_ids_that_the_model_gave_it() -> None:
+    desk = Desk()
+    first = await desk.ask("go on")
+    await desk.says(first, "where is the river")
+    desk.finish(first)
+    question, _ = desk.state.items
+    answer = desk.state.answers[first]
+    word, *rest = unpack_tokens(answer.tokens)
+    spelled = [*TOKEN_BYTES[word], *rest]  # as no tokenizer would write it
+    assert len(spelled) > 1 + len(rest)
+    answer.tokens = pack_tokens(spelled)
+    for text, parent, kept in (
+        ("where is the river and the sea", question, True),
+        ("where is the", question, True),
+        ("what is the river", question, False),
+        ("where is the river and the sea", None, False),
+    ):
+        prepared = await desk.ledger.prepare_answer(text, parent)
+        ids = list(unpack_tokens(prepared.tokens))
+        plain = list(await desk.tokenizer.message(ChatMessage(role="assistant", text=text)))
+        assert decode(ids) == decode(plain)
+        assert ids == (plain if not kept else [plain[0], *TOKEN_BYTES[word], *plain[2:]])

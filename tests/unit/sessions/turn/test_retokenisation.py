@@ -53,27 +53,3 @@ def test_an_answer_that_was_changed_keeps_its_text_and_the_ids_that_it_was_writt
     if read != written and shared >= len(read) - behind:
         kept = len(written) - (len(read) - shared)
         assert made is not None and made[:kept] == written[:kept], "what stands before the change is as it was written"
-
-
-async def test_an_answer_that_its_client_changed_keeps_the_ids_that_the_model_gave_it() -> None:
-    desk = Desk()
-    first = await desk.ask("go on")
-    await desk.says(first, "where is the river")
-    desk.finish(first)
-    question, _ = desk.state.items
-    answer = desk.state.answers[first]
-    word, *rest = unpack_tokens(answer.tokens)
-    spelled = [*TOKEN_BYTES[word], *rest]  # as no tokenizer would write it
-    assert len(spelled) > 1 + len(rest)
-    answer.tokens = pack_tokens(spelled)
-    for text, parent, kept in (
-        ("where is the river and the sea", question, True),
-        ("where is the", question, True),
-        ("what is the river", question, False),
-        ("where is the river and the sea", None, False),
-    ):
-        prepared = await desk.ledger.prepare_answer(text, parent)
-        ids = list(unpack_tokens(prepared.tokens))
-        plain = list(await desk.tokenizer.message(ChatMessage(role="assistant", text=text)))
-        assert decode(ids) == decode(plain)
-        assert ids == (plain if not kept else [plain[0], *TOKEN_BYTES[word], *plain[2:]])
