@@ -136,7 +136,7 @@ def _point(row: dict[str, str], shape: ModelShape, prefix: str, batch: float) ->
         precision,
         row["mode"],
         deployment,
-        f"{prompt}|{answer}",
+        lengths,
         terms,
         tpot_s,
     )

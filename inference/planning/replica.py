@@ -34,7 +34,7 @@ CHUNK_TOKENS: Final = 2048  # of a prompt in one step
 PCIE_BYTES_S: Final = 25e9  # host memory to a GPU, measured speeds of PCIe 4 ×16
 DISK_BYTES_S: Final = 3e9  # of a node
 VARIATION: Final = 1.0  # of prompts' times, squared: as if exponential
-ROUNDS: Final = 80
+ROUNDS: Final = 40
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ def settle(setup: Setup, work: Workload, sessions: float, targets: Targets) -> L
             high = running
         else:
             low = running
-        if high - low < 1e-4 * high:
+        if high - low < 1e-3 * high:
             break
     return _load(setup, work, sessions, low if low > 0 else high, targets)
 
@@ -124,14 +124,15 @@ def _load(setup: Setup, work: Workload, sessions: float, running: float, targets
     decode_s = math.fsum(parts.values())
     prompt_s, restore_s = _prompt_seconds(setup, work, hits)
     # Sessions go round: think, wait, read, write.
-    cycle_s = work.mean_think_s + restore_s + prompt_s + work.answer * decode_s
+    think_s = work.mean_think_s
+    cycle_s = think_s + restore_s + prompt_s + work.answer * decode_s
     turns_s = sessions / max(cycle_s, 1e-6)
     for _ in range(ROUNDS):
         busy = turns_s * prompt_s / spread.pipeline
         stretched = decode_s / (1 - busy) if busy < 0.98 else decode_s / 0.02
         wait_s = mean_wait_s(min(turns_s, 0.98 / max(prompt_s, 1e-9)), prompt_s / spread.pipeline, VARIATION)
-        new = sessions / max(work.mean_think_s + restore_s + wait_s + prompt_s + work.answer * stretched, 1e-6)
-        if abs(new - turns_s) < 1e-5 * turns_s:
+        new = sessions / max(think_s + restore_s + wait_s + prompt_s + work.answer * stretched, 1e-6)
+        if abs(new - turns_s) < 1e-4 * turns_s:
             break
         turns_s = (turns_s + new) / 2
     busy = turns_s * prompt_s / spread.pipeline

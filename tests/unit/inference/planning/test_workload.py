@@ -6,7 +6,8 @@ import pytest
 
 from inference.planning.workload import BadWorkload, Workload, from_distribution, from_trace
 
-TRACE = b'{"turns": [{"prompt_tokens": 10, "completion_tokens": 20}, {"think_s": 4, "prompt_tokens": 30, "completion_tokens": 40}]}'
+TURNS = '{"prompt_tokens": 10, "completion_tokens": 20}, {"think_s": 4, "prompt_tokens": 30, "completion_tokens": 40}'
+TRACE = f'{{"turns": [{TURNS}]}}'.encode()
 
 
 def spread(**changes: float) -> Workload:
