@@ -46,6 +46,13 @@ class KeyNotLoaded(Exception):
         self.key_id = key_id
 
 
+class KeyDestroyed(Internal):
+    """What a body was encrypted with was destroyed on purpose: it is lost."""
+
+    def __init__(self) -> None:
+        super().__init__("body_unreadable", "A stored body, whose key is destroyed, cannot be read.")
+
+
 class Codec(Protocol):
     """Turns the plain bytes of one session's bodies into what is stored, and back.
 
@@ -61,8 +68,8 @@ class Codec(Protocol):
     def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes: ...
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
-        """Brings the tenant's keys into memory. Raises Unavailable, and Internal (`body_unreadable`) where this one is
-        destroyed or cannot be unwrapped."""
+        """Brings the tenant's keys into memory. Raises Unavailable, KeyDestroyed, and Internal (`body_unreadable`)
+        where this one cannot be unwrapped."""
         ...
 
 

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from persistence.at_rest.wrapping import KeyWrapper, WrappedSecret
-from persistence.codec import unreadable
+from persistence.codec import KeyDestroyed, unreadable
 from persistence.key_database import KeyDatabase
 from persistence.master_key import KEY_BYTES
 from sessions.model.errors import SessileError
@@ -127,12 +127,14 @@ class TenantKeys:
             return ring.writes or await self._make(tenant)
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
-        """Brings a key into memory, "" for the one that writes. Raises Internal (`body_unreadable`) for one that is
-        destroyed, unknown, or wrapped by something else."""
+        """Brings a key into memory, "" for the one that writes. Raises KeyDestroyed, and Internal (`body_unreadable`)
+        for one that is unknown, or wrapped by something else."""
         if not key_id:
             await self.writing(tenant)
         elif key_id not in (await self._read(tenant)).by_id:
-            raise unreadable("body, whose key is destroyed or not this server's,")
+            if any(row[1] == key_id and row[5] is not None for row in await self._database.rows(_OF_TENANT, tenant)):
+                raise KeyDestroyed
+            raise unreadable("body, whose key is not this server's,")
 
     async def rotate(self, tenant: TenantId) -> TenantKey:
         """Makes a new key that writes from now on. Where another process has just made one, that is it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
-from persistence.codec import Codec, memory_row, with_keys
+from persistence.codec import Codec, KeyDestroyed, memory_row, with_keys
 from persistence.sql.journal import JournalStatements
 from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
 from persistence.validation import FIRST_KEY, check_text, names_of_user, released_by
@@ -113,7 +115,11 @@ class SqlEndUsers:
     async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
         check_text(tenant, user)
         rows, codec = await self._database.rows(_MEMORIES, (tenant, user)), self._database.codec
-        return await with_keys(codec, lambda: [_memory(codec, tenant, user, row) for row in rows])
+        found = []
+        for row in rows:
+            with suppress(KeyDestroyed):  # lost on purpose: the user begins anew
+                found.append(await with_keys(codec, partial(_memory, codec, tenant, user, row)))
+        return found
 
     async def add_memory(self, memory: UserMemory) -> None:
         whose = (memory.tenant, memory.user)

@@ -23,14 +23,7 @@ from sessions.model.events import ContentRetracted
 from sessions.model.generation import generates
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Principal, ResponseId, SessionKey
 from sessions.turn.ledger import Ledger
-from sessions.turn.result_cache import (
-    AnswerRecorder,
-    RequestContext,
-    ResultCache,
-    ResultLookup,
-    is_deterministic,
-    request_name,
-)
+from sessions.turn.result_cache import RequestContext, ResultCache, ResultLookup, is_deterministic, request_name
 
 _OPEN_MAX: Final = 64  # answers that are recorded at a time
 
@@ -96,12 +89,7 @@ class ResultFinder:
         if open_.tokens or open_.drafts:
             self._lookups.pop(open_.id, None)
         looked_up = self._lookups.get(open_.id)
-        if looked_up is None:
-            return None
-        lookup, _ = looked_up
-        if lookup.recorder is not None:
-            lookup.recorder = AnswerRecorder()  # a run that was stopped may have recorded what it never released
-        return lookup
+        return looked_up[0] if looked_up is not None else None
 
     def after(self, step: Step) -> None:
         """A step is durable: has the answers kept that ended with it, and what was taken back forgotten (that stands in

@@ -232,6 +232,29 @@ test("a growing block of code stays where it is: its button and what is beside i
   assert.equal(same, true);
 });
 
+test("the last line of code is indented and spaced as the lines above it", async () => {
+  const [tops, lefts] = await page.evaluate(() => {
+    const element = globalThis.shown("```python\nif a:\n    return b\n    return c\n```");
+    document.querySelector("#messages, main, body").append(element);
+    const block = element.querySelector("code");
+    const words = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
+    const places = [];
+    for (let node = words.nextNode(); node; node = words.nextNode()) {
+      for (let at = node.data.search(/[ibrc]\w/); at >= 0 && node.data.slice(at).match(/^(if|return)/); at = -1) {
+        const range = document.createRange();
+        range.setStart(node, at);
+        range.setEnd(node, at + 1);
+        places.push(range.getBoundingClientRect());
+      }
+    }
+    element.remove();
+    return [places.map(({ top }) => top), places.map(({ left }) => left)];
+  });
+  assert.equal(tops.length, 3);
+  assert.ok(lefts[1] > lefts[0] && lefts[2] === lefts[1], `from the left: ${lefts}`);
+  assert.ok(Math.abs(tops[2] - tops[1] - (tops[1] - tops[0])) < 0.5, `from the top: ${tops}`);
+});
+
 test("many texts at once go in steps that they share, the last one first", async () => {
   const { atOnce, order } = await page.evaluate(async (text) => {
     const place = document.createElement("div");

@@ -236,7 +236,10 @@ def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
 def _check_cluster(options: msgspec.Struct, settings: Settings) -> None:
     """Raises BadSetting where the settings do not suffice for a member or an operator of a cluster."""
     if not settings.directory:
-        raise BadSetting("directory: a cluster needs one, for example --directory redis://127.0.0.1:6379")
+        raise BadSetting(
+            "directory: a cluster needs one, for example --directory redis://127.0.0.1:6379. A single server"
+            " (`serve`) has none, and this command is for clusters."
+        )
     if isinstance(options, RunGateway | RunReplica) and not settings.journal.startswith(
         ("postgresql://", "postgres://")
     ):

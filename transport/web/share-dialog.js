@@ -44,7 +44,7 @@ export function openShares(session, tip) {
       const share = await call(path, { method: "POST", body: tip === null ? {} : { item_id: tip } });
       const link = el("input", { id: "share-link", readonly: true, value: `${base}/share#${share.token}` });
       fresh.hidden = false;
-      fresh.replaceChildren(el("label", { for: "share-link" }, t("The link. It is shown only now.")), el("div", { class: "line" }, link, copier(link)));
+      fresh.replaceChildren(el("label", { for: "share-link" }, t("The link. It is shown only now.")), el("div", { class: "link-line" }, link, copier(link)));
       link.select();
       await show();
     } catch (error) {

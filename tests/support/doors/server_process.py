@@ -43,7 +43,9 @@ class ServerProcess:
         command = [sys.executable, *self.program, "--data", self.data, "--port", str(self.port), *self.flags]
         if "--log-level" not in self.flags:
             command += ["--log-level", "error"]
-        if self.checkout == ROOT and self.program[0] == "app.py" and "--titles" not in self.flags:  # an engine runs for what is measured alone
+        if (
+            self.checkout == ROOT and self.program[0] == "app.py" and "--titles" not in self.flags
+        ):  # an engine runs for what is measured alone
             command += ["--titles", "off"]
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self.log.open("ab")) if self.log is not None else None

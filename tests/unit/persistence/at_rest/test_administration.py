@@ -11,6 +11,7 @@ from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.sweep import Reencryption
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Internal
+from sessions.model.memories import MemoryId, UserMemory
 from tests.support.stores.journals import ACME, NOW, SqliteBed, a_log, key
 
 
@@ -42,4 +43,19 @@ async def test_actions_change_keys_and_the_status_shows_it(tmp_path: Path) -> No
     with pytest.raises(Internal):
         await store.journal.head(key("s"))
     assert await store.journal.head(key("s", "globex")) is not None
+    await store.close()
+
+
+async def test_a_user_whose_keys_were_destroyed_begins_with_new_memories(tmp_path: Path) -> None:
+    store = await SqliteBed(tmp_path, sealed=True).open()
+    assert isinstance(store, SqliteStore) and isinstance(store.database.codec, SealingCodec)
+
+    def memory(name: str) -> UserMemory:
+        return UserMemory(id=MemoryId(name), tenant=ACME, user="ana", text="Likes tea.", created_at=NOW, updated_at=NOW)
+
+    await store.end_users.add_memory(memory("before"))
+    await store.database.codec.keys.destroy(ACME)
+    assert await store.end_users.memories(ACME, "ana") == []
+    await store.end_users.add_memory(memory("since"))
+    assert await store.end_users.memories(ACME, "ana") == [memory("since")]
     await store.close()

@@ -129,7 +129,7 @@ async def test_what_only_brings_kv_up_is_not_looked_up() -> None:
 async def test_of_an_answer_that_was_begun_twice_the_second_run_is_kept() -> None:
     async with Place() as place:
         cache, held_back = PlainCache(), KeywordFilterSet(output_phrases=["In France. Never"])
-        replica, reader = await at_work(place, cache, "In France.", filters=held_back)
+        replica, reader = await at_work(place, cache, "In France.", "Unused.", filters=held_back)
         answer = await replica.say("Where is Paris?", parent_id=None, temperature=0)
         await advance(0.05)  # the engine is at it, and nothing is released
         actor = replica.runtime.actor(KEY)
