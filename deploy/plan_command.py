@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from deploy.plan_page import plan_page
 from inference.planning.calibration import shipped_calibration
-from inference.planning.gpus import GPUS, Gpu
+from inference.planning.gpus import GPUS, GpuKind
 from inference.planning.model_shape import BadModel
 from inference.planning.models import find_shape
-from inference.planning.planner import Option, Plan, PlanRequest, make_plan
+from inference.planning.page import plan_page
+from inference.planning.planner import CapacityPlan, PlanOption, PlanRequest, make_plan
 from inference.planning.replica import Targets, TierSizes
-from inference.planning.workload import BadWorkload, Workload, from_distribution, from_trace
+from inference.planning.workload import BadChatDemand, ChatDemand, from_distribution, from_trace
 from transport.cli.plain_text import plain
 from transport.cli.plan import PlanCluster
 from transport.cli.settings import BadSetting
@@ -30,7 +30,7 @@ def run_plan(options: PlanCluster) -> int:
     """Returns the status to exit with. Raises BadSetting."""
     try:
         plan = make_plan(plan_request(options), shipped_calibration())
-    except (BadModel, BadWorkload) as error:
+    except (BadModel, BadChatDemand) as error:
         raise BadSetting(str(error)) from error
     if options.page:
         try:
@@ -42,7 +42,7 @@ def run_plan(options: PlanCluster) -> int:
 
 
 def plan_request(options: PlanCluster) -> PlanRequest:
-    """Raises BadSetting, BadModel, BadWorkload."""
+    """Raises BadSetting, BadModel, BadChatDemand."""
     return PlanRequest(
         shape=find_shape(options.of),
         gpus=_gpus(options),
@@ -56,7 +56,7 @@ def plan_request(options: PlanCluster) -> PlanRequest:
     )
 
 
-def _gpus(options: PlanCluster) -> tuple[Gpu, ...]:
+def _gpus(options: PlanCluster) -> tuple[GpuKind, ...]:
     names = [name.strip().lower() for name in options.gpu.split(",") if name.strip()]
     if unknown := [name for name in names if name not in GPUS] or ([] if names else [options.gpu]):
         raise BadSetting(f"gpu: {unknown[0]!r} is not known; expected one or more of {', '.join(GPUS)}")
@@ -66,7 +66,7 @@ def _gpus(options: PlanCluster) -> tuple[Gpu, ...]:
     return tuple(chosen)
 
 
-def _workload(options: PlanCluster) -> Workload:
+def _workload(options: PlanCluster) -> ChatDemand:
     if not options.trace:
         return from_distribution(
             sessions=options.sessions,
@@ -84,13 +84,13 @@ def _workload(options: PlanCluster) -> Workload:
         raise BadSetting(f"trace = {options.trace!r}: {error.strerror}") from error
 
 
-def plan_json(plan: Plan) -> str:
+def plan_json(plan: CapacityPlan) -> str:
     body: dict[str, Any] = msgspec.to_builtins(plan)
     body["fits"] = plan.best is not None
     return msgspec.json.encode(body).decode()
 
 
-def format_plan(plan: Plan) -> str:
+def format_plan(plan: CapacityPlan) -> str:
     lines = [
         f"{plan.model}: {plan.parameters / 1e9:.1f}B parameters, {plan.active_parameters / 1e9:.1f}B a token",
         f"{plan.precision}, {plan.attention}, {plan.backend}, {plan.sessions:,} sessions",
@@ -115,7 +115,7 @@ def format_plan(plan: Plan) -> str:
     return "\n".join(plain(line) for line in lines).rstrip()
 
 
-def _answer(best: Option) -> list[str]:
+def _answer(best: PlanOption) -> list[str]:
     load = best.load
     whole = f"{best.gpus} x {best.gpu}: {best.replicas} replicas of {best.layout}"
     cost = f"cost: {best.cost_month:,.0f} a month, {best.cost_per_million_answer:.2f} per million tokens written"

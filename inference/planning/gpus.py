@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class GpuKind(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes, bytes a second, operations a second; links in one direction."""
 
     name: str
@@ -37,10 +37,10 @@ def _gpu(
     tflops: tuple[float, float, float],
     links: tuple[int, float, float],
     hour: float,
-) -> Gpu:
+) -> GpuKind:
     bf16, fp8, fp4 = (each * 1e12 for each in tflops)
     per_node, link, network = links
-    return Gpu(
+    return GpuKind(
         name=name,
         memory=memory_gib * 2**30,
         bandwidth=tb_s * 1e12,

@@ -13,11 +13,20 @@ from typing import Final
 import msgspec
 
 from inference.planning.calibration import Calibration, CalibrationData
-from inference.planning.gpus import Gpu
+from inference.planning.gpus import GpuKind
 from inference.planning.model_shape import ModelShape
-from inference.planning.replica import HitRates, Load, Setup, Targets, TierSizes, room_bytes, sequence_slots, settle
+from inference.planning.replica import (
+    HitRates,
+    ReplicaLoad,
+    Setup,
+    Targets,
+    TierSizes,
+    room_bytes,
+    sequence_slots,
+    settle,
+)
 from inference.planning.roofline import WEIGHT_BYTES, Parallelism, Precision, weight_bytes_per_gpu
-from inference.planning.workload import Workload
+from inference.planning.workload import ChatDemand
 
 HOURS_MONTH: Final = 730.0
 TENSOR: Final = (1, 2, 4, 8)
@@ -31,11 +40,11 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be served, with what, and how well."""
 
     shape: ModelShape
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuKind, ...]
     precision: str
     kv_bytes: float
     backend: str
-    workload: Workload
+    workload: ChatDemand
     targets: Targets
     tiers: TierSizes
     spare: int = 1  # replicas beyond those needed, so that one may fail
@@ -54,7 +63,7 @@ class TierRoom(msgspec.Struct, frozen=True, kw_only=True):
     hit_rate: float
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
+class PlanOption(msgspec.Struct, frozen=True, kw_only=True):
     """One way to serve it all, or why it cannot."""
 
     gpu: str
@@ -72,9 +81,9 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     limit: str  # what the next session would miss
     why: str
     basis: str  # what the times rest on
-    load: Load | None = None
+    load: ReplicaLoad | None = None
     tiers: tuple[TierRoom, ...] = ()
-    curve: tuple[Load, ...] = ()
+    curve: tuple[ReplicaLoad, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -88,7 +97,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(parts + ([f"EP{self.expert}"] if self.expert > 1 else []))
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`options`: those that serve it, the cheapest first, then the rest."""
 
     model: str
@@ -100,22 +109,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_token: float
     kv_session_gb: float
     sessions: int
-    options: tuple[Option, ...]
+    options: tuple[PlanOption, ...]
     notes: tuple[str, ...] = ()
 
     @property
-    def best(self) -> Option | None:
+    def best(self) -> PlanOption | None:
         return self.options[0] if self.options and self.options[0].fits else None
 
 
-def make_plan(request: PlanRequest, data: CalibrationData) -> Plan:
+def make_plan(request: PlanRequest, data: CalibrationData) -> CapacityPlan:
     shape, work = request.shape, request.workload
     options = [_option(request, data, gpu, spread) for gpu in request.gpus for spread in spreads(shape, gpu)]
     options.sort(key=lambda each: (not each.fits, each.cost_month if each.fits else each.weights_gb, each.gpus))
     best = options[0] if options and options[0].fits else None
     if best is not None:
         options[0] = _with_curve(request, data, best)
-    return Plan(
+    return CapacityPlan(
         model=shape.name,
         parameters=shape.total_params,
         active_parameters=shape.active_params,
@@ -130,7 +139,7 @@ def make_plan(request: PlanRequest, data: CalibrationData) -> Plan:
     )
 
 
-def spreads(shape: ModelShape, gpu: Gpu) -> Iterator[Parallelism]:
+def spreads(shape: ModelShape, gpu: GpuKind) -> Iterator[Parallelism]:
     """The ways to spread a replica that engines take: heads divide among GPUs, data-parallel attention has experts."""
     for tensor in TENSOR:
         if shape.heads % tensor or tensor > gpu.per_node:
@@ -144,7 +153,7 @@ def spreads(shape: ModelShape, gpu: Gpu) -> Iterator[Parallelism]:
                 yield Parallelism(tensor=1, data=data, expert=data)
 
 
-def _option(request: PlanRequest, data: CalibrationData, gpu: Gpu, spread: Parallelism) -> Option:
+def _option(request: PlanRequest, data: CalibrationData, gpu: GpuKind, spread: Parallelism) -> PlanOption:
     setup = _setup(request, data, gpu, spread)
     work, room = request.workload, room_bytes(setup)
     weights_gb = weight_bytes_per_gpu(request.shape, spread, request.stored) / 1e9
@@ -180,7 +189,7 @@ def _option(request: PlanRequest, data: CalibrationData, gpu: Gpu, spread: Paral
     )
 
 
-def _setup(request: PlanRequest, data: CalibrationData, gpu: Gpu, spread: Parallelism) -> Setup:
+def _setup(request: PlanRequest, data: CalibrationData, gpu: GpuKind, spread: Parallelism) -> Setup:
     calibration = Calibration(
         data, backend=request.backend, gpu=gpu.name, model=request.shape.name, precision=request.precision
     )
@@ -194,8 +203,8 @@ def _setup(request: PlanRequest, data: CalibrationData, gpu: Gpu, spread: Parall
     )
 
 
-def _empty(gpu: Gpu, spread: Parallelism, weights_gb: float, basis: str) -> Option:
-    return Option(
+def _empty(gpu: GpuKind, spread: Parallelism, weights_gb: float, basis: str) -> PlanOption:
+    return PlanOption(
         gpu=gpu.name,
         tensor=spread.tensor,
         pipeline=spread.pipeline,
@@ -214,7 +223,7 @@ def _empty(gpu: Gpu, spread: Parallelism, weights_gb: float, basis: str) -> Opti
     )
 
 
-def _most_sessions(setup: Setup, work: Workload, targets: Targets) -> tuple[float, Load]:
+def _most_sessions(setup: Setup, work: ChatDemand, targets: Targets) -> tuple[float, ReplicaLoad]:
     """The most that keep the targets, and what a few more miss."""
     low, high = 0.0, 1.0
     load = settle(setup, work, high, targets)
@@ -235,7 +244,7 @@ def _most_sessions(setup: Setup, work: Workload, targets: Targets) -> tuple[floa
     return low, load
 
 
-def _why(load: Load, targets: Targets, *, alone: bool = False) -> str:
+def _why(load: ReplicaLoad, targets: Targets, *, alone: bool = False) -> str:
     """In a sentence what stands against more sessions on a replica."""
     beside = "even alone" if alone else f"beyond {load.sessions:,.0f} sessions"
     slowest = max(load.parts_ms, key=lambda name: load.parts_ms[name])
@@ -252,7 +261,7 @@ def _why(load: Load, targets: Targets, *, alone: bool = False) -> str:
             return "one replica serves all sessions within the targets"
 
 
-def _tiers(setup: Setup, work: Workload, load: Load, replicas: int) -> tuple[TierRoom, ...]:
+def _tiers(setup: Setup, work: ChatDemand, load: ReplicaLoad, replicas: int) -> tuple[TierRoom, ...]:
     each = setup.shape.kv_bytes(math.ceil(work.context + work.prompt + work.answer / 2), setup.precision.kv)
     nodes = setup.spread.gpus / setup.gpu.per_node
     hits: HitRates = load.hits
@@ -267,7 +276,7 @@ def _tiers(setup: Setup, work: Workload, load: Load, replicas: int) -> tuple[Tie
     )
 
 
-def _with_curve(request: PlanRequest, data: CalibrationData, best: Option) -> Option:
+def _with_curve(request: PlanRequest, data: CalibrationData, best: PlanOption) -> PlanOption:
     gpu = next(each for each in request.gpus if each.name == best.gpu)
     spread = Parallelism(tensor=best.tensor, pipeline=best.pipeline, data=best.data, expert=best.expert)
     setup = _setup(request, data, gpu, spread)
@@ -277,7 +286,7 @@ def _with_curve(request: PlanRequest, data: CalibrationData, best: Option) -> Op
     return msgspec.structs.replace(best, curve=curve)
 
 
-def _notes(request: PlanRequest, best: Option | None) -> tuple[str, ...]:
+def _notes(request: PlanRequest, best: PlanOption | None) -> tuple[str, ...]:
     notes = []
     if request.workload.context_peak > request.shape.context_max:
         notes.append(
@@ -293,9 +302,9 @@ def _notes(request: PlanRequest, best: Option | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def cheapest_by_gpu(options: Sequence[Option]) -> list[Option]:
+def cheapest_by_gpu(options: Sequence[PlanOption]) -> list[PlanOption]:
     """For a chart: of each kind the best."""
-    seen = dict[str, Option]()
+    seen = dict[str, PlanOption]()
     for each in options:
         if each.fits:
             seen.setdefault(each.gpu, each)

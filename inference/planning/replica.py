@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from inference.planning.calibration import Calibration
-from inference.planning.gpus import Gpu
+from inference.planning.gpus import GpuKind
 from inference.planning.model_shape import ModelShape
 from inference.planning.queueing import mean_wait_s, residency, wait_quantile_s
 from inference.planning.roofline import (
@@ -26,7 +26,7 @@ from inference.planning.roofline import (
     steps_until,
     weight_bytes_per_gpu,
 )
-from inference.planning.workload import Workload
+from inference.planning.workload import ChatDemand
 
 RESERVED_BYTES: Final = 4 * 2**30  # activations, graphs, communication buffers of a GPU
 USABLE: Final = 0.95  # of its memory: what an engine is given
@@ -55,7 +55,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica is."""
 
     shape: ModelShape
-    gpu: Gpu
+    gpu: GpuKind
     spread: Parallelism
     precision: Precision
     calibration: Calibration
@@ -71,7 +71,7 @@ class HitRates(msgspec.Struct, frozen=True, kw_only=True):
     computed: float
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Where a replica settles with so many sessions."""
 
     sessions: float
@@ -98,7 +98,7 @@ def sequence_slots(setup: Setup, tokens: float) -> float:
     return max(room_bytes(setup), 0.0) / each * setup.spread.data
 
 
-def settle(setup: Setup, work: Workload, sessions: float, targets: Targets) -> Load:
+def settle(setup: Setup, work: ChatDemand, sessions: float, targets: Targets) -> ReplicaLoad:
     """Bisects on how many answers run at once: more of them need more turns a second than come, or fewer."""
     low, high = 0.0, max(sessions, 1e-6)
     for _ in range(ROUNDS):
@@ -114,7 +114,7 @@ def settle(setup: Setup, work: Workload, sessions: float, targets: Targets) -> L
     return _load(setup, work, sessions, low if low > 0 else high, targets)
 
 
-def _load(setup: Setup, work: Workload, sessions: float, running: float, targets: Targets) -> Load:
+def _load(setup: Setup, work: ChatDemand, sessions: float, running: float, targets: Targets) -> ReplicaLoad:
     shape, spread = setup.shape, setup.spread
     tokens = work.context + work.prompt + work.answer / 2
     hits = _hit_rates(setup, work, sessions, running)
@@ -145,7 +145,7 @@ def _load(setup: Setup, work: Workload, sessions: float, running: float, targets
     worst = first_s if hits.computed < 0.05 else first_s - prompt_s + _full_prompt_s(setup, work)
     p95 = worst + wait_quantile_s(turns_s, service_s, VARIATION, 0.95)
     used = running / max(sequence_slots(setup, tokens), 1e-9)
-    load = Load(
+    load = ReplicaLoad(
         sessions=sessions,
         turns_s=turns_s,
         running=running,
@@ -161,7 +161,7 @@ def _load(setup: Setup, work: Workload, sessions: float, running: float, targets
     return msgspec.structs.replace(load, limit=_missed(load, targets))
 
 
-def _missed(load: Load, targets: Targets) -> str:
+def _missed(load: ReplicaLoad, targets: Targets) -> str:
     if load.kv_used > 1:
         return "KV memory"
     if load.busy >= 0.98:
@@ -173,7 +173,7 @@ def _missed(load: Load, targets: Targets) -> str:
     return ""
 
 
-def _hit_rates(setup: Setup, work: Workload, sessions: float, running: float) -> HitRates:
+def _hit_rates(setup: Setup, work: ChatDemand, sessions: float, running: float) -> HitRates:
     """Running answers take their room first; what is left keeps idle sessions, then host memory, then disk."""
     each = setup.shape.kv_bytes(math.ceil(work.context + work.prompt + work.answer / 2), setup.precision.kv)
     idle = max(sessions - running, 1e-9)
@@ -187,7 +187,7 @@ def _hit_rates(setup: Setup, work: Workload, sessions: float, running: float) ->
     return HitRates(gpu=gpu, host=host - gpu, disk=disk - host, computed=1 - disk)
 
 
-def _prompt_seconds(setup: Setup, work: Workload, hits: HitRates) -> tuple[float, float]:
+def _prompt_seconds(setup: Setup, work: ChatDemand, hits: HitRates) -> tuple[float, float]:
     """To compute of the mean turn, and to restore. What all sessions begin with is there already."""
     fresh = _prefill_s(setup, work.prompt, work.context)
     whole = _full_prompt_s(setup, work)
@@ -197,7 +197,7 @@ def _prompt_seconds(setup: Setup, work: Workload, hits: HitRates) -> tuple[float
     return (1 - hits.computed) * fresh + hits.computed * whole, restore
 
 
-def _full_prompt_s(setup: Setup, work: Workload) -> float:
+def _full_prompt_s(setup: Setup, work: ChatDemand) -> float:
     return _prefill_s(setup, work.prompt + work.private_context, work.context - work.private_context)
 
 

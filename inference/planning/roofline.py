@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from inference.planning.gpus import Gpu
+from inference.planning.gpus import GpuKind
 from inference.planning.model_shape import ModelShape
 
 WEIGHT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625, "int4": 0.5625}  # of four bits, with a scale every 16
@@ -56,7 +56,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_terms(
-    shape: ModelShape, gpu: Gpu, spread: Parallelism, precision: Precision, *, batch: float, context: float
+    shape: ModelShape, gpu: GpuKind, spread: Parallelism, precision: Precision, *, batch: float, context: float
 ) -> Terms:
     """Of one token for each of `batch` sequences (on all data-parallel groups together) that hold `context` tokens."""
     flops, width = gpu.flops(precision.weights), spread.tensor * spread.data
@@ -86,7 +86,7 @@ def decode_terms(
 
 
 def prefill_terms(
-    shape: ModelShape, gpu: Gpu, spread: Parallelism, precision: Precision, *, tokens: float, context: float
+    shape: ModelShape, gpu: GpuKind, spread: Parallelism, precision: Precision, *, tokens: float, context: float
 ) -> tuple[float, float]:
     """Ideal seconds of arithmetic, and on links, of so many new tokens of one prompt behind `context` that it has in
     its KV. Attention of the new tokens: half of a square, and a rectangle before it."""
@@ -129,7 +129,7 @@ def _attention_flops(shape: ModelShape, context: float, *, prefill: bool = False
     return 4 * shape.heads * size * seen
 
 
-def _links_s(shape: ModelShape, gpu: Gpu, spread: Parallelism, tokens: float) -> float:
+def _links_s(shape: ModelShape, gpu: GpuKind, spread: Parallelism, tokens: float) -> float:
     width = spread.tensor * spread.data
     if width == 1 and spread.pipeline == 1:
         return 0.0

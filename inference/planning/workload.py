@@ -17,11 +17,11 @@ QUANTILES: Final = 199
 LINES_MAX: Final = 1_000_000
 
 
-class BadWorkload(ValueError):
+class BadChatDemand(ValueError):
     """Lengths, times or a trace that cannot be planned for; its text says why."""
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class ChatDemand(msgspec.Struct, frozen=True, kw_only=True):
     """Of the mean turn; `think_s` is a sample of the times, sorted."""
 
     sessions: int
@@ -54,23 +54,23 @@ class ConversationRecord(msgspec.Struct, frozen=True):
 
 def from_distribution(
     *, sessions: int, opening: int, prompt: int, answer: int, turns: int, think_s: float, think_sigma: float
-) -> Workload:
+) -> ChatDemand:
     """Every session has so many turns; a session is met at any of them. Think times are log-normal about a median
-    (`think_sigma` 0: all alike). Raises BadWorkload."""
+    (`think_sigma` 0: all alike). Raises BadChatDemand."""
     whole = {"sessions": sessions, "prompt-tokens": prompt, "answer-tokens": answer, "turns": turns}
     for name, value in whole.items():
         if not 1 <= value <= 10**9:
-            raise BadWorkload(f"{name}: {value}, expected 1 to 1,000,000,000")
+            raise BadChatDemand(f"{name}: {value}, expected 1 to 1,000,000,000")
     if not 0 <= opening <= 10**7:
-        raise BadWorkload(f"opening-tokens: {opening}, expected 0 to 10,000,000")
+        raise BadChatDemand(f"opening-tokens: {opening}, expected 0 to 10,000,000")
     if not (math.isfinite(think_s) and 0 <= think_s <= 10**7):
-        raise BadWorkload(f"think-s: {think_s:g}, expected 0 to 10,000,000 seconds")
+        raise BadChatDemand(f"think-s: {think_s:g}, expected 0 to 10,000,000 seconds")
     if not 0 <= think_sigma <= 3:
-        raise BadWorkload(f"think-sigma: {think_sigma:g}, expected 0 to 3")
+        raise BadChatDemand(f"think-sigma: {think_sigma:g}, expected 0 to 3")
     normal = NormalDist()
     ranks = [normal.inv_cdf((index + 1) / (QUANTILES + 1)) for index in range(QUANTILES)]
     grown = prompt + answer
-    return Workload(
+    return ChatDemand(
         sessions=sessions,
         opening=opening,
         prompt=float(prompt),
@@ -81,22 +81,22 @@ def from_distribution(
     )
 
 
-def from_trace(lines: Iterable[bytes], *, sessions: int, opening: int) -> Workload:
-    """Raises BadWorkload with the line that cannot be read."""
+def from_trace(lines: Iterable[bytes], *, sessions: int, opening: int) -> ChatDemand:
+    """Raises BadChatDemand with the line that cannot be read."""
     thinks, prompts, answers, contexts, peaks = list[float](), list[int](), list[int](), list[int](), list[int]()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         if number > LINES_MAX:
-            raise BadWorkload(f"trace: more than {LINES_MAX:,} lines: a sample of them says as much")
+            raise BadChatDemand(f"trace: more than {LINES_MAX:,} lines: a sample of them says as much")
         try:
             record = msgspec.json.decode(line, type=ConversationRecord)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadWorkload(f"trace, line {number}: {error}") from error
+            raise BadChatDemand(f"trace, line {number}: {error}") from error
         context = opening
         for turn in record.turns:
             if turn.think_s < 0 or min(turn.prompt_tokens, turn.completion_tokens) < 1:
-                raise BadWorkload(
+                raise BadChatDemand(
                     f"trace, line {number}: each turn needs prompt_tokens and completion_tokens above 0,"
                     " and no think_s below 0"
                 )
@@ -107,12 +107,12 @@ def from_trace(lines: Iterable[bytes], *, sessions: int, opening: int) -> Worklo
             context += turn.prompt_tokens + turn.completion_tokens
         peaks.append(context)
     if not prompts:
-        raise BadWorkload(
+        raise BadChatDemand(
             'trace: no turns in it; expected lines like {"turns": [{"think_s": 4, "prompt_tokens": 60, …}]}'
         )
     if not 1 <= sessions <= 10**9:
-        raise BadWorkload(f"sessions: {sessions}, expected 1 to 1,000,000,000")
-    return Workload(
+        raise BadChatDemand(f"sessions: {sessions}, expected 1 to 1,000,000,000")
+    return ChatDemand(
         sessions=sessions,
         opening=opening,
         prompt=fmean(prompts),

@@ -7,12 +7,12 @@ from typing import Any
 from inference.planning.calibration import shipped_calibration
 from inference.planning.gpus import GPUS
 from inference.planning.models import find_shape
-from inference.planning.planner import Plan, PlanRequest, make_plan
+from inference.planning.planner import CapacityPlan, PlanRequest, make_plan
 from inference.planning.replica import Targets, TierSizes
 from inference.planning.workload import from_distribution
 
 
-def planned(model: str = "llama-3.1-8b", gpu: str = "h100", sessions: int = 500, **changes: Any) -> Plan:
+def planned(model: str = "llama-3.1-8b", gpu: str = "h100", sessions: int = 500, **changes: Any) -> CapacityPlan:
     work = from_distribution(
         sessions=sessions, opening=500, prompt=150, answer=300, turns=10, think_s=30, think_sigma=1
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from inference.planning.workload import BadWorkload, Workload, from_distribution, from_trace
+from inference.planning.workload import BadChatDemand, ChatDemand, from_distribution, from_trace
 
 TURNS = '{"prompt_tokens": 10, "completion_tokens": 20}, {"think_s": 4, "prompt_tokens": 30, "completion_tokens": 40}'
 TRACE = f'{{"turns": [{TURNS}]}}'.encode()
 
 
-def spread(**changes: float) -> Workload:
+def spread(**changes: float) -> ChatDemand:
     given = {"sessions": 10, "opening": 100, "prompt": 50, "answer": 150, "turns": 5, "think_s": 30, "think_sigma": 1}
     return from_distribution(**(given | changes))  # type: ignore[arg-type]
 
@@ -33,16 +33,16 @@ def test_a_trace_says_the_same() -> None:
     [({"sessions": 0}, "sessions: 0"), ({"think_s": float("nan")}, "think-s"), ({"think_sigma": 9}, "think-sigma")],
 )
 def test_numbers_out_of_bounds_are_refused(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(BadWorkload, match=message):
+    with pytest.raises(BadChatDemand, match=message):
         spread(**changes)
 
 
 @pytest.mark.parametrize("line", [b"{", b'{"turns": [{"think_s": -1}]}', b'{"turns": 3}', b"\xff"])
 def test_a_line_that_is_none_is_named(line: bytes) -> None:
-    with pytest.raises(BadWorkload, match="line 2"):
+    with pytest.raises(BadChatDemand, match="line 2"):
         from_trace([TRACE, line], sessions=1, opening=0)
 
 
 def test_an_empty_trace_is_refused() -> None:
-    with pytest.raises(BadWorkload, match="no turns"):
+    with pytest.raises(BadChatDemand, match="no turns"):
         from_trace([], sessions=1, opening=0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from inference.planning.planner import Option, Plan, cheapest_by_gpu
+from inference.planning.planner import CapacityPlan, PlanOption, cheapest_by_gpu
 
 WIDTH: Final = 640
 HEIGHT: Final = 240
@@ -19,7 +19,7 @@ td.n,th.n{text-align:right}svg{max-width:100%;height:auto}text{font:12px system-
 """
 
 
-def plan_page(plan: Plan) -> str:
+def plan_page(plan: CapacityPlan) -> str:
     best = plan.best
     parts = [f"<h1>{escape(plan.model)}, {plan.precision}, {plan.sessions:,} sessions</h1>"]
     if best is None:
@@ -33,7 +33,7 @@ def plan_page(plan: Plan) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
-def _best_parts(plan: Plan, best: Option) -> list[str]:
+def _best_parts(plan: CapacityPlan, best: PlanOption) -> list[str]:
     answer = f"<strong>{best.gpus} × {escape(best.gpu)}</strong>: {best.replicas} replicas of {best.layout}"
     cost = f"{best.cost_month:,.0f} a month, {best.cost_per_million_answer:.2f} per million tokens written"
     limit = f"Limit: {escape(best.limit or 'none')}: {escape(best.why)}. Times: {escape(best.basis)}."
@@ -90,7 +90,7 @@ def bar_chart(values: dict[str, float]) -> str:
     return f'<svg role="img" aria-label="bars" viewBox="0 0 {WIDTH} {24 * len(values) + 4}">{"".join(rows)}</svg>'
 
 
-def _options_table(options: Sequence[Option]) -> str:
+def _options_table(options: Sequence[PlanOption]) -> str:
     heads = ("GPU", "spread", "GPUs", "replicas", "cost a month", "per million written", "limit", "why")
     rows = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
     for each in options:
