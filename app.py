@@ -85,6 +85,7 @@ from transport.cli import (
 )
 from transport.cli.commands import VERSION, parse
 from transport.cli.plain_text import plain_lines
+from transport.cli.plan import PlanCluster
 from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
 from transport.cli.start.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
 from transport.cli.start.credentials import open_credentials
@@ -144,6 +145,10 @@ def main(arguments: Sequence[str]) -> int:
             log.warning("secret_file_exposed", file=path, hint=f"other users may read it: chmod 600 {path}")
         if isinstance(options, models.ModelCommand):
             return run_models_command(settings, options)
+        if isinstance(options, PlanCluster):
+            from deploy.plan_command import run_plan
+
+            return run_plan(options)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(options, prepared(options, settings)))
     except (BadSetting, SessileError, StartStopped, BaseExceptionGroup) as error:

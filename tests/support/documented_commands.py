@@ -33,7 +33,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 COMMAND_HEADS = ("make ", "python ", "./sessile ", "app.py ", "bench.", "curl ", "pip ", "npm ", "openssl ", ".venv")
 FAMILIES = ("keys", "tokens", "audit", "users", "usage", "encryption", "models")  # commands that have their own
 COMMANDS = (
-    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "chat", "load", *FAMILIES),
+    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "plan", "chat", "load", *FAMILIES),
     *("keys create", "keys list", "keys show", "keys revoke", "audit list", "audit verify"),
     *("tokens revoke", "tokens list"),
     *("users export", "users erase", "usage reconcile"),

@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from transport.cli import audit, encryption, keys, load, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.doctor import ExamineCluster
+from transport.cli.plan import PlanCluster
 from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
 
@@ -104,6 +105,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
         ("directory", "directory_file", *CREDENTIALS, "journal", "journal_file", "data", "tls_certificate", "Logging"),
         "doctor --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
+    "plan": CommandSpec(PlanCluster, ("Logging",), "plan --of llama-3.1-405b --gpu h100,h200 --sessions 2000"),
     "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
     "keys create": CommandSpec(keys.CreateKey, EITHER, "keys create --tenant acme --role operator --label me"),
     "keys list": CommandSpec(keys.ListKeys, EITHER, "keys list --tenant acme"),
