@@ -14,6 +14,7 @@ import pytest
 from msgspec import UNSET
 
 from inference.simulated import SimulatedTokenizer, decode
+from inference.simulated.vocabulary import TOKEN_BYTES
 from sessions.machine import inputs_and_effects
 from sessions.machine.item_tree import branch
 from sessions.machine.state import apply, client_state
@@ -29,6 +30,8 @@ from sessions.model.types import (
     Message,
     ResponseId,
     Tool,
+    pack_tokens,
+    unpack_tokens,
 )
 from sessions.ports import ChatMessage
 from sessions.turn import ledger as ledger_module
