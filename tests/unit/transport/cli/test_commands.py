@@ -24,6 +24,11 @@ OWN = {
     "doctor": {"--gateways", "--strict", "--json"},
     "sessions": {"--replica", "--tenant", "--session", "--state", "--limit", "--after", "--json"},
     "usage reconcile": {"--tenant", "--json"},
+    "plan": {
+        *("--answer-tokens", "--backend", "--disk-gb", "--gpu", "--gpu-hour", "--host-gb", "--json", "--kv-precision"),
+        *("--of", "--opening-tokens", "--page", "--precision", "--prompt-tokens", "--sessions", "--spare", "--think-s"),
+        *("--think-sigma", "--tpot-ms", "--trace", "--ttft-ms", "--turns"),
+    },
     "load": {
         *("--url", "--model", "--users", "--rate", "--seconds", "--requests", "--mix", "--long-tokens", "--trace"),
         *("--ttft-ms", "--tpot-ms", "--goodput", "--timeout-s", "--seed", "--report", "--watch", "--json"),
