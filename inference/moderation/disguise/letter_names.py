@@ -67,6 +67,7 @@ _GAP: Final = r"[-\s,.;:/|_+]{1,4}"
 _NUMBERED: Final = re.compile(rf"[0-9](?<![\w.].)\d?(?:{_GAP}{_TOKEN}(?![^\W_])){{5,}}|"
                               rf"[^\W\d_\x00-\x7f](?<!\w.)(?:{_GAP}{_TOKEN}(?![^\W_])){{6,}}")  # fmt: skip
 _FIRST_IS: Final = re.compile(r"(?<!\w)([^\W\d_])\s?(?:=|:|->|→|is|ist)\s?(\d{1,2})(?!\d)")
+_BEHIND_IS: Final = re.compile(r"[=:>→st](?:(?<=[=:>→])|(?<=\sis)|(?<=\sist))\s?\d{1,2}(?!\d)")  # a cheap look for it
 _PART: Final = re.compile(rf"{_TOKEN}|[^\w]+|_+")
 _NUMBERED_MAX: Final = 8
 
@@ -128,7 +129,7 @@ def _joined(text: str, run: list[tuple[str, int, int]]) -> str:
 
 def numbered_letters(text: str) -> Iterator[Spelling]:
     """Runs of letters by their numbers in an alphabet, from the number on that the text gives to one of them."""
-    if len(text) > _SHORT_MAX and _FIRST_IS.search(text) is None:
+    if len(text) > _SHORT_MAX and (_BEHIND_IS.search(text) is None or _FIRST_IS.search(text) is None):
         return
     bases = _bases(text)
     for run in islice(_NUMBERED.finditer(text), _NUMBERED_MAX):
