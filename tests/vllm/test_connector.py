@@ -4,7 +4,7 @@ of an opening that its session has in common with others of its tenant.
 Only the device is made up: a block holds, for each of its places, a number that names the session, or the opening as
 long as that goes, and every token up to there. It is written when the scheduler has a token computed, a block loaded or
 a file's block brought in; it is read when a later token is computed and when a block is saved. Loads and saves take a
-while, some loads fail, runs are aborted and preempted, sessions are deleted and parked, instructions change: 10,000
+while, some loads fail, runs are aborted and preempted, sessions are deleted and parked, instructions change: 15,000
 steps, each of which a different mixture.
 """
 
@@ -36,7 +36,7 @@ from tests.support.engines.vllm_world import BLOCK_TOKENS, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
-STEPS = 10_000
+STEPS = 15_000
 BLOCKS = 24
 SESSIONS = 9
 PROMPT_MAX, ANSWER_MAX = 7 * BLOCK_TOKENS, 2 * BLOCK_TOKENS
@@ -197,7 +197,7 @@ class World:
             if patient or self.chance.random() < 0.3:
                 self.loads.remove(load)
                 received.add(load.request)
-                if self.chance.random() < 0.1:
+                if self.chance.random() < 0.2:
                     bad.update(load.block_ids)
                     self.seen["loads_failed"] += 1
                 else:
