@@ -197,6 +197,7 @@ class Grant(msgspec.Struct, frozen=True):
 
     standing: RateLimitStatus
     refusal: LimitRefusal | None = None
+    again: bool = False  # it was granted before, to a turn that may be under way: whoever got this releases nothing
 
 
 # -- buckets ----------------------------------------------------------------------------------------------------------

@@ -125,11 +125,11 @@ class Quotas:
         principal, command = request.principal, request.command
         tenant = self.limits().of(principal.tenant)
         text_bytes = begins(command)
-        await self._check_room(request, text_bytes, tenant, tenant.user)
+        await self._check_room(request, stores(command), tenant, tenant.user)
         bucket = None if text_bytes is None else await self._key_bucket(principal, tenant, request)
         demand = self._demand(request, text_bytes, tenant, tenant.user)
-        await self._reserve(demand, bucket)
-        if demand is None:
+        again = await self._reserve(demand, bucket)
+        if demand is None or again:  # what was reserved before is of the turn that this command's id began
             return await execute(request)
         try:
             ok = await execute(request)
@@ -166,8 +166,9 @@ class Quotas:
             log.warning("reservation_settle_failed", reservation=name, error=error.code)
         return answer
 
-    async def _reserve(self, demand: Demand | None, bucket: Bucket | None) -> None:
-        """Takes all of it, of a key's bucket one request, or raises Limited."""
+    async def _reserve(self, demand: Demand | None, bucket: Bucket | None) -> bool:
+        """Takes all of it, of a key's bucket one request, or raises Limited. True: it was taken before."""
+        again = False
         if demand is not None:
             grant = await self.limiter.reserve(demand)
             rate_limits = RATE_LIMIT_STATE.get()
@@ -176,8 +177,10 @@ class Quotas:
             if grant.refusal is not None:
                 self.counters[f"limited_{grant.refusal.what}"] += 1
                 raise _limited(grant.refusal)
+            again = grant.again
         if bucket is not None:
             bucket.take(1)
+        return again
 
     async def _released(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
         try:
@@ -314,22 +317,32 @@ def _lists(command: cm.ActorCommand) -> bool:
 def begins(command: cm.ActorCommand) -> int | None:
     """The bytes of text that a command adds to its conversation before an answer, or a summary; None: the model writes
     nothing for it."""
+    silent = isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.TurnCreate) and not command.respond
+    return None if silent or isinstance(command, cm.SessionUpdate) else stores(command)
+
+
+def stores(command: cm.ActorCommand) -> int | None:
+    """The bytes of text that a command adds to its conversation, with what is written for it still to come; None: it
+    adds none."""
     match command:
-        case cm.MessageCreate() | cm.MessageEdit():
-            return _bytes(command.content) if command.respond else None
-        case cm.ResponseSteer():
+        case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
             return _bytes(command.content)
         case cm.ResponseCreate() | cm.SessionCompact():
             return 0
         case cm.ToolOutput():
             return _size(command.output)
         case cm.TurnCreate():
-            if not command.respond:
-                return None
             given = command.instructions if isinstance(command.instructions, str) else ""
             made = command.create.instructions if command.create is not None else None
             return _size(given) + _size(made or "") + sum(_item_bytes(item) for item in command.items)
+        case cm.SessionUpdate():
+            return _settings_bytes(command) or None
     return None
+
+
+def _settings_bytes(command: cm.SessionUpdate) -> int:
+    tools = msgspec.json.encode(command.tools) if command.tools else b""
+    return _size(command.instructions or "") + len(tools)
 
 
 def _item_bytes(item: cm.NewItem) -> int:

@@ -165,4 +165,5 @@ for _, scope in ipairs(scopes) do
     end
   end
 end
+answer[#answer + 1] = again and 1 or 0
 return answer

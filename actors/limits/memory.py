@@ -103,7 +103,7 @@ class MemoryLimiter:
         name = (demand.tenant, demand.name)
         known = self._reserved.get(name)
         if known is not None and known.until_ms > now:
-            return Grant(_standing(scopes))
+            return Grant(_standing(scopes), again=True)
         held = 0 if demand.session is None else self._held.get((demand.tenant, demand.session), 0)
         tokens = held + demand.input_tokens + demand.output_tokens
         worst: LimitRefusal | None = None

@@ -56,7 +56,7 @@ class Settler:
 
     def published(self, published: Published) -> None:
         for record in published.records:
-            if (end := _end_of(published.key, record.event, self._clock())) is not None:
+            if (end := _end_of(published.key, record, self._clock())) is not None:
                 self._ended.append(end)
                 if len(self._ended) > WAITING_MAX:
                     self._overflow()
@@ -89,14 +89,15 @@ class Settler:
             self.quiet.set()
 
 
-def _end_of(key: SessionKey, event: ev.Event, now: float) -> _End | None:
+def _end_of(key: SessionKey, record: ev.Record, now: float) -> _End | None:
+    event, private = record.event, record.private
     match event:
         case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
             return _End(key, event.response_id, key.session, _tokens(event.response.usage or {}), now)
         case ev.ContextCompacted() if event.cause == "command":
             return _End(key, ResponseId(event.summary.id), None, _tokens(event.usage), now)
         case ev.CompactionFailed():
-            return _End(key, ResponseId(event.compaction_id), None, 0, now)
+            return _End(key, ResponseId(event.compaction_id), None, private.spent if private is not None else 0, now)
         case _:
             return None
 

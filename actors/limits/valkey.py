@@ -69,7 +69,7 @@ class ValkeyLimiter:
         ]
         standing = RateLimitStatus(nearest(gauges[0::2]), nearest(gauges[1::2]))
         if not wait_ms:
-            return Grant(standing)
+            return Grant(standing, again=bool(numbers[12]))
         return Grant(standing, LimitRefusal(WHAT[what - 1], "tenant" if whose == 1 else "user", limit, wait_ms))
 
     async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 
 import structlog
+from msgspec import UNSET
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.admission import admitted
@@ -317,12 +318,13 @@ class Actor:
                 self._after_command(envelope.request, None)
                 return  # nothing was decided yet
             raise
-        self._after_command(envelope.request, step.answer)
+        self._after_command(envelope.request, step)
         if step.answer is not None:
             envelope.reply(step.answer)
 
-    def _after_command(self, request: Request, answer: cm.Ok | SessileError | None) -> None:
+    def _after_command(self, request: Request, step: Step | None) -> None:
         """Begins what nobody waits for: what a command calls for, or has broken off."""
+        answer = step.answer if step is not None else None
         if isinstance(request.command, cm.SessionWarm) and isinstance(answer, cm.Ok):
             if self._machine.state.awaiting:
                 self._begin_prefetch()  # a tool's output is on its way
@@ -331,8 +333,17 @@ class Actor:
         if self.phase is Phase.WARM:
             if isinstance(request.command, cm.ItemDelete | cm.ResponseErase) and isinstance(answer, cm.Ok):
                 self._compactor.consider(request.principal)
-            else:
-                self._compactor.resume()
+                return
+            if isinstance(request.command, cm.CompactionUndo) and step is not None:
+                self._after_undo(request.command, step)
+            self._compactor.resume()
+
+    def _after_undo(self, command: cm.CompactionUndo, step: Step) -> None:
+        if isinstance(step.answer, SessileError):
+            if step.answer.code == "compaction_not_found":
+                self._compactor.undone(command.compaction_id)
+        elif step.commands:  # else it is a repeat
+            self._compactor.undone(None)
 
     async def _step_command(self, request: Request) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
@@ -342,6 +353,8 @@ class Actor:
             return observed_step(input, machine, self._world, self._log, self._world.now_ms())
         if isinstance(command, _STOPS_EXTRAS):
             self._stop_extras()  # they have read what is taken back
+        elif isinstance(command, cm.CompactionUndo) or _sets_policy(command):
+            self._compactor.stop()  # what it writes may have read what is undone, or not be due any more
         if machine.known(principal, command.id) is None and machine.forgetful:
             found = await self._world.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
@@ -582,3 +595,7 @@ async def _behind(ending: asyncio.Task[None], turn: GenerationTask) -> None:
     """Runs a turn once the engine has let go of the one that it goes on from, whose KV it finds then."""
     await asyncio.wait((ending,), timeout=ENGINE_PATIENCE_S)
     await turn.run()
+
+
+def _sets_policy(command: cm.ActorCommand) -> bool:
+    return isinstance(command, cm.SessionUpdate) and command.context_policy is not UNSET

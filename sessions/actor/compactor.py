@@ -11,8 +11,12 @@ A summary that is written waits until what prompts begin with under it is prefil
 then turns go on from the whole conversation, whose KV is there. It does not wait where a command requested it, nor
 where the window is all but full.
 
-Nobody is billed; one that is requested is within the limits of who requests it. Decides nothing about the log: what
-it has written is an input of the machine (`CompactionWritten`).
+What is under way or waits comes to nothing where somebody undoes a summary, for it may have read that one; and where
+the policy becomes another, unless a command requested it.
+
+Nobody is billed; one that is requested is within the limits of who requests it, with all pieces that it is written in
+and whatever becomes of them. Decides nothing about the log: what it has written is an input of the machine
+(`CompactionWritten`).
 """
 
 from __future__ import annotations
@@ -72,22 +76,25 @@ class Compactor:
         self._actor_post = weakref.WeakMethod(post)  # an actor that is let go is free at once
         self._task: asyncio.Task[None] | None = None
         self._requested: Compact | None = None
+        self._spent = Usage(0, 0)  # on what was requested
         self._principal: Principal | None = None
         self._waiting: _Waiting | None = None
         self._prefilled: ItemId | None = None  # the summary whose prompts are
 
     def request(self, effect: Compact) -> None:
         """Makes a compaction that a command requested, now or behind the turn that comes before it is made."""
-        before, self._requested = self._requested, effect
-        if before is not None:
-            self._give_up(before, Internal("compaction_failed", "Another compaction was requested meanwhile."))
+        self._give_up(Internal("compaction_failed", "Another compaction was requested meanwhile."))
+        self._requested = effect
         self.consider(effect.principal)
 
     def consider(self, principal: Principal | None = None, *, prefill: bool = False) -> None:
         """Makes a compaction if one is due. `prefill`: then, or else, brings up the KV of what prompts begin with."""
         self.stop()
         self._principal = principal or self._principal
-        due = self._requested is not None or self._ledger.policy == "compact"
+        compacts = self._ledger.policy == "compact"
+        if not compacts:
+            self._waiting = None
+        due = self._requested is not None or compacts
         if self._principal is None or self._state.busy or self._state.deleted or not (due or prefill):
             return
         self._task = self._world.spawn(self._run(self._principal, prefill))
@@ -106,11 +113,18 @@ class Compactor:
 
     def leave(self) -> None:
         """The session leaves this replica: what was requested is not made."""
+        self._abandon("The session moved meanwhile: request it again.")
+
+    def undone(self, name: ItemId | None) -> None:
+        """Somebody undoes a summary: what is under way may have read it. `name`: one that is not in force, and may be
+        under way itself."""
+        if name is None or (self._requested is not None and name == self._requested.compaction_id):
+            self._abandon("It was undone before it was in force.")
+
+    def _abandon(self, why: str) -> None:
         self.stop()
         self._waiting = None
-        requested, self._requested = self._requested, None
-        if requested is not None:
-            self._give_up(requested, Internal("compaction_failed", "The session moved meanwhile: request it again."))
+        self._give_up(Internal("compaction_failed", why))
 
     async def _run(self, principal: Principal, prefill: bool) -> None:
         requested, key = self._requested, self._state.key
@@ -134,11 +148,10 @@ class Compactor:
         if requested is not None and written is not None:
             self._world.metrics.compactions.add("written")
             if written.compaction_id == requested.compaction_id:
-                self._requested = None
+                self._requested, self._spent = None, Usage(0, 0)
             self._post(written)
         elif requested is not None:
-            self._requested = None
-            self._give_up(requested, Conflict("nothing_to_compact", "There is nothing to summarise here."))
+            self._give_up(Conflict("nothing_to_compact", "There is nothing to summarise here."))
         elif prefill and self._gives_extras and self._prefilled not in self._state.compactions:
             await self._prefill(await self._ledger.whole(self._state.newest), tries=1)
 
@@ -150,14 +163,14 @@ class Compactor:
         written = waiting.written
         holds = waiting.in_force == tuple(state.compactions) and state.retracted_at <= written.at
         short = await self._ledger.shortened(state.newest, written) if holds else None
-        if short is None or self._ledger.policy != "compact":
-            self._waiting = None
-            return False
-        if not short.full:
+        if short is not None and not short.full:
             if not self._gives_extras:
                 return True
             await self._prefill(short.prompt, tries=round(PREFILL_S / PREFILL_RETRY_S))
             self._prefilled = written.compaction_id
+        if short is None or self._ledger.policy != "compact":
+            self._waiting = None
+            return False
         after = len(short.prompt) + len(self._world.engine.tokenizer.answer_opening)
         self._post(msgspec.structs.replace(written, tokens_before=short.tokens_before, tokens_after=after))
         return True
@@ -179,21 +192,24 @@ class Compactor:
     def _failed(self, requested: Compact | None, error: Exception) -> None:
         self._world.metrics.compactions.add("failed")
         log.info("compaction_not_written", session=self._state.key.session, error=str(error))
-        if requested is None:
+        if requested is None or requested is not self._requested:
             return
-        self._requested = None
         if isinstance(error, TimeoutError):
             error = Internal("compaction_failed", "Writing the summary took too long.")
         if not isinstance(error, SessileError):
             error = Internal("compaction_failed", "The summary could not be written.")
-        self._give_up(requested, error)
+        self._give_up(error)
 
     def _post(self, input: Input) -> None:
         if (post := self._actor_post()) is not None:
             post(input)
 
-    def _give_up(self, requested: Compact, error: SessileError) -> None:
-        self._post(CompactionGivenUp(requested.compaction_id, error))
+    def _give_up(self, error: SessileError) -> None:
+        """Says why what was requested does not come, if something was."""
+        requested, spent = self._requested, self._spent
+        self._requested, self._spent = None, Usage(0, 0)
+        if requested is not None:
+            self._post(CompactionGivenUp(requested.compaction_id, error, spent.input_tokens + spent.output_tokens))
 
     @property
     def _gives_extras(self) -> bool:
@@ -215,6 +231,8 @@ class Compactor:
         if requested is not None and not plan.more:
             name = requested.compaction_id
         text, usage = await self._generate(plan, principal, name)
+        if requested is not None:
+            usage = self._spent = _sum(self._spent, usage)
         judged = await screened(self._world.filters, principal, text)
         if not judged:
             why = "Filters withheld the summary." if text else "The model wrote no summary."
@@ -262,6 +280,14 @@ class Compactor:
         metrics.compaction_tokens.add("cached", by=cached)
         metrics.compaction_tokens.add("output", by=output)
         return cleaned(text, cut_short=reason == "length"), Usage(len(plan.prompt), output, cached)
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.input_tokens + other.input_tokens,
+        one.output_tokens + other.output_tokens,
+        one.cached_tokens + other.cached_tokens,
+    )
 
 
 def cleaned(text: str, *, cut_short: bool) -> str:

@@ -107,7 +107,8 @@ def give_up(build: StepBuilder, input: CompactionGivenUp) -> None:
     if build.state.info is None or build.state.deleted:
         return
     error = {"code": input.error.code, "message": input.error.public_message}
-    build.put(ev.CompactionFailed(compaction_id=input.compaction_id, error=error))
+    private = ev.Private(spent=input.spent) if input.spent else None
+    build.put(ev.CompactionFailed(compaction_id=input.compaction_id, error=error), private)
 
 
 def void(build: StepBuilder, items: Sequence[ItemId]) -> None:

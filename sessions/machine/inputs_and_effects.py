@@ -144,6 +144,7 @@ class CompactionGivenUp(msgspec.Struct, frozen=True):
 
     compaction_id: ItemId
     error: SessileError
+    spent: int = 0  # tokens
 
 
 Input = (

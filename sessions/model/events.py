@@ -141,7 +141,8 @@ class ContextFitted(Event, frozen=True, kw_only=True, tag="context.fitted"):
 class ContextCompacted(Event, frozen=True, kw_only=True, tag="context.compacted"):
     """From here on prompts have a summary in the place of the `items` items from `first_item_id` to `last_item_id`, but
     for pinned ones; the log keeps them. It holds on branches that go on from `read_item_id`, the last item that the
-    model had read when it wrote it. `usage` is the server's own: nobody is billed for it."""
+    model had read when it wrote it. `usage` is the server's own: nobody is billed for it. Where the conversation is too
+    long to be read at once there are several, one after the other, and `usage` is of all up to this one."""
 
     summary: Message
     model: str
@@ -342,6 +343,7 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     a terminal event     `tokens`, `tail`: the response's whole output ledger, under `fingerprint`
     context.fitted       `cut`: the first item that is kept
     context.compacted    `tokens`: the summary as prompts have it, under `fingerprint`
+    ..compaction_failed  `spent`: how many tokens were read and written in vain
     any of a response    `findings`: what filters found in its text up to here and no earlier record has
     """
 
@@ -353,6 +355,7 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after: ResponseId | None = None
     principal: Principal | None = None
     findings: tuple[Finding, ...] = ()
+    spent: int = 0
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

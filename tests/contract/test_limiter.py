@@ -282,6 +282,16 @@ async def test_a_cluster_of_valkeys_is_found_by_the_first_that_asks() -> None:
 # -- without the store ----------------------------------------------------------------------------------------
 
 
+async def test_what_was_granted_before_is_granted_again_and_says_so(world: World) -> None:
+    one = Ceilings(concurrent_turns=1)
+    assert [(await world.ask("r1", of_tenant=one)).again for _ in range(2)] == [False, True]
+    refused = await world.ask("r2", of_tenant=one)
+    assert refused.refusal is not None and not refused.again
+    await world.settle("r1", 5)
+    assert (await world.ask("r1", of_tenant=one)).again, "for an hour after its end"
+    assert not (await world.ask("r2", of_tenant=one)).again
+
+
 class Gone:
     """A limiter whose store does not answer, while `gone`."""
 

@@ -5,8 +5,8 @@ of users' and the model's messages on the branch that was shared, with the model
 given since; no instructions, no calls of tools nor their outputs, no metadata, no ids and nobody's name. It is folded
 from the log at every read, so that what was taken back, and a session that was deleted, are gone at once.
 
-Limits: looks by one address, and reads of what is there by all, per minute; a tenant whose table says `sharing = false`
-shows nothing.
+Limits, per minute: looks by one address; looks by all for tokens that were not good lately; reads of what is there by
+all. A tenant whose table says `sharing = false` shows nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from transport.reading.log_reader import LogReader, visible
 
 READS_PER_MINUTE: Final = 600
 READS_PER_ADDRESS: Final = 60  # in a minute
+UNKNOWN_PER_MINUTE: Final = 6_000
+KNOWN_MAX: Final = 4_096  # tokens that were good lately; the one that was read longest ago is forgotten first
 ADDRESSES_MAX: Final = 10_000  # remembered; the one that read longest ago is forgotten first
 
 
@@ -48,10 +50,12 @@ class ReadRate:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._all = Bucket(READS_PER_MINUTE, clock() * 1000)
+        self._unknown = Bucket(UNKNOWN_PER_MINUTE, clock() * 1000)
+        self._known: OrderedDict[bytes, None] = OrderedDict()  # hashes
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
 
-    def take_look(self, address: str | None) -> None:
-        """One look for a token, whether there is one or not. Raises Limited, with nothing taken."""
+    def take_look(self, address: str | None, token_hash: bytes) -> None:
+        """One look for a token, whether there is one or not: each costs the store a question. Raises Limited."""
         now_ms, name = self._clock() * 1000, address_group(address)
         one = self._addresses.get(name) or Bucket(READS_PER_ADDRESS, now_ms)
         _take(one, READS_PER_ADDRESS, now_ms)
@@ -59,10 +63,23 @@ class ReadRate:
         self._addresses.move_to_end(name)
         if len(self._addresses) > ADDRESSES_MAX:
             self._addresses.popitem(last=False)
+        if token_hash in self._known:
+            _take(self._all, READS_PER_MINUTE, now_ms)
+        else:
+            _take(self._unknown, UNKNOWN_PER_MINUTE, now_ms)
 
-    def take_read(self) -> None:
+    def take_read(self, token_hash: bytes) -> None:
         """One read of what is there: who guesses tokens takes nothing from who has one. Raises Limited."""
-        _take(self._all, READS_PER_MINUTE, self._clock() * 1000)
+        if token_hash not in self._known:
+            _take(self._all, READS_PER_MINUTE, self._clock() * 1000)
+        self._known[token_hash] = None
+        self._known.move_to_end(token_hash)
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    def forget(self, token_hash: bytes) -> None:
+        """There is no such token (any more)."""
+        self._known.pop(token_hash, None)
 
 
 def _take(bucket: Bucket, ceiling: int, now_ms: float) -> None:
@@ -118,11 +135,13 @@ class ConversationShares:
 
     async def read(self, token: str, address: str | None) -> dict[str, Json]:
         """What is shown to who has a token. Raises Limited, and NotFound whatever else is wrong."""
-        self.rate.take_look(address)
-        share = await self.store.find(token_hash_of(token))
+        token_hash = token_hash_of(token)
+        self.rate.take_look(address, token_hash)
+        share = await self.store.find(token_hash)
         if share is None or not self._allowed(share.key.tenant):
+            self.rate.forget(token_hash)
             raise share_not_found()
-        self.rate.take_read()
+        self.rate.take_read(token_hash)
         try:
             head, state = await self.logs.fold(share.key, in_thread=True)
         except NotFound as error:

@@ -5,7 +5,8 @@ comes in into whole messages, a slice per turn of the loop, and writes what the 
 mean, and what is written otherwise, is a subclass's business, which gives the hooks below their bodies.
 
 Invariants: nothing is taken in before the handshake is answered; while the peer does not read, neither do we; a message
-beyond `_ws.max_message_size` is not kept. RFC 6455 is `websockets`' business.
+beyond `_ws.max_message_size` is not kept, and what all connections keep of large ones is bounded (`MESSAGE_BYTES_MAX`).
+RFC 6455 is `websockets`' business.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from websockets.http11 import Request as Handshake
 from websockets.http11 import Response
 from websockets.protocol import OPEN, SERVER, Protocol
 
-from sessions.model.errors import Limited, SessileError
+from sessions.model.errors import Limited, Overloaded, SessileError
 from sessions.model.types import Principal
 from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
@@ -41,6 +42,8 @@ from transport.websocket.timer_wheel import TimerTarget, TimerWheel
 
 SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
+LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
 
 _parser_log = logging.getLogger("transport.websocket.upgraded.parser")
 _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
@@ -65,7 +68,7 @@ class ConnectionHost(typing.Protocol):
     wheel: TimerWheel
     shares: ConnectionShares
     first_bytes: memoryview  # what first messages are read into
-    message_bytes: int  # of messages that sockets of Responses keep: those that are not whole, wait or are carried out
+    message_bytes: int  # that connections keep of messages: of all what is not whole yet
 
     @property
     def full(self) -> bool:
@@ -100,6 +103,7 @@ class UpgradedConnection(asyncio.Protocol):
     _unread: bytes | None = None
     _message: bytearray | None = None  # of a message in fragments
     _message_binary: bool = False
+    _counted_bytes: int = 0  # of ours in `message_bytes` of all
     _discarded: int = 0
 
     # -- what a door does ---------------------------------------------------------------------------------------------
@@ -121,6 +125,14 @@ class UpgradedConnection(asyncio.Protocol):
     @abstractmethod
     def _lost(self) -> None:
         """The connection is there no more."""
+
+    @abstractmethod
+    def _end_overloaded(self, error: Overloaded) -> None:
+        """All connections keep too much of messages, and this one keeps a large part of one: it ends, with why."""
+
+    def _held(self) -> int:
+        """The bytes of whole messages that are kept."""
+        return 0
 
     @abstractmethod
     def _flush_out(self) -> None:
@@ -161,6 +173,8 @@ class UpgradedConnection(asyncio.Protocol):
             self._place.close()
             self._place = None
         self._unread = self._message = None
+        self._shared.message_bytes -= self._counted_bytes
+        self._counted_bytes = 0
         retire(self._ws)
 
     def data_received(self, data: bytes) -> None:
@@ -216,6 +230,17 @@ class UpgradedConnection(asyncio.Protocol):
                 self._ws_frame(event)
         if ws.writes:
             self._write_for_parser()
+        self._count_bytes()
+        over = self._counted_bytes > LARGE_BYTES and self._shared.message_bytes > MESSAGE_BYTES_MAX
+        if over and self._ws.state is OPEN:
+            self._end_overloaded(
+                Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)
+            )
+
+    def _count_bytes(self) -> None:
+        kept = len(self._ws.reader.buffer) + len(self._message or b"") + self._held()
+        self._shared.message_bytes += kept - self._counted_bytes
+        self._counted_bytes = kept
 
     def _ws_frame(self, frame: Frame) -> None:
         match frame.opcode:

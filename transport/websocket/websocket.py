@@ -24,7 +24,7 @@ import structlog
 from websockets.protocol import OPEN
 
 from sessions.model.commands import ClientCommand
-from sessions.model.errors import Internal, Limited, SessileError
+from sessions.model.errors import Internal, Limited, Overloaded, SessileError
 from sessions.model.types import Principal
 from transport.auth.connection_shares import Place
 from transport.protocol.connection import Action, Close, Connection, ConnectionPhase, Drop, Request, Send
@@ -101,6 +101,14 @@ class WebSocketConnection(UpgradedConnection):
         self._agree(agreed.encoding, agreed.principal, self._shared.loop.time())
 
     # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _end_overloaded(self, error: Overloaded) -> None:
+        core = self._core
+        if core is None:
+            self._transport.abort()
+        elif core.phase is not ConnectionPhase.CLOSING:
+            for action in core.refuse(error, self._shared.loop.time()):
+                self._carry_out(action, self._shared.loop.time())
 
     def _whole_message(self, data: Any, binary: bool) -> None:
         core = self._core

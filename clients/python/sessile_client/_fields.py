@@ -44,3 +44,5 @@ class Changes(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]] | None
     metadata: Mapping[str, Any] | None
     title: str | None
+    context_policy: str | None
+    compact_threshold: int | None

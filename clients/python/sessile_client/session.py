@@ -223,8 +223,28 @@ class Session:
         ok = await self._command("review.appeal", command_id, **given)
         return str(ok.get("review_id", ""))
 
+    async def compact(
+        self, *, keep_turns: int | None = None, item_id: str | None = None, command_id: str | None = None
+    ) -> str:
+        """Have the model summarise all but the newest turns (one of them) of the branch that ends in ``item_id`` (the
+        newest item). Returns the id of the summary, which comes as ``context.compacted``;
+        ``context.compaction_failed`` says why not."""
+        given = {"keep_turns": keep_turns, "item_id": item_id}
+        fields = {name: value for name, value in given.items() if value is not None}
+        return str((await self._command("session.compact", command_id, **fields)).get("compaction_id", ""))
+
+    async def undo_compaction(self, compaction_id: str | None = None, *, command_id: str | None = None) -> None:
+        """The model reads the messages again that a summary stands for; without an id the one in force on the newest
+        branch. A summary that is still being written does not come."""
+        given = UNSET if compaction_id is None else compaction_id
+        await self._command("compaction.undo", command_id, compaction_id=given)
+
+    async def pin(self, item_id: str, pinned: bool = True, *, command_id: str | None = None) -> None:
+        """Keep an item in what the model reads, word by word, or no longer."""
+        await self._command("item.pin", command_id, item_id=item_id, pinned=pinned)
+
     async def update(self, *, command_id: str | None = None, **fields: Unpack[Changes]) -> None:
-        """Change ``title``, ``metadata``, ``instructions`` or ``tools``; null clears."""
+        """Change ``title``, ``metadata``, ``instructions``, ``tools`` or what becomes of a full window; null clears."""
         await self._command("session.update", command_id, **fields)
 
     async def delete(self, *, command_id: str | None = None) -> None:

@@ -249,6 +249,9 @@ class Session(_Bridge[_session.Session]):
         return None if answer.response is None else Response(self._loop, answer.response)
 
     appeal = _waits(_session.Session.appeal)
+    compact = _waits(_session.Session.compact)
+    undo_compaction = _waits(_session.Session.undo_compaction)
+    pin = _waits(_session.Session.pin)
     update = _waits(_session.Session.update)
     delete = _waits(_session.Session.delete)
     get = _waits(_session.Session.get)

@@ -471,3 +471,30 @@ async def test_a_lost_log_is_told_as_a_reset(server: FakeServer) -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match="speed"):
         Client("ws://127.0.0.1", speed=1)  # type: ignore[call-arg]
+
+
+async def test_what_the_model_reads_can_be_chosen(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[str, dict[str, Any]]] = []
+
+    async def command(type_: str, *, command_id: str | None = None, **fields: Any) -> dict[str, Any]:
+        assert fields.pop("session") == session.id
+        sent.append((type_, fields))
+        return {"compaction_id": "cmp_1"}
+
+    async with client_of(server) as client:
+        session = await client.create_session()
+        monkeypatch.setattr(client, "command", command)
+        assert await session.compact() == "cmp_1"
+        await session.compact(keep_turns=0, item_id="item_1")
+        await session.undo_compaction()
+        await session.undo_compaction("cmp_1")
+        await session.pin("item_1")
+        await session.pin("item_1", False)
+    assert sent == [
+        ("session.compact", {}),
+        ("session.compact", {"keep_turns": 0, "item_id": "item_1"}),
+        ("compaction.undo", {}),
+        ("compaction.undo", {"compaction_id": "cmp_1"}),
+        ("item.pin", {"item_id": "item_1", "pinned": True}),
+        ("item.pin", {"item_id": "item_1", "pinned": False}),
+    ]

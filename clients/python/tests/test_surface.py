@@ -33,7 +33,21 @@ def test_parameters_are_the_same(with_async: type, without: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["appeal", "cancel", "delete", "edit", "regenerate", "send", "steer", "tool_output", "update"]
+    "method",
+    [
+        "appeal",
+        "cancel",
+        "compact",
+        "delete",
+        "edit",
+        "pin",
+        "regenerate",
+        "send",
+        "steer",
+        "tool_output",
+        "undo_compaction",
+        "update",
+    ],
 )
 def test_every_command_on_a_session_takes_an_idempotency_key(method: str) -> None:
     for cls in (Session, sync.Session):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from actors.limits.memory import MemoryLimiter
+from sessions.limits import Limits, Tally, TenantLimits
 from sessions.model import commands as cm
-from sessions.model.types import CallId, CommandId, SessionId
-from transport.quotas import begins
+from sessions.model.errors import Conflict, Limited
+from sessions.model.request import Request, request_of
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, ItemId, ResponseId, SessionId, SessionKey, TenantId
+from transport.quotas import Quotas, begins
 
 
 def test_every_text_counts_in_bytes() -> None:
@@ -17,3 +23,75 @@ def test_every_text_counts_in_bytes() -> None:
 def test_a_summary_that_is_requested_is_written_by_the_model_too() -> None:
     assert begins(cm.SessionCompact(id=CommandId("c"), session=SessionId("s"))) == 0
     assert begins(cm.CompactionUndo(id=CommandId("c"), session=SessionId("s"))) is None
+
+
+class Stored:
+    """So many bytes are stored, and no command was applied before."""
+
+    def __init__(self, stored_bytes: int = 0) -> None:
+        self.stored_bytes = stored_bytes
+
+    async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> object | None:
+        return None
+
+    async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+        return Tally(0, self.stored_bytes)
+
+
+def quotas(table: TenantLimits, tallies: Stored | None = None) -> Quotas:
+    limits = Limits(default=table)
+    return Quotas(MemoryLimiter(lambda: 0.0), lambda: limits, tallies or Stored(), lambda: 0.0)
+
+
+def message(name: str, *, respond: bool = True) -> Request:
+    command = cm.MessageCreate(id=CommandId(name), session=SessionId("s"), content="Hello", respond=respond)
+    return request_of(LOCAL_PRINCIPAL, command, None)
+
+
+async def begun(request: Request) -> cm.Ok:
+    return cm.Ok(id=request.command.id, response_id=ResponseId("resp"))
+
+
+async def refused(request: Request) -> cm.Ok:
+    raise Conflict("idempotency_conflict", "This command id was used for another command.", param="id")
+
+
+async def test_a_command_under_the_id_of_a_turn_gives_nothing_of_it_back() -> None:
+    held = quotas(TenantLimits(concurrent_turns=1))
+    await held.execute(message("one"), begun)
+    with pytest.raises(Conflict):
+        await held.execute(message("one"), refused)
+    with pytest.raises(Limited) as error:
+        await held.execute(message("two"), begun)
+    assert error.value.param == "concurrent_turns"
+
+
+async def test_a_turn_that_was_refused_gives_back_what_it_reserved() -> None:
+    held = quotas(TenantLimits(concurrent_turns=1))
+    with pytest.raises(Conflict):
+        await held.execute(message("one"), refused)
+    await held.execute(message("two"), begun)
+
+
+async def test_text_that_begins_no_answer_needs_room_too() -> None:
+    full = quotas(TenantLimits(stored_bytes=10), Stored(10))
+    session = SessionId("s")
+    for command in (
+        cm.MessageCreate(id=CommandId("a"), session=session, content="Hello", respond=False),
+        cm.MessageEdit(id=CommandId("b"), session=session, item_id=ItemId("i"), content="Hello", respond=False),
+        cm.TurnCreate(
+            id=CommandId("c"), session=session, respond=False, items=(cm.NewMessage(role="user", content="Hello"),)
+        ),
+        cm.SessionUpdate(id=CommandId("d"), session=session, instructions="Be brief."),
+    ):
+        with pytest.raises(Limited) as error:
+            await full.execute(request_of(LOCAL_PRINCIPAL, command, None), begun)
+        assert error.value.param == "stored_bytes"
+    renamed = cm.SessionUpdate(id=CommandId("e"), session=session, title="Hello")
+    await full.execute(request_of(LOCAL_PRINCIPAL, renamed, None), begun)
+
+
+async def test_a_message_that_begins_no_answer_takes_no_turn() -> None:
+    held = quotas(TenantLimits(concurrent_turns=1, stored_bytes=1_000))
+    for number in range(3):
+        await held.execute(message(f"m{number}", respond=False), begun)

@@ -11,7 +11,15 @@ from actors.limits import settlement
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settlement import Settler
 from sessions.limits import Limits
-from sessions.model.events import AnyEvent, CompactionFailed, ContextCompacted, Record, ResponseBody, ResponseCompleted
+from sessions.model.events import (
+    AnyEvent,
+    CompactionFailed,
+    ContextCompacted,
+    Private,
+    Record,
+    ResponseBody,
+    ResponseCompleted,
+)
 from sessions.model.types import Epoch, ItemId, Message, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Published
 
@@ -60,15 +68,21 @@ def summarised(cause: Literal["limit", "command"]) -> ContextCompacted:
     )
 
 
+FAILED = CompactionFailed(compaction_id=ItemId("cmp"), error={"code": "c", "message": ""})
+
+
 @pytest.mark.parametrize(
-    ("event", "expected"),
+    ("event", "private", "expected"),
     [
-        (summarised("command"), [("cmp", None, 37)]),
-        (CompactionFailed(compaction_id=ItemId("cmp"), error={"code": "c", "message": ""}), [("cmp", None, 0)]),
-        (summarised("limit"), []),  # nobody requested it
+        (summarised("command"), None, [("cmp", None, 37)]),
+        (FAILED, None, [("cmp", None, 0)]),
+        (FAILED, Private(spent=9), [("cmp", None, 9)]),
+        (summarised("limit"), None, []),  # nobody requested it
     ],
 )
-def test_a_summary_that_was_requested_is_settled_too(event: AnyEvent, expected: list[Any]) -> None:
+def test_a_summary_that_was_requested_is_settled_too(
+    event: AnyEvent, private: Private | None, expected: list[Any]
+) -> None:
     settler = Settler(MemoryLimiter(lambda: 0.0), Limits, lambda: 0.0)
-    settler.published(Published(KEY, Epoch("e"), (Record(offset=1, at=UnixMs(0), event=event),)))
+    settler.published(Published(KEY, Epoch("e"), (Record(offset=1, at=UnixMs(0), event=event, private=private),)))
     assert [(end.name, end.session, end.tokens) for end in settler._ended] == expected

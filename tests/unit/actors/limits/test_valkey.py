@@ -14,7 +14,7 @@ from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import ResponseId, SessionId, TenantId
 from tests.support.cluster.scripted_servers import ScriptedServers
 
-NOTHING = [-1] * 12
+NOTHING = [*[-1] * 12, 0]
 
 
 def over(*answers: Any) -> tuple[ValkeyLimiter, ScriptedServers]:
@@ -38,7 +38,7 @@ def demand(**tenant: int) -> Demand:
 
 
 async def test_a_refusal_names_the_limit_and_levels_are_those_of_the_nearest_bucket() -> None:
-    limiter, _ = over([700, 2, 1, 50, 9, 3, 10, 50, 0, 700, *[-1] * 6])
+    limiter, _ = over([700, 2, 1, 50, 9, 3, 10, 50, 0, 700, *[-1] * 6, 0])
     grant = await limiter.reserve(demand(requests_per_minute=9, tokens_per_minute=50))
     assert grant.refusal is not None
     assert (grant.refusal.what, grant.refusal.scope) == ("tokens_per_minute", "tenant")

@@ -269,6 +269,27 @@ async def test_a_crash_between_commit_and_marker_is_no_restore(tmp_path: Path) -
     assert await incarnation_of(tmp_path) == first
 
 
+async def test_a_first_grant_that_a_power_failure_took_is_made_again(tmp_path: Path) -> None:
+    """It waits for no disk: what is there afterwards is the store and the marker as they were before it."""
+    marker = tmp_path / "journal.marker"
+    async with opened(tmp_path) as journal:
+        first = journal.incarnation
+        await append(journal, await grant(journal), 0)
+        before = marker.read_bytes()
+        with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as live:
+            live.execute("VACUUM INTO ?", (str(tmp_path / "kept.db"),))
+        assert (await grant(journal, "another")).fence == 1
+        assert marker.read_bytes() == before
+    shutil.copy(tmp_path / "kept.db", tmp_path / "journal.db")
+    rewrite_marker(marker, position=msgspec.json.decode(before, type=MarkerRecord).position)
+    async with opened(tmp_path) as journal:
+        assert journal.incarnation == first and await top_of(journal) == 1
+        assert await journal.head(key("another")) is None
+        head = await grant(journal, "another")
+        assert head.fence == 1 and head.incarnation == first
+        await append(journal, head, 0)
+
+
 @pytest.mark.parametrize("doubt", ["missing", "unreadable", "another store's", "restored with the folder"])
 async def test_every_doubt_makes_a_new_incarnation(tmp_path: Path, doubt: str) -> None:
     await a_journal(tmp_path)

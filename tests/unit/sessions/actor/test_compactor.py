@@ -12,9 +12,9 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.actor.compactor import INSTRUCTION, PRIORITY, cleaned
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput
+from sessions.model.errors import BadInput, NotFound
 from sessions.model.generation import EngineInfo, GenerationRequest
-from sessions.model.types import ContextPolicy, ResponseId, TenantId
+from sessions.model.types import ContextPolicy, ItemId, ResponseId, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
@@ -190,6 +190,91 @@ async def test_a_summary_that_waits_is_dropped_with_what_it_has_read() -> None:
         engine.prefills.set()
         await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
         assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Nothing of it."]
+
+
+@virtual
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("undone", [False, True])
+async def test_a_summary_that_is_undone_or_not_due_any_more_does_not_come(waits: bool, undone: bool) -> None:
+    """Whether the model is still at it, or it waits for its prefill."""
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "A summary that nobody waits for", "Four.")
+        engine.prefills.clear()
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(1.0 if waits else 0.05)
+        assert len(engine.summaries) == 1 and len(engine.warmed) == waits
+        if undone:
+            undo = cm.CompactionUndo(id=place.name(), session=SESSION)
+            assert isinstance(await outcome(replica.do(undo)), NotFound)  # none is in force
+        else:
+            await replica.do(cm.SessionUpdate(id=place.name(), session=SESSION, context_policy="off"))
+        engine.prefills.set()
+        await advance(5.0)
+        assert not events(place, ev.ContextCompacted) and len(engine.summaries) == 1
+
+
+@virtual
+async def test_a_summary_that_is_in_force_and_undone_does_not_come_back() -> None:
+    async with Place() as place:
+        _, replica, reader = await filled(place, "Ana is 7.", "Four.")
+        await turn(replica, reader, "third" + LONG[:30])
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        undo = cm.CompactionUndo(id=place.name(), session=SESSION)
+        assert await replica.do(undo) == await replica.do(undo)
+        await replica.do(cm.SessionWarm(id=place.name(), session=SESSION))
+        await advance(5.0)
+        assert len(events(place, ev.ContextCompacted)) == 1 and not place.state().compactions
+
+
+@virtual
+async def test_one_that_was_requested_and_is_undone_before_it_comes_is_given_up() -> None:
+    async with Place() as place:
+        engine = Small("One.", "Ana is 7.", "Unused.")
+        replica, reader = await at_work(place, engine, "truncate")
+        await turn(replica, reader, "first")
+        command = cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0)
+        ok = await replica.do(command)
+        await advance(0.05)
+        for name in (ItemId("cmp_another"), ok.compaction_id):
+            assert not events(place, ev.CompactionFailed)
+            undo = cm.CompactionUndo(id=place.name(), session=SESSION, compaction_id=name)
+            assert isinstance(await outcome(replica.do(undo)), NotFound)
+            await settled()
+        (failed,) = events(place, ev.CompactionFailed)
+        assert failed.compaction_id == ok.compaction_id
+        assert await replica.do(command) == ok  # a repeat has nothing written
+        await advance(5.0)
+        assert not events(place, ev.ContextCompacted) and len(engine.summaries) <= 2
+
+
+@virtual
+async def test_one_that_is_written_in_pieces_says_what_all_of_them_took() -> None:
+    async with Place() as place:
+        turns = [f"{word} {LONG}" for word in ("One", "Two", "Three", "Four", "Five", "Six")]
+        engine = Small(*turns, "Ana is 7.", "Bo is 8.", "Cy is 9.", "Di is 10.")
+        replica, reader = await at_work(place, engine, "truncate")
+        for word in turns:
+            await turn(replica, reader, word[:4])
+        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION))
+        await reader.sees(
+            lambda record: isinstance(record.event, ev.ContextCompacted) and record.event.summary.id == ok.compaction_id
+        )
+        *pieces, last = events(place, ev.ContextCompacted)
+        assert pieces and len(engine.summaries) == len(pieces) + 1
+        assert last.usage["input_tokens"] == sum(len(each.prompt) for each in engine.summaries)
+        assert last.usage["output_tokens"] > pieces[0].usage["output_tokens"] > 0
+
+
+@virtual
+async def test_one_that_the_filters_withhold_says_what_it_took() -> None:
+    async with Place() as place:
+        engine, filters = Small("One.", "A forbidden word"), KeywordFilterSet(output_phrases=["forbidden"])
+        replica, reader = await at_work(place, engine, "truncate", filters=filters)
+        await turn(replica, reader, "first")
+        await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
+        await reader.sees(lambda record: isinstance(record.event, ev.CompactionFailed))
+        (private,) = [each.private for each in place.records() if isinstance(each.event, ev.CompactionFailed)]
+        assert private is not None and private.spent > len(engine.summaries[0].prompt)
 
 
 @virtual

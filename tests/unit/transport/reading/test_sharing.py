@@ -23,7 +23,7 @@ from tests.support.doors.transport import (
     message_created,
 )
 from transport.gateway import Gateway
-from transport.reading.sharing import READS_PER_ADDRESS, READS_PER_MINUTE, ReadRate
+from transport.reading.sharing import READS_PER_ADDRESS, READS_PER_MINUTE, UNKNOWN_PER_MINUTE, ReadRate
 
 
 @pytest.fixture
@@ -181,15 +181,31 @@ def test_looks_are_limited_by_address_and_reads_in_all() -> None:
     now = 0.0
     rate = ReadRate(lambda: now)
     for _ in range(READS_PER_ADDRESS):
-        rate.take_look("127.0.0.1")
+        rate.take_look("127.0.0.1", b"one")
     with pytest.raises(Limited) as refused:
-        rate.take_look("127.0.0.1")
+        rate.take_look("127.0.0.1", b"one")
     assert refused.value.retry_after_ms is not None and refused.value.retry_after_ms > 0
-    rate.take_look("127.0.0.2")
-    for _ in range(READS_PER_MINUTE):
-        rate.take_read()
+    rate.take_look("127.0.0.2", b"one")
+    for number in range(READS_PER_MINUTE):
+        rate.take_read(str(number).encode())
     with pytest.raises(Limited):
-        rate.take_read()
+        rate.take_read(b"another")
+    with pytest.raises(Limited):
+        rate.take_look("127.0.0.2", b"0")  # a read of what was there a moment ago
     now = 1.0
-    rate.take_look("127.0.0.1")
-    rate.take_read()
+    rate.take_look("127.0.0.1", b"one")
+    rate.take_read(b"one")
+
+
+def test_guesses_from_everywhere_have_a_bound_that_who_has_a_token_does_not_meet() -> None:
+    rate = ReadRate(lambda: 0.0)
+    rate.take_look("127.0.0.1", b"good")
+    rate.take_read(b"good")
+    for number in range(1, UNKNOWN_PER_MINUTE):
+        rate.take_look(f"10.0.{number // 250}.{number % 250}", str(number).encode())
+    with pytest.raises(Limited):
+        rate.take_look("127.0.0.2", b"guess")
+    rate.take_look("127.0.0.1", b"good")
+    rate.forget(b"good")  # revoked
+    with pytest.raises(Limited):
+        rate.take_look("127.0.0.1", b"good")

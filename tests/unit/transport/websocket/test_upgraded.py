@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from websockets.frames import Frame, Opcode
 
+from sessions.model.errors import Overloaded
 from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
@@ -34,6 +35,9 @@ class Listing(UpgradedConnection):
 
     def _lost(self) -> None:
         self.ended.append("lost")
+
+    def _end_overloaded(self, error: Overloaded) -> None:
+        self.ended.append(error.code)
 
     def _flush_out(self) -> None: ...
 
