@@ -54,8 +54,8 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.results.factory import make_results
 from actors.routing.router import Router
-from deploy.journal_commands import run_journal_command
-from deploy.model_commands import model_notice, prepared, run_models_command
+from deploy.commands.journal import run_journal_command
+from deploy.commands.models import model_notice, prepared, run_models_command
 from inference import audit_policies, make_engine, open_filters, personal_texts
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, reach_once
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(options, models.ModelCommand):
             return run_models_command(settings, options)
         if isinstance(options, PlanCluster):
-            from deploy.plan_command import run_plan
+            from deploy.commands.plan import run_plan
 
             return run_plan(options)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -188,7 +188,7 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             last = await drain(directory_of(settings), peer_security(settings), name)
             print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
         case doctor.ExamineCluster():
-            from deploy.doctor_command import run_doctor  # redis' client takes half a second to load
+            from deploy.commands.doctor import run_doctor  # redis' client takes half a second to load
 
             return await run_doctor(settings, options)
         case load.GenerateLoad():

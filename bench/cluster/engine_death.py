@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from bench.cluster.kill import devices, engine_is_back
+from bench.cluster.kill import devices, engine_is_back, findings_at_the_end
 from bench.engine.stretched_model import stretched_model
 from bench.support import Option, filler, is_faultless, report, run_bench, spread
 from tests.support.chaos.cluster import ROOT, ChaosCluster, Member, chaos_cluster, key_of
@@ -102,12 +102,7 @@ async def one_round(
     await speaker.until(lambda: bool(cursor.moves) and cursor.deltas[-1].at >= cursor.moves[0][0], LATE_S)
     next_at = next(delta.at for delta in cursor.deltas if delta.at >= cursor.moves[0][0])
     await speaker.ends(session, response)
-    head = await cluster.journal.head(key_of(session))
-    assert head is not None
-    for each in (speaker, reader):
-        end = each.cursors[session]
-        await each.until(lambda end=end: end.position == head.top)  # type: ignore[misc]
-    findings = await cluster.findings([speaker, reader], [session])
+    findings = await findings_at_the_end(cluster, [speaker, reader], session)
     entries = await cluster.store.usage.of_session(key_of(session))
     row = next(entry.row for entry in entries if entry.row.response_id == response)
     if given.neighbour:

@@ -91,18 +91,23 @@ async def one_round(
         await asyncio.sleep(SLEEP_S - (time.monotonic() - at))
         owner.signal(signal.SIGCONT)
     await speaker.ends(session, response)
-    head = await cluster.journal.head(key_of(session))
-    assert head is not None
-    for each in (speaker, reader):
-        end = each.cursors[session]
-        await each.until(lambda end=end: end.position == head.top)  # type: ignore[misc]
-    findings = await cluster.findings([speaker, reader], [session])
+    findings = await findings_at_the_end(cluster, [speaker, reader], session)
     prefill_s, context = await measured_prefill(cluster, speaker, session, response, number)
     if how == "kill":
         await cluster.start(owner.name)
     if how == "engine":
         await engine_is_back(cluster, owner, back_before)
     return Round(moved_at - at, next_at - at, prefill_s, context, findings, [cause for _, cause in cursor.moves])
+
+
+async def findings_at_the_end(cluster: ChaosCluster, devices: list[Device], session: str) -> list[str]:
+    """What is wrong with what the devices saw of a session, once they have all of it."""
+    head = await cluster.journal.head(key_of(session))
+    assert head is not None
+    for each in devices:
+        cursor, top = each.cursors[session], head.top
+        await each.until(lambda cursor=cursor, top=top: cursor.position == top)  # type: ignore[misc]
+    return await cluster.findings(devices, [session])
 
 
 async def engine_is_back(cluster: ChaosCluster, owner: Member, before: int) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -31,6 +32,7 @@ SCHEMA: Any = {"type": "object", "properties": {"at": {"type": "integer"}}, "req
 TOOL: Any = {"type": "function", "name": "look", "description": "Looks at a place.", "parameters": SCHEMA}
 FORCED: Any = {"type": "function", "name": "look"}
 OUTPUT_TOKENS = 32
+WAYS = ("socket", "http", "llama-server")
 
 Loop = Callable[[int], Awaitable[int]]
 
@@ -165,7 +167,9 @@ async def main(given: argparse.Namespace) -> bool:
     for way, share in shares.items():
         figures[f"socket, of {way}'s time" + " (bar 0.6)" * (way == "llama-server")] = share
     report("responses_websocket", figures)
-    return shares.get("llama-server", 0.0) <= 0.6
+    if "llama-server" not in shares:
+        print("The bar is against llama-server, which was not timed.", file=sys.stderr)
+    return shares.get("llama-server", math.inf) <= 0.6
 
 
 if __name__ == "__main__":
@@ -178,5 +182,5 @@ if __name__ == "__main__":
         rounds=1,
         instruction_words=300,
         output_words=60,
-        ways=Option(["socket", "http", "llama-server"], "what is timed, the socket among them"),
+        ways=Option([*WAYS], "what is timed, the socket among them", WAYS),
     )

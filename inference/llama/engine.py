@@ -47,6 +47,7 @@ from inference.models.memory import Footprint, available_bytes, check_fits, gguf
 from inference.request_checks import check_model, check_prompt
 from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
+from inference.warming import Warmings
 from sessions.limits import Forecast, Share
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import (
@@ -98,7 +99,7 @@ class LlamaEngine:
         self._table = self._scheduler.table
         self._load = LoadForecast(self._scheduler.queue, lambda: asyncio.get_running_loop().time())
         self._slot_runs: dict[SessionKey, set[SlotRun]] = {}
-        self._warming: dict[SessionKey, asyncio.Future[None]] = {}
+        self._warmings = Warmings()
         self._unavailable: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self.holdings = KvHoldings(lambda tenant: 0 if self._started is None else self._started.quota.bytes_of(tenant))
         self._counters = dict.fromkeys(
@@ -272,9 +273,9 @@ class LlamaEngine:
         vocabulary, prefill, eager_saver = self._up.vocabulary, self._up.prefill, self._up.eager_saver
         check_stop_tokens(request.sampling, vocabulary)
         parameters = completion_parameters(request, vocabulary.size)
-        self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
-        if request.key in self._warming:  # what it brings up, and the slot, are this run's
-            await asyncio.wait([self._warming[request.key]])
+        if request.priority < BACKGROUND_PRIORITY:  # else it is a summary or a title: its user has not come back
+            self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
+        await self._warmings.settled(request.key, prompt)  # what it brings up, and the slot, are this run's
         pauses = "json_schema" not in parameters  # what is left of a constrained answer costs a request a token
         guide: GrammarGuide | None = None
         if not pauses and request.emitted:
@@ -326,7 +327,7 @@ class LlamaEngine:
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         tokens = as_tokens(prompt)
-        if self._unavailable is not None or len(tokens) >= self.info.context_window or key in self._warming:
+        if self._unavailable is not None or len(tokens) >= self.info.context_window or key in self._warmings:
             return False
         run = EngineRun(key, tokens, BACKGROUND_PRIORITY if background else 0)
         slot: Slot | None = None
@@ -338,12 +339,8 @@ class LlamaEngine:
             return False
         if background:  # a turn of the session begins beside it
             return await self._warm(slot, run)
-        warmed = self._warming[key] = asyncio.get_running_loop().create_future()
-        try:
+        with self._warmings.of(key, tokens):
             return await self._warm(slot, run)
-        finally:
-            del self._warming[key]
-            warmed.set_result(None)
 
     async def _warm(self, slot: Slot, run: EngineRun) -> bool:
         key, tokens = run.key, run.prompt

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+LAYERS_MAX: Final = 4_096  # of any model; a list is made of so many
 WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 RECURRENT: Final = frozenset({"linear_attention", "mamba", "recurrent"})
 # Layers that are not counted here: mixed Mamba, compressed attention, experts in every other layer.
@@ -107,8 +108,10 @@ def read_shape(config: Mapping[str, Any], name: str) -> ModelShape:
         raise BadModel(f"{name}: layers of the kind that {odd[0]!r} names are not planned for yet")
     number = _Numbers(inner, name)
     layers, hidden, heads = (number("num_hidden_layers"), number("hidden_size"), number("num_attention_heads"))
-    kv_heads = number("num_key_value_heads", heads)
-    head_dim = number("head_dim", max(hidden // heads, 1))
+    if layers > LAYERS_MAX:
+        raise BadModel(f"{name}: 'num_hidden_layers' is {layers}, expected at most {LAYERS_MAX}")
+    kv_heads = number("num_key_value_heads", 0) or heads
+    head_dim = number("head_dim", 0) or max(hidden // heads, 1)
     vocab, feed_forward = number("vocab_size"), number("intermediate_size", number("moe_intermediate_size", 0))
     if not feed_forward:
         raise BadModel(f"{name}: its config.json has no 'intermediate_size': is it one of a language model?")
@@ -155,7 +158,7 @@ def read_shape(config: Mapping[str, Any], name: str) -> ModelShape:
         state_elements=states * recurrent,
         latent=latent,
         sparse_topk=number("index_topk", 0),
-        context_max=number("max_position_embeddings", 131_072),
+        context_max=number("max_position_embeddings", 0) or 131_072,
         native_bytes=_native_bytes(config, inner),
     )
 

@@ -46,6 +46,7 @@ from inference.vllm.sampling import prefill_params, sampling_params
 from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
 from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit
+from inference.warming import Warmings
 from sessions.limits import Forecast, Share
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import (
@@ -136,7 +137,7 @@ class VllmEngine:
         self._ready: list[WorkerReady] = []  # what the workers of the first one reported
         self._starting = asyncio.Lock()  # one at a time: nobody else's workers report
         self._ends: tuple[int, ...] = ()
-        self._warming: dict[SessionKey, asyncio.Future[None]] = {}
+        self._warmings = Warmings()
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
 
     @property
@@ -389,11 +390,10 @@ class VllmEngine:
             special_tags=self._tokenizer.has_special_tags,
             replays_grammars=self._core.has_own_scheduler,
         )
-        if request.key in self._warming:  # what it brings up is this run's
-            await asyncio.wait([self._warming[request.key]])
+        await self._warmings.settled(request.key, prompt)  # what it brings up is this run's
         async with self._isolation.of(request.key) as passed:
             await self._gate.acquire(request.priority)
-            if self._offload is not None:
+            if self._offload is not None and request.priority < BACKGROUND_PRIORITY:  # else its user has not come back
                 self._offload.tiers.returns.on_turn(request.key, len(prompt))
             run = self._enter(request.key, prompt, request.cache_scope)
             outputs = self._stream(run, params, request.shared_prefix, request.priority)
@@ -430,19 +430,21 @@ class VllmEngine:
         tokens = as_tokens(prompt)
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
         free = self._supervisor.unavailable is None and key not in self._isolation
-        if not free or not 0 < len(tokens) < self._info.context_window or key in self._warming:
+        if not free or not 0 < len(tokens) < self._info.context_window or key in self._warmings:
             return False
         if not idle or self._displaces_sooner(key):
             if self._offload is not None and not self._block_usage.tokens(key):
                 await self._offload.tiers.prefetch(key)
             return False
-        priority = BACKGROUND_PRIORITY if background else 0
+        if background:  # a turn of the session begins beside it
+            return await self._warm(key, tokens, BACKGROUND_PRIORITY)
+        with self._warmings.of(key, tokens):
+            return await self._warm(key, tokens, 0)
+
+    async def _warm(self, key: SessionKey, tokens: array.array[int], priority: int) -> bool:
         await self._gate.acquire(priority)
         run = self._enter(key, tokens)
         cached = 0
-        warmed = asyncio.get_running_loop().create_future()
-        if not background:  # beside which a turn of the session begins
-            self._warming[key] = warmed
         try:
             stream = self._stream(run, prefill_params({}), 0, priority, ahead=True)
             async with contextlib.aclosing(stream) as outputs:
@@ -451,12 +453,7 @@ class VllmEngine:
         except SessileError:
             return False  # a hint: the turn itself will fail
         finally:
-            try:
-                await self._leave(run, cached, finished=True)
-            finally:
-                if not background:
-                    del self._warming[key]
-                    warmed.set_result(None)
+            await self._leave(run, cached, finished=True)
         return True
 
     def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:

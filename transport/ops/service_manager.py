@@ -1,8 +1,9 @@
 """Reports to systemd how the process is: `Type=notify` with a watchdog, by sd_notify's datagrams.
 
-While the process starts, however long it waits for its database, each beat prolongs the time that systemd gives it;
-once it is up, each beat feeds the watchdog. Beats are timers of the event loop, so a loop that stands still is noticed
-in both states. Without `NOTIFY_SOCKET` nothing is sent. A datagram that cannot be sent is left out: systemd decides.
+While the process starts, however long it waits for its database, and while it drains, however long answers go on, each
+beat prolongs the time that systemd gives it; once it is up, each beat feeds the watchdog. Beats are timers of the event
+loop, so a loop that stands still is noticed in all of them. Without `NOTIFY_SOCKET` nothing is sent. A datagram that
+cannot be sent is left out: systemd decides.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 BEAT_S: Final = 5.0
 BEATS_IN_TIME: Final = 3  # of the watchdog
 EXTENSION_US: Final = 30_000_000
+_EXTENSION: Final = f"EXTEND_TIMEOUT_USEC={EXTENSION_US}"
 
 
 class ServiceManager:
@@ -31,7 +33,7 @@ class ServiceManager:
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._status: str | None = ""
-        self._up = False
+        self._up = self._ends = False
         meant_for_us = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         watchdog_us = int(environment.get("WATCHDOG_USEC", "0")) if meant_for_us else 0
         self._watched = watchdog_us > 0
@@ -60,14 +62,15 @@ class ServiceManager:
         self._send("READY=1", self._status_line())
 
     def stopping(self) -> None:
-        """The process begins to end; the watchdog is fed until it has."""
-        self._send("STOPPING=1", "STATUS=draining")
+        """The process begins to end; until it has, its time is prolonged and the watchdog fed."""
+        self._ends = True
+        self._send("STOPPING=1", "STATUS=draining", _EXTENSION)
 
     def _beat(self) -> None:
         lines = [self._status_line()] if self._readiness() != self._status else []
-        if not self._up:
-            lines.append(f"EXTEND_TIMEOUT_USEC={EXTENSION_US}")
-        elif self._watched:
+        if not self._up or self._ends:
+            lines.append(_EXTENSION)
+        if self._up and self._watched:
             lines.append("WATCHDOG=1")
         self._send(*lines)
         self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._beat)

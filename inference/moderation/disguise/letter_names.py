@@ -7,6 +7,7 @@ text has a sign of them. Pure.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from typing import Final
@@ -135,7 +136,7 @@ def numbered_letters(text: str) -> Iterator[Spelling]:
     for run in islice(_NUMBERED.finditer(text), _NUMBERED_MAX):
         parts = _PART.findall(run[0])
         values = [int(part) for part in parts if part.isdecimal()]
-        narrow = max((part for part in parts if not part.isalnum()), key=parts.count)
+        ((narrow, _),) = Counter(part for part in parts if not part.isalnum()).most_common(1)
         for alphabet, base, step in dict.fromkeys(bases):
             indexes = [(value - base) * step for value in values]
             if min(indexes, default=0) < 0 or max(indexes, default=0) >= len(alphabet):

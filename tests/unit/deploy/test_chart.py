@@ -384,6 +384,17 @@ def test_bundled_servers_are_reached_by_our_processes_alone(everything: list[Man
         assert policy["policyTypes"] == ["Ingress", "Egress"] and "egress" not in policy, "they go nowhere themselves"
 
 
+def test_a_bundled_valkey_takes_any_password(everything: list[Manifest], tmp_path: Path) -> None:
+    pod = of_name(everything, "StatefulSet", "demo-sessile-valkey")["spec"]["template"]["spec"]
+    _, _, script = pod["containers"][0]["command"]
+    for place in ("/run/given", "/run/own"):
+        script = script.replace(place, str(tmp_path))
+    (tmp_path / "password").write_text("a b\"c\\d#e'f\n")
+    script = script.replace("exec valkey-server", "exec cat")
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == r"""requirepass "a b\"c\\d#e'f" """.strip()
+
+
 def test_alert_rules_and_dashboard_are_the_same_as_without_kubernetes(everything: list[Manifest]) -> None:
     (rules,) = of_kind(everything, "PrometheusRule")
     assert rules["spec"] == yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())

@@ -58,6 +58,7 @@ def test_tied_embeddings_are_counted_once_and_read_at_every_step() -> None:
         ({"hidden_size": None}, "no 'hidden_size'"),
         ({"hidden_size": -1}, "expected a positive whole number"),
         ({"num_hidden_layers": "two"}, "expected a positive whole number"),
+        ({"num_hidden_layers": 100_000}, "expected at most 4096"),
         ({"layer_types": ["full_attention"]}, "names 1 layers"),
         ({"num_experts": 4, "num_experts_per_tok": 5}, "of 4 experts"),
         ({"hybrid_override_pattern": "M*"}, "not planned for yet"),
@@ -66,6 +67,12 @@ def test_tied_embeddings_are_counted_once_and_read_at_every_step() -> None:
 def test_what_cannot_be_planned_for_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(BadModel, match=message):
         read_shape(DENSE | change, "odd")
+
+
+@pytest.mark.parametrize("key", ["num_key_value_heads", "head_dim", "max_position_embeddings"])
+def test_what_is_zero_is_as_if_it_were_not_there(key: str) -> None:
+    absent = {name: value for name, value in DENSE.items() if name != key}
+    assert read_shape(DENSE | {key: 0}, "zero") == read_shape(absent, "zero")
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -51,7 +51,7 @@ async def test_a_start_is_prolonged_and_the_watchdog_fed(tmp_path: Path) -> None
         assert systemd.received() == [["STATUS=no replica is reachable", "WATCHDOG=1"]]
         manager.stopping()
         await advance(1)
-        assert systemd.received() == [["STOPPING=1", "STATUS=draining"], ["WATCHDOG=1"]]
+        assert systemd.received() == [["STOPPING=1", "STATUS=draining", EXTENDED], [EXTENDED, "WATCHDOG=1"]]
     assert systemd.received() == [["STOPPING=1", "STATUS=ended"]]
     await advance(10)
     assert systemd.received() == []

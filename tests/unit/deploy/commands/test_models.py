@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy import model_commands, shipped_models
+from deploy import shipped_models
+from deploy.commands import models as module
+from deploy.commands.models import describe_device, model_notice, prepared, run_models_command, with_model
 from deploy.devices import Devices, Gpu
-from deploy.model_commands import describe_device, model_notice, prepared, run_models_command, with_model
 from deploy.shipped_models import DEFAULT, SMALL
 from inference.llama import devices as llama_devices
 from inference.llama.devices import Backend
@@ -74,8 +75,8 @@ def test_a_taken_port_is_refused_before_anything_is_pulled(monkeypatch: pytest.M
     def never(settings: Settings) -> Settings:
         raise AssertionError("it was pulled")
 
-    monkeypatch.setattr(model_commands, "check_ports", taken)
-    monkeypatch.setattr(model_commands, "with_model", never)
+    monkeypatch.setattr(module, "check_ports", taken)
+    monkeypatch.setattr(module, "with_model", never)
     with pytest.raises(BadSetting, match="taken"):
         prepared(commands.Serve(), Settings(model="hf:a/b"))
     sim = Settings(engine="sim")
@@ -101,7 +102,7 @@ def test_a_start_says_what_is_computed_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     machine = Devices((Gpu("nvidia", "NVIDIA H200", 140 << 30),), "580.95", (13, 0))
-    monkeypatch.setattr(model_commands, "find_devices", lambda: machine)
+    monkeypatch.setattr(module, "find_devices", lambda: machine)
     monkeypatch.setattr(llama_devices, "find_backends", lambda: backends)
     describe_device(settings)
     line = capsys.readouterr().err.removeprefix("Device: 1 × NVIDIA H200 with 140 GiB, driver 580.95, CUDA 13.0; ")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.plan_command import run_plan
+from deploy.commands.plan import run_plan
 from transport.cli.plan import PlanCluster
 from transport.cli.settings import BadSetting
 

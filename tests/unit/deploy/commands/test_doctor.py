@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from deploy.doctor_command import ANSWER_BYTES_MAX, observe_gateway
+from deploy.commands.doctor import ANSWER_BYTES_MAX, observe_gateway
 from transport.ops.diagnosis import GatewayObserved
 
 UNREADY = "HTTP/1.1 503 Service Unavailable"
