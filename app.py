@@ -440,11 +440,15 @@ async def replica_role(settings: Settings) -> int:
                     address="",
                     model=engine.info.model,
                     fingerprint=fingerprint,
+                    version=VERSION,
                 ),
                 stores=Stores(store, directory, keys),
                 inference=Inference(engine, filters, schemas, results, memory_reader(store.end_users, limited)),
                 network=PeerNetwork(
-                    listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
+                    listen,
+                    Connector(
+                        GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, version=VERSION
+                    ),
                 ),
                 clock=CLOCK,
                 limits=replica_limits,
@@ -496,7 +500,7 @@ async def gateway_role(settings: Settings) -> int:
                 directory=directory,
                 journal=store.journal,
                 placement=BoundedRendezvous(),
-                connect=Connector(GrpcDialer(security), kind="gateway", name=name),
+                connect=Connector(GrpcDialer(security), kind="gateway", name=name, version=VERSION),
                 rng=random.Random(),
             )
         )

@@ -142,6 +142,11 @@ class Device:
         wanted = len(cursor.deltas) + by
         await self.until(lambda: len(cursor.deltas) >= wanted, limit_s)
 
+    def cut(self) -> None:
+        """Breaks the connection off, if there is one; the next resumes every session."""
+        if self._socket is not None:
+            self._socket.transport.abort()
+
     # -- the connection -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
