@@ -22,7 +22,7 @@ FLAT: Final = {"memory MiB": (0.05, 8.0), "files": (0.05, 6.0), "connections": (
 """By what is measured: by which part of its mean, or by how much, it may rise in an hour and still be flat."""
 
 
-class Line(NamedTuple):
+class MeasuredLine(NamedTuple):
     """One thing measured over time: `what` of `who`; points are (seconds since the start, value)."""
 
     what: str
@@ -40,8 +40,8 @@ class Monitor:
         self._points: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
 
     @property
-    def lines(self) -> list[Line]:
-        return [Line(what, who, points) for (what, who), points in sorted(self._points.items())]
+    def lines(self) -> list[MeasuredLine]:
+        return [MeasuredLine(what, who, points) for (what, who), points in sorted(self._points.items())]
 
     async def run(self) -> None:
         while True:
@@ -117,7 +117,7 @@ async def _postgres(cluster: ChaosCluster) -> dict[str, float]:
 class Growth(NamedTuple):
     """Of a line's last part. `flat` None: not judged."""
 
-    line: Line
+    line: MeasuredLine
     mean: float
     per_hour: float
     flat: bool | None
@@ -131,7 +131,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - x_mean) * (y - y_mean) for x, y in points) / spread if spread else 0.0
 
 
-def growth(lines: Iterable[Line], judged: Iterable[str], *, last_s: float = HOUR_S) -> list[Growth]:
+def growth(lines: Iterable[MeasuredLine], judged: Iterable[str], *, last_s: float = HOUR_S) -> list[Growth]:
     """Over the last hour, or the last half of a shorter run, which is not judged. `judged`: whose lines are: who was
     never killed."""
     able, grown = set(judged), []

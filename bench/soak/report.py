@@ -9,7 +9,7 @@ from itertools import groupby
 
 import msgspec
 
-from bench.soak.monitor import Growth, Line
+from bench.soak.monitor import Growth, MeasuredLine
 from transport.load.html_report import DOTS_MAX, STYLE, Series, plot
 
 
@@ -40,7 +40,7 @@ class SoakResult(msgspec.Struct, kw_only=True):
         return f"0 findings; rising: {', '.join(self.rising)}" if self.rising else "0 findings"
 
 
-def soak_page(result: SoakResult, lines: Sequence[Line]) -> str:
+def soak_page(result: SoakResult, lines: Sequence[MeasuredLine]) -> str:
     """The whole page."""
     passed = not result.findings and not result.rising
     counts = {

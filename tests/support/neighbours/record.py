@@ -22,8 +22,12 @@ from typing import Any
 import msgspec
 
 
-def pretty(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+def lines(value: Any) -> bytes:
+    """JSON with a line for each thing in it, so that a difference can be read."""
+    if isinstance(value, list):
+        return b"[\n" + b",\n".join(map(msgspec.json.encode, value)) + b"\n]\n"
+    parts = (b"%s: %s" % (msgspec.json.encode(name), msgspec.json.encode(each)) for name, each in value.items())
+    return b"{\n" + b",\n".join(parts) + b"\n}\n"
 
 
 def wire(tree: Path) -> Any:
@@ -170,7 +174,7 @@ async def main(tree: Path, out: Path) -> None:
         "migrations": migrations(),
         "shapes": {"shapes": module.shapes(), "versions": module.versions()},
     }.items():
-        (out / f"{name}.json").write_bytes(pretty(value))
+        (out / f"{name}.json").write_bytes(lines(value))
     (out / "kv.bin").write_bytes(kv())
 
 

@@ -44,7 +44,7 @@ def shapes() -> dict[str, Shape]:
     described: dict[str, Shape] = {}
     for name, kind in kinds.items():
         named: dict[str, Shape] = {}
-        described[name] = {"is": described(inspect.type_info(kind), named), "of": named}
+        described[name] = {"is": describe(inspect.type_info(kind), named), "of": named}
     return described
 
 
@@ -57,10 +57,10 @@ def versions() -> dict[str, int]:
     return {"actor snapshot": STATE_VERSION, "kv snapshot": envelope.VERSION, "journal record": RECORD_VERSION}
 
 
-def described(kind: inspect.Type, named: dict[str, Shape]) -> Any:
+def describe(kind: inspect.Type, named: dict[str, Shape]) -> Any:
     match kind:
         case inspect.Metadata():
-            return described(kind.type, named)
+            return describe(kind.type, named)
         case inspect.StructType():
             name = kind.cls.__name__
             if name not in named:
@@ -69,19 +69,19 @@ def described(kind: inspect.Type, named: dict[str, Shape]) -> Any:
                     "tag": kind.tag,
                     "array": kind.array_like,
                     "strict": kind.forbid_unknown_fields,
-                    "fields": [[each.encode_name, each.required, described(each.type, named)] for each in kind.fields],
+                    "fields": [[each.encode_name, each.required, describe(each.type, named)] for each in kind.fields],
                 }
             return name
         case inspect.UnionType():
-            return {"any": sorted((described(each, named) for each in kind.types), key=json.dumps)}
+            return {"any": sorted((describe(each, named) for each in kind.types), key=json.dumps)}
         case inspect.LiteralType():
             return {"one of": sorted(map(str, kind.values))}
         case inspect.TupleType():
-            return {"tuple": [described(each, named) for each in kind.item_types]}
+            return {"tuple": [describe(each, named) for each in kind.item_types]}
         case inspect.DictType():
-            return {"dict": [described(kind.key_type, named), described(kind.value_type, named)]}
+            return {"dict": [describe(kind.key_type, named), describe(kind.value_type, named)]}
         case inspect.CollectionType():
-            return {"list": described(kind.item_type, named)}
+            return {"list": describe(kind.item_type, named)}
         case _:
             return {_PLAIN: type(kind).__name__}
 

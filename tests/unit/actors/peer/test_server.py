@@ -71,7 +71,7 @@ async def test_a_link_speaks_the_newest_protocol_that_both_know_and_an_older_pee
             (peer,) = set(endpoint.peers()) - before
             assert peer == pf.LinkedPeer("gateway", f"g{spoken}", spoken, "0.3.0")
             running.cancel()
-            await outcome(running)
+            await asyncio.gather(running, return_exceptions=True)
             await until(lambda: set(endpoint.peers()) == before)
 
 
