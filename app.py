@@ -432,6 +432,8 @@ async def replica_role(settings: Settings) -> int:
         retention = retention_of(settings, store)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         await startup.reach("directory", directory.view)  # it may have left while the model was loaded
+        dialer = GrpcDialer(security)
+        connect = Connector(dialer, kind="replica", name=name, fingerprint=fingerprint, version=VERSION)
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -444,12 +446,7 @@ async def replica_role(settings: Settings) -> int:
                 ),
                 stores=Stores(store, directory, keys),
                 inference=Inference(engine, filters, schemas, results, memory_reader(store.end_users, limited)),
-                network=PeerNetwork(
-                    listen,
-                    Connector(
-                        GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, version=VERSION
-                    ),
-                ),
+                network=PeerNetwork(listen, connect),
                 clock=CLOCK,
                 limits=replica_limits,
                 accounting=Accounting(measures, prices.book, settlement_listener(limited)),

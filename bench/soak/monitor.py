@@ -7,7 +7,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 import psutil
@@ -100,7 +100,7 @@ async def _postgres(cluster: ChaosCluster) -> dict[str, float]:
     try:
         connection = await asyncpg.connect(cluster.postgres.dsn, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S)
         try:
-            row = await connection.fetchrow(
+            row: Any = await connection.fetchrow(
                 "SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,"
                 " pg_database_size(current_database()) AS size"
             )

@@ -136,7 +136,7 @@ async def directory() -> Any:
         await made.close()
         with server.client() as client:
             hashes, sets = {}, {}
-            for name in sorted(client.keys("*")):  # type: ignore[union-attr,arg-type]
+            for name in sorted(client.keys("*")):
                 if client.type(name) == b"hash":
                     pairs: Any = client.hgetall(name)
                     hashes[name.decode()] = {one.decode(): two.decode() for one, two in sorted(pairs.items())}
