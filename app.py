@@ -432,8 +432,7 @@ async def replica_role(settings: Settings) -> int:
         retention = retention_of(settings, store)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         await startup.reach("directory", directory.view)  # it may have left while the model was loaded
-        dialer = GrpcDialer(security)
-        connect = Connector(dialer, kind="replica", name=name, fingerprint=fingerprint, version=VERSION)
+        connect = Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, version=VERSION)
         replica = await stack.enter_async_context(
             Replica(
                 Member(

@@ -114,7 +114,7 @@ def _series(count: int) -> str:
 
 async def sqlite_stalls(folder: Path, *, events: int) -> list[Stall]:
     path, whole = folder / "journal.db", sqlite_schema.MIGRATIONS
-    migrating = await aiosqlite.Connection(lambda: sqlite3.connect(path, isolation_level=None), 64)
+    migrating = await aiosqlite.Connection(lambda: sqlite3.connect(path, isolation_level=None, timeout=60), 64)
     try:
         await migrating.execute_fetchall("PRAGMA journal_mode = WAL")
         sqlite_schema.MIGRATIONS = _first(whole, 1, folder)
