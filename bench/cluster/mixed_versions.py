@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.cluster.kill import FLAGS
 from bench.support import Option, is_faultless, report, run_bench, spread
-from tests.support.neighbours.mixed import MixedRound, mixed_cluster, upgraded_and_back
+from tests.support.chaos.mixed import MixedRound, mixed_cluster, upgraded_and_back
 from tests.support.neighbours.previous import REVISION, has_history, unpack_release
 
 
