@@ -21,7 +21,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm containers image test-containers
+.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -200,6 +200,12 @@ SEEDS ?= 10000
 FIRST ?= 0
 simulate: setup-dev ## search the cluster for faults: make simulate SEEDS=10000, or SEED=4711 to replay one
 	@$(PY) -m tests.simulation.seeds $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS)) $(ARGS)
+
+# A real cluster under random faults, unattended: dist/soak/report.html is written as it goes.
+HOURS ?= 8
+soak: setup-dev ## break a real cluster for hours, and report what clients noticed: make soak HOURS=8
+	$(STAGE)
+	@$(PY) -m bench.soak.run --hours $(HOURS) $(ARGS)
 
 # -- keeping ------------------------------------------------------------------------------------
 

@@ -432,6 +432,7 @@ async def replica_role(settings: Settings) -> int:
         retention = retention_of(settings, store)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         await startup.reach("directory", directory.view)  # it may have left while the model was loaded
+        connect = Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, version=VERSION)
         replica = await stack.enter_async_context(
             Replica(
                 Member(
@@ -440,12 +441,11 @@ async def replica_role(settings: Settings) -> int:
                     address="",
                     model=engine.info.model,
                     fingerprint=fingerprint,
+                    version=VERSION,
                 ),
                 stores=Stores(store, directory, keys),
                 inference=Inference(engine, filters, schemas, results, memory_reader(store.end_users, limited)),
-                network=PeerNetwork(
-                    listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint)
-                ),
+                network=PeerNetwork(listen, connect),
                 clock=CLOCK,
                 limits=replica_limits,
                 accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -496,7 +496,7 @@ async def gateway_role(settings: Settings) -> int:
                 directory=directory,
                 journal=store.journal,
                 placement=BoundedRendezvous(),
-                connect=Connector(GrpcDialer(security), kind="gateway", name=name),
+                connect=Connector(GrpcDialer(security), kind="gateway", name=name, version=VERSION),
                 rng=random.Random(),
             )
         )

@@ -21,6 +21,7 @@ from actors.cluster.compatibility import check_compatibility
 from actors.cluster.membership import Change, Membership
 from actors.cluster.placement import BoundedRendezvous
 from actors.cluster.previous_owner import PreviousOwnerQuery
+from actors.cluster.versions import OURS
 from actors.directory import partition_of
 from actors.handoff.drain import BY_SIGNAL, Drain, DrainLimits, Report
 from actors.handoff.engine_failover import EngineFailover
@@ -36,7 +37,6 @@ from actors.hosting.task_scope import TaskScope
 from actors.maintenance.introspection import SessionSurvey
 from actors.maintenance.kv_cleanup import announce_deletion
 from actors.maintenance.sweeps import SweepLimits, Sweeps
-from actors.peer.frames import PEER_PROTOCOL
 from actors.peer.links import Connect, LinkLimits, Links, identity
 from actors.peer.server import PeerEndpoint
 from sessions.clock import Clock
@@ -85,7 +85,7 @@ class Replica:
     ) -> None:
         """`member.address` is what `listen` returns; the rest of `member` is announced as it is."""
         limits, engine, placement = limits or ReplicaLimits(), inference.engine, BoundedRendezvous()
-        member = msgspec.structs.replace(member, protocol=PEER_PROTOCOL, engine=engine.info)
+        member = msgspec.structs.replace(member, protocol=OURS[0], protocols=OURS, engine=engine.info)
         self._member = member
         self._directory = stores.directory
         self._listen = network.listen
@@ -122,7 +122,7 @@ class Replica:
         self.handoff_target = HandoffTarget(runtime, engine)
         self.endpoint = PeerEndpoint(
             runtime,
-            fingerprint=member.fingerprint,
+            member=member,
             handoffs=self.handoff_target,
             drainer=self._drain,
             mover=by_operator,

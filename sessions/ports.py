@@ -357,8 +357,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     load: float = 0.0  # 0 idle ... 1 full; may exceed 1
     draining: bool = False
-    protocol: int = 1
+    protocol: int = 1  # the oldest peer protocol that it speaks, which is all that programs up to 0.2.0 look at
     engine: EngineInfo | None = None  # what it serves, for client-facing endpoints
+    protocols: tuple[int, int] | None = None  # the oldest and the newest; None: it speaks `protocol` alone
+    version: str = ""  # of its program
 
 
 class View(msgspec.Struct, frozen=True):

@@ -1,15 +1,16 @@
 """Whether a replica may join those that are there: sessions move between replicas, so they must be of one kind.
 
 Replicas of one model carry each other's sessions: their weights and tokenizers are the same, or an answer would go on
-with another model's words; so is the smaller model that each has for brownout, if any has one. All processes speak one
-peer protocol. A replica that differs is refused before it announces itself, with what differs; another model takes
-another name. (Both ends of a link look again: `actors.peer.server`.)
+with another model's words; so is the smaller model that each has for brownout, if any has one. All processes share a
+peer protocol (`actors.cluster.versions`). A replica that differs is refused before it announces itself, with what
+differs; another model takes another name. (Both ends of a link look again: `actors.peer.server`.)
 """
 
 from __future__ import annotations
 
 from itertools import zip_longest
 
+from actors.cluster.versions import protocol_mismatch, protocols_of
 from sessions.model.errors import BadInput
 from sessions.ports import Engine, Member, View
 
@@ -31,8 +32,9 @@ def check_compatibility(joining: Member, view: View) -> None:
 
 def difference(joining: Member, other: Member) -> str | None:
     """What keeps two replicas from being of one cluster; None: nothing."""
-    if joining.protocol != other.protocol:
-        return f"it speaks peer protocol {joining.protocol}, {other.replica} speaks {other.protocol}"
+    apart = protocol_mismatch("it", protocols_of(joining), other.replica, protocols_of(other))
+    if apart is not None:
+        return apart
     if joining.model != other.model or joining.fingerprint == other.fingerprint:
         return None
     mine, its = joining.fingerprint.split("/", 2), other.fingerprint.split("/", 2)

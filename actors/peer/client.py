@@ -13,8 +13,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
+from actors.cluster.versions import OURS, common_protocol, protocol_mismatch, protocols_of
 from actors.hosting.runtime import Moved
 from actors.peer import frames as pf
+from actors.peer.frames import PEER_PROTOCOL_OLDEST
 from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Watcher
 from actors.peer.wire import Wire
 from sessions.model.commands import Ok
@@ -41,7 +43,8 @@ class _RemoteSubscription:
 class PeerClient:
     """Implements `PeerLink`. Made by a `Connector`, carried by `run`."""
 
-    def __init__(self, member: Member, wire: Wire, limits: LinkLimits) -> None:
+    def __init__(self, member: Member, wire: Wire, limits: LinkLimits, protocol: int = PEER_PROTOCOL_OLDEST) -> None:
+        self.protocol = protocol
         self._member = member
         self._wire = wire
         self._limits = limits
@@ -307,15 +310,21 @@ class Connector:
         name: str,
         fingerprint: str | None = None,
         limits: LinkLimits | None = None,
+        version: str = "",
     ) -> None:
-        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end."""
+        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end. `version` is
+        our program's."""
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind
         self._name = name
         self._fingerprint = fingerprint
         self._limits = limits or LinkLimits()
+        self._version = version
 
     async def __call__(self, member: Member) -> PeerClient:
+        proposed = common_protocol(OURS, protocols_of(member))
+        if proposed is None:
+            raise LinkDown("rejected", protocol_mismatch(self._name, OURS, member.replica, protocols_of(member)) or "")
         carrier: Carrier | None = None
         try:
             async with asyncio.timeout(self._limits.dial_s):
@@ -323,16 +332,18 @@ class Connector:
                 wire = Wire(carrier, self._limits)
                 await wire.now(
                     pf.PeerHello(
-                        pf.PEER_PROTOCOL,
+                        proposed,
                         self._kind,
                         self._name,
                         member.replica,
                         member.incarnation,
                         self._fingerprint or member.fingerprint,
+                        OURS,
+                        self._version,
                     )
                 )
-                _check_welcome(await wire.first(), member)
-            return PeerClient(member, wire, self._limits)
+                protocol = _protocol_of_welcome(await wire.first(), member)
+            return PeerClient(member, wire, self._limits, protocol)
         except BaseException as error:
             if carrier is not None:
                 await carrier.close()
@@ -341,15 +352,15 @@ class Connector:
             raise
 
 
-def _check_welcome(frames: list[pf.AnyFrame], member: Member) -> None:
-    """Raises LinkDown when the first message is no welcome."""
+def _protocol_of_welcome(frames: list[pf.AnyFrame], member: Member) -> int:
+    """What the link speaks. Raises LinkDown when the first message is no welcome."""
     match frames:
         case [pf.Welcome() as welcome]:
-            if welcome.protocol != pf.PEER_PROTOCOL:
-                raise LinkDown(
-                    "rejected",
-                    f"{member.replica} speaks peer protocol {welcome.protocol}, we speak {pf.PEER_PROTOCOL}",
-                )
+            decided = (welcome.protocol, welcome.protocol)
+            apart = protocol_mismatch("this process", OURS, member.replica, decided)
+            if apart is not None:
+                raise LinkDown("rejected", apart)
+            return welcome.protocol
         case [pf.PeerRefusal(code="wrong_process") as refusal]:
             raise Replaced(refusal.message)
         case [pf.PeerRefusal() as refusal]:

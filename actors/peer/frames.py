@@ -3,8 +3,12 @@
 A message on the wire is one msgpack array of frames; a frame is an array of its tag and its fields. The side that dials
 (a gateway, or a replica that hands a session off) sends requests; the side that answers is a replica. Both send a
 `Heartbeat` when they have nothing else to say. The protocol's number stands in the first frame of either side and
-nowhere else: ends with different numbers do not talk. Within a number, fields are only ever added behind the others,
-with a default.
+nowhere else: the dialing end proposes one, the answering end decides (`actors.cluster.versions`). Within a number,
+fields are only ever added behind the others, with a default, so that an older end skips them; a frame, or a value in
+one, that an older end does not know is sent only where the link's protocol has it. tests/golden/neighbours holds it.
+
+    1   until 0.2.0
+    2   hello and welcome name the range that each end speaks, and its program's version
 
 Pure. What stands beside an event for our own eyes (`Record.private`) never travels to a gateway.
 """
@@ -26,7 +30,8 @@ from sessions.model.types import Epoch, Principal, SessionKey
 from sessions.ports import Owner
 from sessions.service_totals import ServiceTotals
 
-PEER_PROTOCOL: Final = 1
+PEER_PROTOCOL: Final = 2  # the newest that this program speaks
+PEER_PROTOCOL_OLDEST: Final = 1
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -65,15 +70,19 @@ class PeerHello(Frame, frozen=True, tag=0):
     replica: str
     incarnation: str
     fingerprint: str
+    speaks: tuple[int, int] | None = None  # the oldest and the newest protocol; None: from before there were ranges
+    version: str = ""  # of the program
 
 
 class Welcome(Frame, frozen=True, tag=1):
-    """The first frame of the answering end."""
+    """The first frame of the answering end. From here on the link speaks `protocol`."""
 
     protocol: int
     replica: str
     incarnation: str
     fingerprint: str
+    speaks: tuple[int, int] | None = None
+    version: str = ""
 
 
 class PeerRefusal(Frame, frozen=True, tag=2):
@@ -289,6 +298,15 @@ class ResidentSession(Frame, frozen=True):
     reason: str
 
 
+class LinkedPeer(Frame, frozen=True):
+    """Who has dialed a replica, and what they speak with each other."""
+
+    kind: str
+    name: str
+    protocol: int
+    version: str = ""  # of its program; empty: from before it was named
+
+
 class Survey(RequestFrame, frozen=True, tag=42):
     """Which sessions are in memory there? Those behind `after`; an empty filter lets everything through."""
 
@@ -301,12 +319,13 @@ class Survey(RequestFrame, frozen=True, tag=42):
 
 class Surveyed(RequestFrame, frozen=True, tag=43):
     """In order of their keys; `total` pass the filter, on all pages. `kv_bytes` is what the engine there holds of the
-    tenant that was requested; None where none was, or it is not counted."""
+    tenant that was requested; None where none was, or it is not counted. `peers` are those with a link to it."""
 
     residents: tuple[ResidentSession, ...]
     total: int
     has_more: bool
     kv_bytes: int | None = None
+    peers: tuple[LinkedPeer, ...] = ()
 
 
 class Measure(RequestFrame, frozen=True, tag=49):

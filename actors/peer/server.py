@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from actors.cluster.versions import OURS, ProtocolRange, common_protocol, protocol_mismatch
 from actors.hosting.ownership import Moved, session_moving_error
 from actors.hosting.runtime import Runtime
 from actors.peer import frames as pf
@@ -27,7 +28,7 @@ from actors.peer.wire import Wire
 from sessions.model.errors import Internal, Overloaded, SessileError
 from sessions.model.request import request_of
 from sessions.model.types import Epoch, SessionKey
-from sessions.ports import Owner, Published
+from sessions.ports import Member, Owner, Published
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +91,7 @@ class PeerEndpoint:
         self,
         runtime: Runtime,
         *,
-        fingerprint: str,
+        member: Member,
         handoffs: HandoffReceiver | None = None,
         drainer: Drainer | None = None,
         survey: SurveyPort | None = None,
@@ -98,6 +99,7 @@ class PeerEndpoint:
         kv_cleaner: DeletedKVCleaner | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
+        """`member` is announced with the fingerprint and the version that peers are shown."""
         self.runtime = runtime
         self.limits = limits or LinkLimits()
         self.handoffs = handoffs
@@ -105,7 +107,8 @@ class PeerEndpoint:
         self.survey = survey
         self.mover = mover
         self.kv_cleaner = kv_cleaner
-        self._fingerprint = fingerprint
+        self._fingerprint = member.fingerprint
+        self._version = member.version
         self._peers: dict[PeerSession, None] = {}
         self._encoded: tuple[Published | None, bytes] = (None, b"")
 
@@ -118,20 +121,20 @@ class PeerEndpoint:
         wire = Wire(carrier, self.limits)
         try:
             async with asyncio.timeout(HELLO_S):
-                name = await self._welcome(wire)
+                peer_info = await self._welcome(wire)
         except (LinkDown, TimeoutError) as error:
             log.info("peer_refused", peer=peer, reason=str(error) or "no hello in time")
             await carrier.close()
             return
-        peer_session = PeerSession(self, wire, name)
+        peer_session = PeerSession(self, wire, peer_info)
         self._peers[peer_session] = None
         try:
             await peer_session.serve()
         finally:
             del self._peers[peer_session]
 
-    async def _welcome(self, wire: Wire) -> str:
-        """Shakes hands; returns the peer's name. Raises LinkDown for one that is refused, after it was sent why."""
+    async def _welcome(self, wire: Wire) -> pf.LinkedPeer:
+        """Shakes hands; returns who it is. Raises LinkDown for one that is refused, after it was sent why."""
         match await wire.first():
             case [pf.PeerHello() as hello]:
                 refusal = self._objection(hello)
@@ -140,16 +143,20 @@ class PeerEndpoint:
         if refusal is not None:
             await wire.now(refusal)
             raise LinkDown("rejected", refusal.message)
-        await wire.now(pf.Welcome(pf.PEER_PROTOCOL, *self.runtime.identity, self._fingerprint))
-        return f"{hello.kind} {hello.name}"
+        protocol = common_protocol(OURS, _speaks(hello))
+        assert protocol is not None, "there was no objection"
+        await wire.now(pf.Welcome(protocol, *self.runtime.identity, self._fingerprint, OURS, self._version))
+        return pf.LinkedPeer(hello.kind, hello.name, protocol, hello.version)
+
+    def peers(self) -> tuple[pf.LinkedPeer, ...]:
+        """Who has a link to this replica now."""
+        return tuple(session.peer for session in self._peers)
 
     def _objection(self, hello: pf.PeerHello) -> pf.PeerRefusal | None:
         own = self.runtime.identity
-        if hello.protocol != pf.PEER_PROTOCOL:
-            return pf.PeerRefusal(
-                "protocol",
-                f"{own.replica} speaks peer protocol {pf.PEER_PROTOCOL}, {hello.name} speaks {hello.protocol}",
-            )
+        apart = protocol_mismatch(hello.name, _speaks(hello), own.replica, OURS)
+        if apart is not None:
+            return pf.PeerRefusal("protocol", apart)
         if hello.kind == "operator":
             return None
         if (hello.replica, hello.incarnation) != own:
@@ -175,12 +182,18 @@ class PeerEndpoint:
         await asyncio.gather(*(peer.close() for peer in list(self._peers)))
 
 
+def _speaks(hello: pf.PeerHello) -> ProtocolRange:
+    """One from before there were ranges speaks what it proposes."""
+    return hello.speaks or (hello.protocol, hello.protocol)
+
+
 class PeerSession:
     """One link, as the replica sees it."""
 
-    def __init__(self, endpoint: PeerEndpoint, wire: Wire, name: str) -> None:
+    def __init__(self, endpoint: PeerEndpoint, wire: Wire, peer: pf.LinkedPeer) -> None:
         self.endpoint = endpoint
-        self.name = name
+        self.peer = peer
+        self.name = f"{peer.kind} {peer.name}"
         self.events_bytes = 0  # sent and not yet taken, over all watches
         self.behind: dict[Attachment, None] = {}
         self._wire = wire
@@ -241,7 +254,8 @@ class PeerSession:
                 case pf.DrainRequest() if self.endpoint.drainer is not None:
                     self._request(frame.id, self._drain(frame.id, self.endpoint.drainer))
                 case pf.Survey() if self.endpoint.survey is not None:
-                    self.post(self.endpoint.survey.answer(frame))
+                    surveyed = self.endpoint.survey.answer(frame)
+                    self.post(msgspec.structs.replace(surveyed, peers=self.endpoint.peers()))
                 case pf.Measure() if self.endpoint.survey is not None:
                     self.post(self.endpoint.survey.measure(frame))
                 case pf.Move() if self.endpoint.mover is not None:

@@ -21,6 +21,7 @@ from cryptography import x509
 
 from actors.directory.valkey import ValkeyDirectory
 from actors.peer.client import PeerClient
+from actors.peer.frames import Surveyed
 from actors.peer.links import LinkDown
 from persistence.postgres.inspection import inspect_postgres
 from sessions.model.errors import SessileError
@@ -86,16 +87,18 @@ async def _directory(settings: Settings) -> tuple[DirectoryObserved, tuple[Repli
         answers = await query_replicas(security, view, "", _greet, name="doctor", timeout_s=TIMEOUT_S)
         answer = answers[str(member.replica)]
         silence = str(answer) if isinstance(answer, LinkDown) else ""
-        return ReplicaObserved(member=member, answered_s=time.monotonic() - begun, silence=silence)
+        peers = () if isinstance(answer, LinkDown) else answer.peers
+        answered_s = time.monotonic() - begun
+        return ReplicaObserved(member=member, answered_s=answered_s, silence=silence, peers=peers)
 
     alone = [msgspec.structs.replace(view, members=(member,)) for member in view.members]
     replicas = await asyncio.gather(*map(one, alone))
     return DirectoryObserved(where=directory.where, ahead_s=ahead_s), tuple(replicas)
 
 
-async def _greet(link: PeerClient) -> int:
-    """How many sessions it has in memory: a question that every replica answers."""
-    return (await link.survey(after=None, limit=1, tenant="", session="", state="")).total
+async def _greet(link: PeerClient) -> Surveyed:
+    """A question that every replica answers, and with it who has links to it."""
+    return await link.survey(after=None, limit=1, tenant="", session="", state="")
 
 
 async def _journal(url: str) -> JournalObserved | None:

@@ -12,13 +12,12 @@ import asyncpg
 import msgspec
 
 from persistence.postgres.error_mapping import FAILURES
-from persistence.postgres.schema import MIGRATIONS
+from persistence.postgres.schema import MIGRATIONS, versions_of
 from persistence.sql.migrations import read_migrations
 
 TIMEOUT_S: Final = 5.0
 SCHEMA: Final = "sessile"
 
-_VERSION: Final = f"SELECT version FROM {SCHEMA}.store"
 _SERVER: Final = """
 SELECT extract(epoch FROM clock_timestamp())::float8 AS now, pg_is_in_recovery() AS standby,
     current_setting('fsync') = 'on' AS fsync, to_regclass($1) IS NOT NULL AS made,
@@ -49,7 +48,8 @@ class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
     standby: bool = False
     fsync: bool = True
     archive_fails: bool = False
-    schema_version: int = 0  # 0: there is none yet
+    schema_version: int = 0  # how far it was migrated; 0: there is none yet
+    schema_required: int = 0  # what a program has to know to use it
     schema_known: int = 0  # the newest that this program knows
     standbys: tuple[StandbyInspection, ...] = ()
 
@@ -57,14 +57,16 @@ class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
 async def inspect_postgres(dsn: str, now_s: Callable[[], float]) -> PostgresInspection:
     """Never raises what the server or the network does: that is `failure`. `now_s`: our wall clock."""
     try:
-        connection = await asyncpg.connect(dsn, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S)
+        connection = await asyncpg.connect(
+            dsn, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S, server_settings={"search_path": SCHEMA}
+        )
     except (*FAILURES, ValueError) as error:
         return PostgresInspection(failure=str(error) or type(error).__name__)
     try:
         sent = now_s()
         server: Any = await connection.fetchrow(_SERVER, f"{SCHEMA}.store")
         ours = (sent + now_s()) / 2
-        version = await connection.fetchval(_VERSION) if server["made"] else 0
+        required, version = await versions_of(connection) if server["made"] else (0, 0)
         rows = [] if server["standby"] else await connection.fetch(_STANDBYS)
     except FAILURES as error:
         return PostgresInspection(failure=str(error) or type(error).__name__)
@@ -76,6 +78,7 @@ async def inspect_postgres(dsn: str, now_s: Callable[[], float]) -> PostgresInsp
         fsync=server["fsync"],
         archive_fails=bool(server["archive_fails"]),
         schema_version=version,
+        schema_required=required,
         schema_known=len(read_migrations(MIGRATIONS)),
         standbys=tuple(
             StandbyInspection(

@@ -1,7 +1,8 @@
 """The SQLite file: its tables, how it got there, and whether it may be used.
 
-`migrations/NNN.sql` takes a file to `user_version` NNN. A file with a newer version than the newest of them is refused,
-and so is one that is some other application's.
+`migrations/NNN.sql` takes a file to version NNN. `user_version` is the version that a program has to know to use the
+file, `applied_migrations` (from 015 on) how far it was migrated. A file that requires more than the newest of them is
+refused, and so is one that is some other application's.
 
 Every table of sessions begins with the tenant, and every one but `responses` with (tenant, session), so that no
 statement can forget whose rows it touches. `audit` is chained by tenant (sessions/model/audit.py). `api_keys` is read
@@ -28,7 +29,7 @@ from typing import Final
 import aiosqlite
 import structlog
 
-from persistence.sql.migrations import read_migrations
+from persistence.sql.migrations import read_migrations, required_version
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Unavailable
 
@@ -54,15 +55,30 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
     if version > len(migrations):
         raise Unavailable(
             "journal_newer",
-            f"{path} was written by a newer version of this server (schema {version}, this one knows "
+            f"{path} needs a newer version of this server (schema {version}, this one knows "
             f"{len(migrations)}). Start that version, or choose another data folder.",
             retryable=False,
         )
-    for number in range(version, len(migrations)):
+    applied = max(version, await _applied(connection))
+    for number in range(applied, len(migrations)):
+        required = required_version(migrations[: number + 1])
+        recorded = f"UPDATE applied_migrations SET number = {number + 1};\n" if await _recorded(connection) else ""
         await connection.executescript(
-            f"BEGIN IMMEDIATE;\n{migrations[number]}\n"
-            f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {number + 1};\nCOMMIT;"
+            f"BEGIN IMMEDIATE;\n{migrations[number]}\n{recorded}"
+            f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {required};\nCOMMIT;"
         )
+
+
+async def _recorded(connection: aiosqlite.Connection) -> bool:
+    rows = await connection.execute_fetchall("SELECT 1 FROM sqlite_schema WHERE name = 'applied_migrations'")
+    return bool(list(rows))
+
+
+async def _applied(connection: aiosqlite.Connection) -> int:
+    if not await _recorded(connection):
+        return 0
+    ((number,),) = await connection.execute_fetchall("SELECT number FROM applied_migrations")
+    return int(number)
 
 
 async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Final, Literal
 import msgspec
 
 from actors.cluster.compatibility import difference
+from actors.cluster.versions import OURS, protocol_mismatch, protocols_of
+from actors.peer.frames import LinkedPeer
 from sessions.ports import Member
 
 CLOCK_WARNING_S: Final = 2.0
@@ -48,6 +50,7 @@ class ReplicaObserved(msgspec.Struct, frozen=True, kw_only=True):
     member: Member
     answered_s: float = 0.0
     silence: str = ""
+    peers: tuple[LinkedPeer, ...] = ()  # who has links to it
 
 
 class StandbyObserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,7 @@ class JournalObserved(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool = True
     archive_fails: bool = False
     schema_version: int = 0
+    schema_required: int = 0  # what a program has to know to use it
     schema_known: int = 0
     standbys: tuple[StandbyObserved, ...] = ()
 
@@ -158,6 +162,7 @@ def _replicas(replicas: Sequence[ReplicaObserved]) -> Iterator[Diagnosis]:
             text = f"answers wait: load {each.member.load:.2f}"
             yield Diagnosis("warning", name, text, "add replicas, or lower tenants' limits")
     yield from _differences([each.member for each in replicas])
+    yield from _versions(replicas)
 
 
 def _differences(members: Sequence[Member]) -> Iterator[Diagnosis]:
@@ -176,6 +181,30 @@ def _differences(members: Sequence[Member]) -> Iterator[Diagnosis]:
                 yield Diagnosis("warning", names, text, advice)
 
 
+def _versions(replicas: Sequence[ReplicaObserved]) -> Iterator[Diagnosis]:
+    """Which releases run side by side. Two neighbours may, for as long as an upgrade takes."""
+    runs: dict[str, set[str]] = {}
+    for each in replicas:
+        member = each.member
+        runs.setdefault(_release(member.version, protocols_of(member)[1]), set()).add(f"replica {member.replica}")
+        apart = protocol_mismatch(f"replica {member.replica}", protocols_of(member), "this program", OURS)
+        if apart is not None:
+            yield Diagnosis("error", "versions", apart, "run doctor of the version that the cluster has")
+        for peer in each.peers:
+            if peer.kind == "gateway":
+                runs.setdefault(_release(peer.version, peer.protocol), set()).add(f"gateway {peer.name}")
+    if len(runs) > 1:
+        parts = [f"{', '.join(sorted(names))} run {release}" for release, names in sorted(runs.items())]
+        advice = "finish the upgrade, or go back, as docs/upgrading.md says: gateways first, then replicas"
+        yield Diagnosis("warning", "versions", f"two releases are mixed: {'; '.join(parts)}", advice)
+    elif runs:
+        yield Diagnosis("ok", "versions", f"all run {next(iter(runs))}")
+
+
+def _release(version: str, protocol: int) -> str:
+    return f"{version or 'a version before they were named'} (peer protocol {protocol})"
+
+
 def _shown(value: object) -> str:
     return ", ".join(sorted(map(str, value))) if isinstance(value, frozenset) else str(value)
 
@@ -189,9 +218,12 @@ def _journal(journal: JournalObserved) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "error", part, "is a standby, which takes no writes", "name the primary, or both hosts, in --journal"
         )
-    if journal.schema_version > journal.schema_known:
+    if journal.schema_required > journal.schema_known:
         text = f"has schema {journal.schema_version}, this program knows {journal.schema_known}"
         yield Diagnosis("error", part, text, "processes of this version do not start: use the newer one")
+    elif journal.schema_version > journal.schema_known:
+        text = f"has schema {journal.schema_version} of a newer version, which this program can use"
+        yield Diagnosis("warning", part, text, "finish the upgrade: docs/upgrading.md")
     elif not journal.schema_version:
         yield Diagnosis("warning", part, "has no tables yet", "the first process that starts makes them")
     elif journal.schema_version < journal.schema_known:

@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -53,11 +53,11 @@ class Member:
     def proxies(self) -> list[Proxy]:
         return [proxy for proxy in (self.directory, self.journal, self.peers) if proxy is not None]
 
-    async def run(self, command: list[str], log: Path) -> None:
-        """Starts the process; returns when it has said that it is ready."""
+    async def run(self, command: list[str], log: Path, tree: Path) -> None:
+        """Starts the process in a checkout; returns when it has said that it is ready."""
         with log.open("ab") as errors:
             self.process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, env=os.environ | TOKEN, stdout=PIPE, stderr=errors
+                *command, cwd=tree, env=os.environ | TOKEN, stdout=PIPE, stderr=errors
             )
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
@@ -106,6 +106,7 @@ class ChaosCluster:
         self.members: dict[str, Member] = {}
         self.devices: list[Device] = []
         self.key = ""  # everybody is let in
+        self.trees: dict[str, Path] = {}  # members that run another release's program, and where it lies
         self.store = open_store(postgres.dsn, folder=None)
         self.journal = self.store.journal
         self._flags = flags
@@ -141,7 +142,7 @@ class ChaosCluster:
             port = free_port()
             member.peers = await self._proxy(("127.0.0.1", port))
             command += ["--peer-port", str(port), "--peer-address", f"127.0.0.1:{member.peers.port}"]
-        await member.run([*command, *self._flags, *flags], self.folder / f"{name}.log")
+        await member.run([*command, *self._flags, *flags], self.folder / f"{name}.log", self.trees.get(name, ROOT))
         return member
 
     @staticmethod
@@ -179,18 +180,22 @@ async def chaos_cluster(
     proxied: bool = False,
     keep_logs: bool = False,
     python: str = sys.executable,
+    trees: Mapping[str, Path] | None = None,
+    postgres: PostgresServer | None = None,
 ) -> AsyncIterator[ChaosCluster]:
-    """`flags` are every member's (see `app.py replica --help`), and `python` runs them."""
+    """`flags` are every member's (see `app.py replica --help`), and `python` runs them. `trees`: of members that run
+    another release's program. `postgres`: one that is not to be made here."""
     folder = Path(tempfile.mkdtemp(prefix="sessile-chaos-"))
-    valkey, postgres = Valkey(port=free_port()), PostgresServer()
+    valkey, postgres = Valkey(port=free_port()), postgres or PostgresServer()
     try:
         valkey.start()
         postgres.start()
         made = ChaosCluster(valkey, postgres, folder, [*(flags or SIMULATED), "--log-level", "info"], proxied, python)
-        await made.store.open()
+        made.trees |= trees or {}
         try:
-            # The first one makes the schema; the others may start together.
+            # The first one makes the schema, which this process may then migrate; the others may start together.
             await made.start(names[0])
+            await made.store.open()
             await asyncio.gather(*(made.start(name) for name in names[1:]))
             yield made
         finally:

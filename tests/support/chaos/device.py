@@ -142,6 +142,11 @@ class Device:
         wanted = len(cursor.deltas) + by
         await self.until(lambda: len(cursor.deltas) >= wanted, limit_s)
 
+    def cut(self) -> None:
+        """Breaks the connection off, if there is one; the next resumes every session."""
+        if self._socket is not None:
+            self._socket.transport.abort()
+
     # -- the connection -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -196,8 +201,8 @@ class Device:
     async def _subscribe(self, session: str) -> None:
         await self._write({"type": "subscribe", "id": new_id(), **self._point(session)})
 
-    async def _subscribe_again(self, session: str) -> None:
-        if not self.cursors[session].attached:  # a connection that was made meanwhile has resumed it
+    async def _subscribe_again(self, session: str, connection: int) -> None:
+        if connection == self.connections and not self.cursors[session].attached:  # the next one resumes it by itself
             await self._subscribe(session)
 
     async def _send(self, id: str) -> None:
@@ -271,7 +276,8 @@ class Device:
             case "gone":
                 cursor.attached = False
                 if body["error"]["retryable"]:
-                    self._in(body["error"].get("retry_after_ms", 100) / 1000, lambda: self._subscribe_again(session))
+                    after_s, connection = body["error"].get("retry_after_ms", 100) / 1000, self.connections
+                    self._in(after_s, lambda: self._subscribe_again(session, connection))
 
     def _answered(self, body: dict[str, Any]) -> None:
         id = body.get("id")

@@ -27,10 +27,11 @@ PATIENCE_S = 30.0
 class PostgresServer:
     """One server. `stop` is a fast shutdown, `kill` is an immediate one: what a crash leaves behind."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, parent: Path | None = None) -> None:
+        """`parent`: the folder that its own is made in, on another disk for example."""
         self._binaries = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
         self._options = options
-        self._folder = Path(tempfile.mkdtemp(prefix="sessile-pg-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="sessile-pg-", dir=parent))
         self._data = self._folder / "data"
         self._data.mkdir(mode=0o700)
         self._as: dict[str, Any] = {}
@@ -68,6 +69,15 @@ class PostgresServer:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives; one that could not recover has ended by itself."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
@@ -114,14 +124,14 @@ class PostgresServer:
 
     def pause(self) -> None:
         """Every process of the server stands still: nothing is answered and no connection is lost."""
-        for pid in self._pids():
+        for pid in self.pids():
             os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        for pid in reversed(self._pids()):
+        for pid in reversed(self.pids()):
             os.kill(pid, signal.SIGCONT)
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [self.pid, *map(int, children)]
 

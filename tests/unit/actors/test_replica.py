@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from actors.peer.frames import PEER_PROTOCOL
+from actors.cluster.versions import OURS
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.errors import BadInput
 from tests.support.cluster.harness import cluster, until
@@ -20,7 +20,7 @@ async def test_inside_its_context_it_is_a_member_with_its_address_engine_and_pro
         await all_met(made)
         node = made.replicas["r1"]
         (announced,) = [each for each in made.gateways["g1"].router.routes.view.members if each.replica == "r1"]
-        assert (announced.address, announced.protocol) == ("r1", PEER_PROTOCOL)
+        assert (announced.address, announced.protocol, announced.protocols) == ("r1", OURS[0], OURS)
         assert announced.engine == node.engine.info
         await node.end()
         await until(lambda: len(made.replicas["r2"].replica.membership.view.members) == 1)

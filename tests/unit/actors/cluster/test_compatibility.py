@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from actors.cluster.compatibility import check_compatibility
-from actors.peer.frames import PEER_PROTOCOL
+from actors.cluster.versions import OURS
 from sessions.model.errors import BadInput
 from sessions.model.types import ReplicaId
 from sessions.ports import Member, View
@@ -47,9 +47,14 @@ def test_replicas_with_other_smaller_models_cannot_go_on_with_each_others_answer
         check_compatibility(other, View(1, (one,)))
 
 
-def test_another_protocol_is_refused_saying_which() -> None:
-    with pytest.raises(BadInput, match="it speaks peer protocol 2, r1 speaks 1"):
-        check_compatibility(msgspec.structs.replace(R2, protocol=2), VIEW)
+def test_a_neighbour_joins_and_one_that_shares_no_protocol_is_refused_saying_what_to_do() -> None:
+    check_compatibility(msgspec.structs.replace(R2, protocols=(1, 2)), VIEW)
+    says = (
+        "r2 cannot join r1: it speaks peer protocols 2 to 3, r1 speaks peer protocol 1: they are more than one release"
+    )
+    with pytest.raises(BadInput, match=says) as refused:
+        check_compatibility(msgspec.structs.replace(R2, protocol=2, protocols=(2, 3)), VIEW)
+    assert "upgrade r1 first, one release at a time" in refused.value.public_message
 
 
 def test_a_process_that_was_this_replica_before_does_not_hinder_it() -> None:
@@ -61,4 +66,4 @@ async def test_a_replica_announces_its_protocol_and_what_its_engine_can() -> Non
     async with cluster(replicas=1) as made:
         (announced,) = made.gateways["g1"].router.routes.view.members
         assert announced.engine == made.replicas["r1"].replica.engine.info
-        assert announced.protocol == PEER_PROTOCOL
+        assert (announced.protocol, announced.protocols) == (OURS[0], OURS), "older programs compare the first alone"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
+from actors.cluster.versions import OURS
 from actors.hosting.ownership import Moved
 from actors.peer import frames as pf
 from actors.peer.client import Connector, PeerClient
@@ -53,14 +55,14 @@ class Replica:
         await self.wire.now(*self.first)
         await self.wire.run(lambda frames: self.got.extend(f for f in frames if not isinstance(f, pf.Heartbeat)))
 
-    async def dial(self, **limits: int) -> PeerClient:
+    async def dial(self, member: Member = MEMBER, **limits: int) -> PeerClient:
         connect = Connector(
             self.network.dialer("near"),
             kind="gateway",
             name="g",
             limits=LinkLimits(**limits),
         )
-        return await connect(MEMBER)
+        return await connect(member)
 
     async def gets(self, kind: type[pf.Frame]) -> pf.Frame:
         await until(lambda: any(isinstance(frame, kind) for frame in self.got))
@@ -89,13 +91,27 @@ async def test_a_handshake_that_fails_says_why() -> None:
     for first, kind, reason in (
         (pf.PeerRefusal("wrong_process", "another"), Replaced, "refused"),
         (pf.PeerRefusal("fingerprint", "unlike"), LinkDown, "rejected"),
-        (pf.Welcome(pf.PEER_PROTOCOL + 1, "r1", "i", "f"), LinkDown, "rejected"),
+        (pf.Welcome(pf.PEER_PROTOCOL + 1, "r1", "i", "f", (pf.PEER_PROTOCOL + 1, 9)), LinkDown, "rejected"),
         (pf.Heartbeat(), LinkDown, "rejected"),
     ):
         replica = Replica(first)
         down = await outcome(replica.dial())
         assert isinstance(down, kind) and isinstance(down, LinkDown) and down.reason == reason
         await replica.network.close()
+
+
+@virtual
+async def test_each_member_is_offered_the_newest_protocol_that_it_knows_and_none_that_it_does_not() -> None:
+    for protocols, offered in ((None, 1), (OURS, OURS[1]), ((OURS[1], OURS[1] + 1), OURS[1])):
+        replica = Replica(pf.Welcome(offered, "r1", "i", "f"))
+        link = await replica.dial(member=msgspec.structs.replace(MEMBER, protocols=protocols))
+        (hello,) = replica.got
+        assert isinstance(hello, pf.PeerHello) and (hello.protocol, hello.speaks) == (offered, OURS)
+        assert link.protocol == offered
+        await replica.network.close()
+    far = msgspec.structs.replace(MEMBER, protocols=(OURS[1] + 1, OURS[1] + 2))
+    down = await outcome(Replica(WELCOME).dial(member=far))
+    assert isinstance(down, LinkDown) and down.reason == "rejected" and "upgrade g first" in down.detail
 
 
 @virtual

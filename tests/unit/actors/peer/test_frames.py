@@ -50,7 +50,9 @@ def delta(offset: int, private: Private | None = None) -> Record:
 
 FRAMES = [
     pf.PeerHello(1, "gateway", "g1", "r1", "i1", "f"),
+    pf.PeerHello(2, "gateway", "g1", "r1", "i1", "f", (1, 2), "0.3.0"),
     pf.Welcome(1, "r1", "i1", "f"),
+    pf.Welcome(2, "r1", "i1", "f", (1, 2), "0.3.0"),
     pf.PeerRefusal("protocol", "no"),
     pf.Heartbeat(),
     pf.Goodbye(),
@@ -84,7 +86,7 @@ FRAMES = [
     pf.Survey(10, KEY, 50, state="idle"),
     pf.Move(11, KEY, "r2"),
     pf.Surveyed(10, (pf.ResidentSession(KEY, "r1", "idle", 1, "e", 3, (), "device", 9, 1, 0.5, "new"),), 2, True),
-    pf.Surveyed(11, (), 0, False, 1 << 40),
+    pf.Surveyed(11, (), 0, False, 1 << 40, (pf.LinkedPeer("gateway", "g1", 2, "0.3.0"),)),
     pf.Inspect(12, ALICE, inspection.TextTokens("hi", starts=True)),
     pf.Inspect(12, ALICE, inspection.PromptTokens(instructions="x", messages=(QUESTION,))),
     pf.Inspect(12, ALICE, inspection.JudgedTexts(("a", "b"))),

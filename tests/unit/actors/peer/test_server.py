@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from actors.cluster.versions import OURS
 from actors.peer import frames as pf
 from actors.peer.links import LinkLimits
 from actors.peer.wire import Wire
@@ -46,6 +47,44 @@ async def visitor(made: Cluster, hello: pf.PeerHello | None = None) -> Visitor:
     (said,) = await wire.first()
     assert isinstance(said, pf.Welcome)
     return Visitor(wire)
+
+
+@virtual
+async def test_a_link_speaks_the_newest_protocol_that_both_know_and_an_older_peer_its_own() -> None:
+    async with cluster(replicas=1) as made:
+        endpoint = made.replicas["r1"].replica.endpoint
+        member, own = made.replicas["r1"].replica.membership.member, endpoint.runtime.identity
+        assert member is not None
+        before, oldest, newest = set(endpoint.peers()), *OURS
+        for proposed, speaks, spoken in (
+            (1, None, 1),  # from before there were ranges: it speaks what it proposes
+            (oldest, (oldest, newest), newest),
+            (newest, (newest, newest + 1), newest),
+        ):
+            hello = pf.PeerHello(proposed, "gateway", f"g{spoken}", *own, member.fingerprint, speaks, "0.3.0")
+            wire = Wire(await made.network.dial("visitor", "r1"), LinkLimits())
+            await wire.now(hello)
+            (welcome,) = await wire.first()
+            assert isinstance(welcome, pf.Welcome) and (welcome.protocol, welcome.speaks) == (spoken, OURS)
+            running = asyncio.ensure_future(wire.run(lambda frames: None))
+            await settled()
+            (peer,) = set(endpoint.peers()) - before
+            assert peer == pf.LinkedPeer("gateway", f"g{spoken}", spoken, "0.3.0")
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await until(lambda: set(endpoint.peers()) == before)
+
+
+@virtual
+async def test_a_peer_that_is_too_far_away_is_refused_with_what_to_upgrade() -> None:
+    async with cluster(replicas=1) as made:
+        own = made.replicas["r1"].replica.runtime.identity
+        for speaks, older in (((OURS[1] + 1, OURS[1] + 2), "r1"), ((OURS[0] - 2, OURS[0] - 1), "g9")):
+            wire = Wire(await made.network.dial("visitor", "r1"), LinkLimits())
+            await wire.now(pf.PeerHello(speaks[0], "gateway", "g9", *own, "f", speaks))
+            (refusal,) = await wire.first()
+            assert isinstance(refusal, pf.PeerRefusal) and refusal.code == "protocol"
+            assert refusal.message.endswith(f"upgrade {older} first, one release at a time")
 
 
 def narrow() -> object:

@@ -16,7 +16,8 @@ async def test_a_server_before_and_after_it_has_our_tables(server: PostgresServe
     await database.open()
     await database.close()
     found = await inspect_postgres(server.dsn, time.time)
-    assert found.schema_version == found.schema_known and found.fsync and not found.standby
+    assert 0 < found.schema_required <= found.schema_version == found.schema_known
+    assert found.fsync and not found.standby
     assert abs(found.ahead_s) < 1 and found.standbys == () and not found.archive_fails
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence.sql.migrations import read_migrations
+from persistence.sql.migrations import read_migrations, required_version
 from persistence.sqlite import schema as sqlite_schema
 from persistence.sqlite.library import sqlite3
 from tests.support.stores.stores import a_journal, one_more_migration, opened, overwrite, refused, top_of
@@ -64,7 +64,28 @@ async def test_a_migration_runs_once_and_keeps_what_is_there(tmp_path: Path, mon
             assert await top_of(journal) == 20
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
         assert file.execute("PRAGMA user_version").fetchone() == (len(list(longer.iterdir())),)
+        assert file.execute("SELECT number FROM applied_migrations").fetchone() == (len(list(longer.iterdir())),)
         assert file.execute("SELECT DISTINCT mood FROM heads").fetchall() == [("new",)]
+
+
+async def test_a_compatible_migration_leaves_the_file_to_the_release_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await a_journal(tmp_path)
+    known = required_version(read_migrations(sqlite_schema.MIGRATIONS))
+    text = f"-- compatible with {known}\nALTER TABLE heads ADD COLUMN mood TEXT NOT NULL DEFAULT 'new';"
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_schema, "MIGRATIONS", one_more_migration(sqlite_schema.MIGRATIONS, tmp_path, text))
+        async with opened(tmp_path) as journal:
+            assert await top_of(journal) == 20
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (known,)
+    for patched_again in (False, True):  # the release before starts, and the new one again
+        with monkeypatch.context() as patched:
+            if patched_again:
+                patched.setattr(sqlite_schema, "MIGRATIONS", tmp_path / "longer migrations")
+            async with opened(tmp_path) as journal:
+                assert await top_of(journal) == 20
 
 
 async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +117,8 @@ async def test_a_file_of_an_old_version_gets_to_the_newest_with_its_rows(tmp_pat
     tables = []
     for folder in (tmp_path, tmp_path / "new"):
         with contextlib.closing(sqlite3.connect(folder / "journal.db")) as file:
-            assert file.execute("PRAGMA user_version").fetchone() == (len(texts),)
+            assert file.execute("PRAGMA user_version").fetchone() == (required_version(texts),)
+            assert file.execute("SELECT number FROM applied_migrations").fetchone() == (len(texts),)
             tables.append(set(file.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()))
             rows = file.execute("SELECT output_tokens, cost, currency FROM usage").fetchall()
             assert rows == ([(2, 0, "")] if folder == tmp_path else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from actors.peer.frames import LinkedPeer
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ReplicaId
 from sessions.ports import Member
@@ -30,7 +31,7 @@ MEMBER = Member(
 R1 = ReplicaObserved(member=MEMBER, answered_s=0.01)
 R2 = ReplicaObserved(member=msgspec.structs.replace(MEMBER, replica=ReplicaId("r2")), answered_s=0.01)
 STANDBY = StandbyObserved(name="s1", behind_bytes=1000, behind_s=0.1, synchronous=True)
-JOURNAL = JournalObserved(schema_version=12, schema_known=12, standbys=(STANDBY,))
+JOURNAL = JournalObserved(schema_version=12, schema_required=12, schema_known=12, standbys=(STANDBY,))
 WELL = Observed(
     directory=DirectoryObserved(where="valkey:6379"),
     replicas=(R1, R2),
@@ -63,7 +64,16 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
     assert {each.level for each in findings} == {"ok"} and not any(each.advice for each in findings)
     parts = {each.part for each in findings}
     assert parts == {
-        *("directory", "replica r1", "replica r2", "journal", "gateway http://g1:8080", "peer_certificate", "disk")
+        *(
+            "directory",
+            "replica r1",
+            "replica r2",
+            "versions",
+            "journal",
+            "gateway http://g1:8080",
+            "peer_certificate",
+            "disk",
+        )
     }
     assert diagnose(Observed()) == [], "what was not looked at is not judged"
 
@@ -90,7 +100,8 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
         (seen(replicas=(R1, with_engine(slots=8))), "warning", "replicas r1 and r2", "slots differs: 4 and 8"),
         (journal(failure="refused"), "error", "journal", "does not answer (refused)"),
         (journal(standby=True), "error", "journal", "takes no writes"),
-        (journal(schema_version=13), "error", "journal", "has schema 13, this program knows 12"),
+        (journal(schema_version=14, schema_required=13), "error", "journal", "has schema 14, this program knows 12"),
+        (journal(schema_version=13), "warning", "journal", "has schema 13 of a newer version, which this program can"),
         (journal(schema_version=11), "warning", "journal", "would bring it to 12"),
         (journal(schema_version=0), "warning", "journal", "has no tables yet"),
         (journal(fsync=False), "error", "journal", "runs without fsync"),
@@ -130,3 +141,19 @@ def test_each_thing_that_is_wrong_is_found_once_with_what_to_do(
 def test_replicas_of_different_models_need_not_be_alike() -> None:
     different = other(model="n", fingerprint="x/y", engine=msgspec.structs.replace(ENGINE, model="n", slots=9))
     assert {each.level for each in diagnose(seen(replicas=(R1, different)))} == {"ok"}
+
+
+def test_two_releases_side_by_side_are_named_with_who_runs_which() -> None:
+    older = msgspec.structs.replace(R1, peers=(LinkedPeer("gateway", "g1", 1), LinkedPeer("replica", "r2", 2, "0.3.0")))
+    newer = msgspec.structs.replace(other(version="0.3.0", protocols=(1, 2)), peers=(LinkedPeer("gateway", "g1", 1),))
+    (mixed,) = [each for each in diagnose(seen(replicas=(older, newer))) if each.part == "versions"]
+    assert mixed.level == "warning" and "docs/upgrading.md" in mixed.advice
+    assert mixed.text == (
+        "two releases are mixed: replica r2 run 0.3.0 (peer protocol 2);"
+        " gateway g1, replica r1 run a version before they were named (peer protocol 1)"
+    )
+
+
+def test_one_that_is_too_far_away_is_an_error() -> None:
+    (apart,) = [each for each in diagnose(seen(replicas=(other(protocols=(8, 9)),))) if each.part == "versions"][:1]
+    assert apart.level == "error" and "replica r2 speaks peer protocols 8 to 9, this program speaks" in apart.text
