@@ -11,6 +11,9 @@ has only what was written during the one before (pre-copy, as in the live migrat
 wait for. Where an engine reuses whole blocks, an answer is sealed when it has just begun one: else up to a block of
 tokens that the target has seen before would be computed while readers wait.
 
+Sessions that leave together are brought up together and switched few at a time: a switch is a dozen small steps at three
+processes, and sealed all at once each would wait for the steps of all. Who waits for its switch goes on here.
+
 Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
 A hand-off may fail at any point and leaves exactly one owner. Before the seal: it goes on here. After: the journal
@@ -51,6 +54,7 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     block_s: float = 3.0  # how long an answer is waited for to begin its next block
     look_s: float = 0.02  # how often
     at_once: int = 8  # sessions that leave at the same time
+    switches_at_once: int = 2  # of them, from the seal to the target's word
 
 
 class HandoffAbandoned(Exception):
@@ -69,6 +73,7 @@ class HandoffSource:
         self._measures = runtime.metrics
         self._leaving: dict[SessionKey, None] = {}
         self._slots = asyncio.Semaphore(self.limits.at_once)
+        self._switches = asyncio.Semaphore(self.limits.switches_at_once)
 
     def leaving(self, key: SessionKey) -> bool:
         """The session is being handed off."""
@@ -104,8 +109,11 @@ class HandoffSource:
         with link.open_handoff() as channel:
             try:
                 await self._reserve(channel, actor)
-                await self._await_block(channel, actor, await self._bring_up(channel, actor))
-                owner = await self._switch(channel, actor)
+                last = await self._bring_up(channel, actor)
+                await self._await_block(channel, actor, last)
+                async with self._switches:
+                    await self._bring_rest(channel, actor, last)
+                    owner = await self._switch(channel, actor)
             except BaseException:  # whatever it was: the target is not to wait for the session
                 channel.give_up("given up")
                 raise
@@ -180,6 +188,17 @@ class HandoffSource:
                     await self._prefill(channel, ledger, last)
                 return
             await asyncio.sleep(self.limits.look_s)
+
+    async def _bring_rest(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
+        """What was written while the session waited for its switch, where that is more than a rest and can be computed
+        for less than a block."""
+        if self._engine.info.kv_block_tokens > self.limits.rest_tokens or not actor.speaking:
+            return
+        if actor.phase is not Phase.WARM:
+            raise HandoffAbandoned("it left by itself")
+        ledgers = await _ledgers(actor)
+        if len(ledgers) == 1 and len(ledgers[0]) - common_prefix_length(ledgers[0], last) > self.limits.rest_tokens:
+            await self._prefill(channel, ledgers[0], last)
 
     async def _copy(
         self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]

@@ -10,12 +10,15 @@ Bounds: `requests` unanswered ones, `queue_bytes` unsent ones: beyond either, `O
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 from actors.hosting.runtime import Moved
 from actors.peer import frames as pf
-from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Watcher
+from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Unreachable, Watcher
 from actors.peer.wire import Wire
 from sessions.model.commands import Ok
 from sessions.model.errors import Overloaded
@@ -23,6 +26,8 @@ from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Member, Owner
+
+PATIENT_MAX: Final = 1024  # processes that ended a link early
 
 PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed | pf.Inspected | pf.Measured
 
@@ -41,8 +46,11 @@ class _RemoteSubscription:
 class PeerClient:
     """Implements `PeerLink`. Made by a `Connector`, carried by `run`."""
 
-    def __init__(self, member: Member, wire: Wire, limits: LinkLimits) -> None:
+    def __init__(
+        self, member: Member, wire: Wire, limits: LinkLimits, on_end: Callable[[LinkDown], None] = lambda down: None
+    ) -> None:
         self._member = member
+        self._on_end = on_end
         self._wire = wire
         self._limits = limits
         self._numbers = 0
@@ -75,6 +83,7 @@ class PeerClient:
                 handoff.put_nowait(down)
             for drain in self._drains.values():
                 drain.put_nowait(down)
+        self._on_end(down)
         return down
 
     async def close(self) -> None:
@@ -230,7 +239,7 @@ class PeerClient:
                     if (drain := self._drains.get(frame.id)) is not None:
                         drain.put_nowait(frame)
                 case pf.Heartbeat():
-                    pass
+                    self._wire.promised(frame)
                 case _:
                     raise ValueError(type(frame).__name__)
         if credit:
@@ -297,7 +306,10 @@ class ClientHandoffChannel:
 
 
 class Connector:
-    """Dials replicas and shakes hands: a `Connect`."""
+    """Dials replicas and shakes hands: a `Connect`.
+
+    A link that ended early, by a knock without an answer, makes the next ones to the same process patient for
+    `patient_s`: a replica that lives is taken for dead by such a guess once in that time at most."""
 
     def __init__(
         self,
@@ -314,13 +326,16 @@ class Connector:
         self._name = name
         self._fingerprint = fingerprint
         self._limits = limits or LinkLimits()
+        self._patient_until: OrderedDict[tuple[str, str], float] = OrderedDict()  # processes
 
     async def __call__(self, member: Member) -> PeerClient:
         carrier: Carrier | None = None
+        process = member.replica, member.incarnation
+        hasty = self._patient_until.get(process, -math.inf) <= asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._limits.dial_s):
                 carrier = await self._dialer.dial(member.address)
-                wire = Wire(carrier, self._limits)
+                wire = Wire(carrier, self._limits, partial(self._dialer.knock, member.address) if hasty else None)
                 await wire.now(
                     pf.PeerHello(
                         pf.PEER_PROTOCOL,
@@ -332,13 +347,21 @@ class Connector:
                     )
                 )
                 _check_welcome(await wire.first(), member)
-            return PeerClient(member, wire, self._limits)
+            return PeerClient(member, wire, self._limits, partial(self._ended, process))
         except BaseException as error:
             if carrier is not None:
                 await carrier.close()
             if isinstance(error, TimeoutError):
                 raise LinkDown("keepalive", f"{member.address} does not answer") from error
             raise
+
+
+    def _ended(self, process: tuple[str, str], down: LinkDown) -> None:
+        if isinstance(down, Unreachable):
+            self._patient_until.pop(process, None)
+            self._patient_until[process] = asyncio.get_running_loop().time() + self._limits.patient_s
+            while len(self._patient_until) > PATIENT_MAX:
+                self._patient_until.popitem(last=False)
 
 
 def _check_welcome(frames: list[pf.AnyFrame], member: Member) -> None:

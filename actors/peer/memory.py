@@ -128,15 +128,19 @@ class MemoryNetwork:
     def dialer(self, source: str) -> MemoryDialer:
         return MemoryDialer(self, source)
 
-    async def dial(self, source: str, target: str) -> MemoryCarrier:
-        there, back = self.lane(source, target), self.lane(target, source)
-        for lane in (there, back):  # a connection takes a round trip, and a held lane lets none begin
+    async def knock(self, source: str, target: str) -> None:
+        """A round trip to a host, which a held lane lets none make."""
+        for lane in (self.lane(source, target), self.lane(target, source)):
             arrived = asyncio.Event()
             asyncio.get_running_loop().call_later(lane.delay_s(), lane.pass_on, arrived.set)
             await arrived.wait()
-        accept = self._listeners.get(target)
-        if accept is None:
+        if target not in self._listeners:
             raise LinkDown("refused", f"nothing listens at {target}")
+
+    async def dial(self, source: str, target: str) -> MemoryCarrier:
+        await self.knock(source, target)
+        accept = self._listeners[target]
+        there, back = self.lane(source, target), self.lane(target, source)
         near = MemoryCarrier(there, back, self._room_bytes)
         far = near.other
         for address in (source, target):
@@ -177,3 +181,6 @@ class MemoryDialer:
 
     async def dial(self, address: str) -> MemoryCarrier:
         return await self._network.dial(self._source, address)
+
+    async def knock(self, address: str) -> None:
+        await self._network.knock(self._source, address)
