@@ -53,6 +53,8 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     rounds_max: int = 8
     block_s: float = 3.0  # how long an answer is waited for to begin its next block
     look_s: float = 0.02  # how often
+    token_s: float = 0.25  # how long for a token to be made just before the seal
+    token_look_s: float = 0.004  # how often
     at_once: int = 8  # sessions that leave at the same time
     switches_at_once: int = 2  # of them, from the seal to the target's word
 
@@ -113,6 +115,7 @@ class HandoffSource:
                 await self._await_block(channel, actor, last)
                 async with self._switches:
                     await self._bring_rest(channel, actor, last)
+                    await self._await_token(actor)
                     owner = await self._switch(channel, actor)
             except BaseException:  # whatever it was: the target is not to wait for the session
                 channel.give_up("given up")
@@ -199,6 +202,14 @@ class HandoffSource:
         ledgers = await _ledgers(actor)
         if len(ledgers) == 1 and len(ledgers[0]) - common_prefix_length(ledgers[0], last) > self.limits.rest_tokens:
             await self._prefill(channel, ledgers[0], last)
+
+    async def _await_token(self, actor: Actor) -> None:
+        """Returns when the engine has just made a token: the one that it makes during the seal is thrown away, and at
+        this moment the least of it is made."""
+        loop = asyncio.get_running_loop()
+        until, before = loop.time() + self.limits.token_s, actor.generated
+        while actor.speaking and len(actor.open) == 1 and actor.generated == before and loop.time() < until:
+            await asyncio.sleep(self.limits.token_look_s)
 
     async def _copy(
         self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]

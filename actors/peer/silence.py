@@ -27,7 +27,7 @@ ANSWER_FACTOR: Final = 4  # an answer may take so many times as long as the one 
 _EXACT_S: Final = 1e-6  # beats are added up
 
 
-class Finding(Enum):
+class SilenceFinding(Enum):
     """What a beat of ours has shown."""
 
     ALIVE = "alive, or not silent for long"
@@ -74,31 +74,31 @@ class SilenceDetector:
         """The knock under way is the first, which measures."""
         return self._patience_s is None
 
-    def beat(self, pace_s: float, *, heard: bool) -> Finding:
+    def beat(self, pace_s: float, *, heard: bool) -> SilenceFinding:
         """A beat of ours after `pace_s`, in which the other end was heard, or not."""
         if heard:
             self._silent_s, self._knock_at_s = 0.0, self._knock_after_s
         else:
             self._silent_s += pace_s
             if self._silent_s >= self._dead_s:
-                return Finding.SILENT
+                return SilenceFinding.SILENT
         if self._waiting_s is not None:
             return self._await_answer(self._waiting_s + pace_s, heard=heard)
         if not self._knocks or max(self._promised_s, pace_s) > self._quick_s + _EXACT_S:
-            return Finding.ALIVE
+            return SilenceFinding.ALIVE
         if self._silent_s >= self._knock_at_s or (heard and self._patience_s is None):
             self._waiting_s = 0.0
-            return Finding.KNOCK
-        return Finding.ALIVE
+            return SilenceFinding.KNOCK
+        return SilenceFinding.ALIVE
 
-    def _await_answer(self, waiting_s: float, *, heard: bool) -> Finding:
+    def _await_answer(self, waiting_s: float, *, heard: bool) -> SilenceFinding:
         self._waiting_s = waiting_s
         if self._patience_s is None:
             if waiting_s < self._dead_s:
-                return Finding.ALIVE
+                return SilenceFinding.ALIVE
             self.unanswerable()
-            return Finding.WITHDRAW
+            return SilenceFinding.WITHDRAW
         if heard:
             self._waiting_s = None
-            return Finding.WITHDRAW
-        return Finding.UNREACHABLE if waiting_s >= self._patience_s else Finding.ALIVE
+            return SilenceFinding.WITHDRAW
+        return SilenceFinding.UNREACHABLE if waiting_s >= self._patience_s else SilenceFinding.ALIVE

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 
 from actors.peer.frames import AnyFrame, Frame, Goodbye, Heartbeat, encode, pack, unpack
 from actors.peer.links import Carrier, LinkDown, LinkLimits, Unreachable
-from actors.peer.silence import Finding, SilenceDetector
+from actors.peer.silence import SilenceFinding, SilenceDetector
 
 Knock = Callable[[], Awaitable[None]]  # at the other end's host: see `Dialer.knock`
 
@@ -163,17 +163,17 @@ class Wire:
         self.queued_bytes += len(beat)
         self._wake.set()
 
-    def _follow(self, finding: Finding, tasks: asyncio.TaskGroup) -> None:
+    def _follow(self, finding: SilenceFinding, tasks: asyncio.TaskGroup) -> None:
         """Does what a finding demands. Raises LinkDown when the other end is dead."""
         match finding:
-            case Finding.KNOCK:
+            case SilenceFinding.KNOCK:
                 assert self._knock is not None
                 self._knocking = tasks.create_task(self._knock_at_host(self._knock))
-            case Finding.WITHDRAW if self._knocking is not None:
+            case SilenceFinding.WITHDRAW if self._knocking is not None:
                 self._knocking.cancel()
-            case Finding.SILENT:
+            case SilenceFinding.SILENT:
                 raise LinkDown("keepalive", f"silent for {self._limits.dead_after_beats * self._limits.beat_s:g} s")
-            case Finding.UNREACHABLE:
+            case SilenceFinding.UNREACHABLE:
                 raise Unreachable("silent, and its host does not answer")
 
     async def _knock_at_host(self, knock: Knock) -> None:
