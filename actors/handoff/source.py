@@ -11,8 +11,8 @@ has only what was written during the one before (pre-copy, as in the live migrat
 wait for. Where an engine reuses whole blocks, an answer is sealed when it has just begun one: else up to a block of
 tokens that the target has seen before would be computed while readers wait.
 
-Sessions that leave together are brought up together and switched few at a time: a switch is a dozen small steps at three
-processes, and sealed all at once each would wait for the steps of all. Who waits for its switch goes on here.
+Sessions that leave together are brought up together and switched few at a time: a switch is a dozen small steps of
+three processes, and sealed all at once each would wait for the steps of all. Who waits for its switch goes on here.
 
 Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
@@ -206,9 +206,10 @@ class HandoffSource:
     async def _await_token(self, actor: Actor) -> None:
         """Returns when the engine has just made a token: the one that it makes during the seal is thrown away, and at
         this moment the least of it is made."""
-        loop = asyncio.get_running_loop()
-        until, before = loop.time() + self.limits.token_s, actor.generated
-        while actor.speaking and len(actor.open) == 1 and actor.generated == before and loop.time() < until:
+        before = actor.generated
+        for _ in range(round(self.limits.token_s / self.limits.token_look_s)):
+            if not actor.speaking or len(actor.open) != 1 or actor.generated != before:
+                return
             await asyncio.sleep(self.limits.token_look_s)
 
     async def _copy(

@@ -355,7 +355,6 @@ class Connector:
                 raise LinkDown("keepalive", f"{member.address} does not answer") from error
             raise
 
-
     def _ended(self, process: tuple[str, str], down: LinkDown) -> None:
         if isinstance(down, Unreachable):
             self._patient_until.pop(process, None)

@@ -6,7 +6,7 @@
 Beats come from the other end's event loop, which may stand still; a knock is a bare connection, which its kernel
 answers for it. So a host that is cut off or has lost its power is told from a process that is merely slow, and only the
 first is dead early. How long an answer may take is measured while the other end is heard: on a long way, or a machine
-that is busy, knocks wait longer, and where nothing answers them (a firewall, a proxy) silence is measured by beats alone.
+that is busy, knocks wait longer, and where nothing answers them (a firewall) silence is measured by beats alone.
 
 Time is counted in beats of our own, so that a process that stood still itself takes nobody for dead. Pure. A wrong
 finding costs a take-over, never a second writer (I1); how often it may, is `actors.peer.client.Connector`'s.

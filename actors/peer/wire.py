@@ -2,9 +2,9 @@
 
 Frames are queued and leave together: everything that is posted in one turn of the loop, and in the `linger_s` after
 a message, shares a message, so the carrier's cost per message is paid a bounded number of times a second. An end that
-has sent nothing for half a beat sends `Heartbeat`; when the other end's silence ends the link is `actors.peer.silence`'s.
-Beats are quick while anything else was said lately, and each end announces how often it is to be heard. Callers only
-post: none of their queues waits on the link.
+has sent nothing for half a beat sends `Heartbeat`; when the other end's silence ends the link decides
+`actors.peer.silence`. Beats are quick while anything else was said lately, and each end announces how often it is to be
+heard. Callers only post: none of their queues waits on the link.
 
 Bound: `queued_bytes` is what waits for the carrier; callers look at it before they post what may be left out or
 refused.
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 
 from actors.peer.frames import AnyFrame, Frame, Goodbye, Heartbeat, encode, pack, unpack
 from actors.peer.links import Carrier, LinkDown, LinkLimits, Unreachable
-from actors.peer.silence import SilenceFinding, SilenceDetector
+from actors.peer.silence import SilenceDetector, SilenceFinding
 
 Knock = Callable[[], Awaitable[None]]  # at the other end's host: see `Dialer.knock`
 

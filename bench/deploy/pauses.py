@@ -39,7 +39,9 @@ def longest_pause(device: Device, session: str, wall_s: float) -> Pause | None:
     before, after = max(within, key=lambda two: two[1].at - two[0].at)
     frames = [frame for frame in device.frames if before.at < frame.at <= after.at]
     ready = next((frame.at for frame in frames if frame.body["type"] == "ready"), None)
-    moved = next((frame for frame in _events(frames, session) if frame.body["event"]["type"] == "session.migrated"), None)
+    moved = next(
+        (frame for frame in _events(frames, session) if frame.body["event"]["type"] == "session.migrated"), None
+    )
     if ready is not None and moved is not None:
         cause = "both"
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.peer.links import LinkLimits
-from actors.peer.silence import SilenceFinding, SilenceDetector
+from actors.peer.silence import SilenceDetector, SilenceFinding
 
 LIMITS = LinkLimits()
 QUICK = LIMITS.quick_beat_s
@@ -32,7 +32,12 @@ def test_an_end_that_is_heard_is_knocked_at_once() -> None:
 
 def test_a_host_that_does_not_answer_is_dead_within_half_a_second() -> None:
     silence = measured()
-    assert findings(silence, 4) == [SilenceFinding.ALIVE, SilenceFinding.KNOCK, SilenceFinding.ALIVE, SilenceFinding.UNREACHABLE]
+    assert findings(silence, 4) == [
+        SilenceFinding.ALIVE,
+        SilenceFinding.KNOCK,
+        SilenceFinding.ALIVE,
+        SilenceFinding.UNREACHABLE,
+    ]
 
 
 def test_a_process_that_stands_still_is_given_the_whole_time() -> None:
@@ -52,7 +57,12 @@ def test_a_host_that_is_lost_while_its_process_stands_still_is_noticed() -> None
     silence = measured()
     assert findings(silence, 2)[-1] is SilenceFinding.KNOCK
     silence.answered(0.001)
-    assert findings(silence, 4) == [SilenceFinding.ALIVE, SilenceFinding.KNOCK, SilenceFinding.ALIVE, SilenceFinding.UNREACHABLE]
+    assert findings(silence, 4) == [
+        SilenceFinding.ALIVE,
+        SilenceFinding.KNOCK,
+        SilenceFinding.ALIVE,
+        SilenceFinding.UNREACHABLE,
+    ]
 
 
 def test_a_word_withdraws_the_knock() -> None:
@@ -99,7 +109,11 @@ def test_an_end_that_does_not_beat_quickly_is_not_knocked(every_s: float) -> Non
 
 def test_nor_by_an_end_that_has_nothing_to_lose_itself() -> None:
     silence = measured()
-    assert findings(silence, 3, pace_s=LIMITS.beat_s) == [SilenceFinding.ALIVE, SilenceFinding.ALIVE, SilenceFinding.SILENT]
+    assert findings(silence, 3, pace_s=LIMITS.beat_s) == [
+        SilenceFinding.ALIVE,
+        SilenceFinding.ALIVE,
+        SilenceFinding.SILENT,
+    ]
 
 
 def test_without_a_way_to_knock_beats_alone_count() -> None:
