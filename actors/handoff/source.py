@@ -12,7 +12,8 @@ wait for. Where an engine reuses whole blocks, an answer is sealed when it has j
 tokens that the target has seen before would be computed while readers wait.
 
 Sessions that leave together are brought up together and switched few at a time: a switch is a dozen small steps of
-three processes, and sealed all at once each would wait for the steps of all. Who waits for its switch goes on here.
+three processes, and sealed all at once each would wait for the steps of all, and for the long prompts that the target
+computes for the next (`actors.handoff.target_gate`). Who waits for its switch goes on here.
 
 Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
@@ -28,16 +29,18 @@ import asyncio
 import contextlib
 from array import array
 from collections.abc import AsyncGenerator
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
+from actors.handoff.target_gate import TargetGate
 from actors.hosting.runtime import Runtime
 from actors.peer import frames as pf
 from actors.peer.links import HandoffChannel, LinkDown, Links, PeerLink
 from sessions.actor.actor import Actor, Phase
 from sessions.model.errors import BadInput, SessileError, Unavailable
-from sessions.model.types import SessionKey, pack_tokens
+from sessions.model.types import ReplicaId, SessionKey, pack_tokens
 from sessions.ports import Engine, Member, Owner
 
 log = structlog.get_logger(__name__)
@@ -56,7 +59,7 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     token_s: float = 0.25  # how long for a token to be made just before the seal
     token_look_s: float = 0.004  # how often
     at_once: int = 8  # sessions that leave at the same time
-    switches_at_once: int = 2  # of them, from the seal to the target's word
+    switches_at_once: int = 2  # of them, to one target, from the seal to its word
 
 
 class HandoffAbandoned(Exception):
@@ -75,7 +78,7 @@ class HandoffSource:
         self._measures = runtime.metrics
         self._leaving: dict[SessionKey, None] = {}
         self._slots = asyncio.Semaphore(self.limits.at_once)
-        self._switches = asyncio.Semaphore(self.limits.switches_at_once)
+        self._gates: WeakValueDictionary[ReplicaId, TargetGate] = WeakValueDictionary()
 
     def leaving(self, key: SessionKey) -> bool:
         """The session is being handed off."""
@@ -108,12 +111,15 @@ class HandoffSource:
         if actor is None or actor.phase is not Phase.WARM:
             raise HandoffAbandoned("it is not here")
         link: PeerLink = await self._links.get(target)
+        gate = self._gates.get(target.replica)
+        if gate is None:
+            gate = self._gates[target.replica] = TargetGate(self.limits.switches_at_once)
         with link.open_handoff() as channel:
             try:
                 await self._reserve(channel, actor)
-                last = await self._bring_up(channel, actor)
+                last = await self._bring_up(channel, actor, gate)
                 await self._await_block(channel, actor, last)
-                async with self._switches:
+                async with gate.switch():
                     await self._bring_rest(channel, actor, last)
                     await self._await_token(actor)
                     owner = await self._switch(channel, actor)
@@ -142,7 +148,7 @@ class HandoffSource:
         channel.send(pf.Reserve(channel.number, actor.key, longest))
         await self._receive(channel, self.limits.reserve_s)
 
-    async def _bring_up(self, channel: HandoffChannel, actor: Actor) -> array[int]:
+    async def _bring_up(self, channel: HandoffChannel, actor: Actor, gate: TargetGate) -> array[int]:
         """Has the target hold KV for all but a rest of the session's ledgers. Returns what it computed last."""
         covered: list[array[int]] = []
         for ledger in await _ledgers(actor):
@@ -163,7 +169,9 @@ class HandoffSource:
             rest_before = rest
             for ledger, missing in zip(ledgers, rests, strict=True):
                 if missing:
-                    covered.append(ledger[: await self._prefill(channel, ledger, last)])
+                    long = missing > self.limits.near_tokens
+                    async with gate.compute() if long else contextlib.nullcontext():
+                        covered.append(ledger[: await self._prefill(channel, ledger, last)])
                     last = ledger
             if actor.phase is not Phase.WARM:
                 raise HandoffAbandoned("it left by itself")

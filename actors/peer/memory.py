@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from actors.peer.links import LinkDown
 
+ORDER_S: Final = 1e-9  # timers of one moment have no order
 Accept = Callable[["MemoryCarrier", str], Awaitable[None]]  # runs one link to its end; (carrier, address of the dialer)
 
 
@@ -71,7 +73,7 @@ class MemoryCarrier:
         if delay_s <= 0 and self._arriving_at <= self._loop.time():
             self._lane.pass_on(lambda: self.other._arrive(message))
         else:  # later ones do not overtake it
-            self._arriving_at = max(self._arriving_at, self._loop.time() + delay_s)
+            self._arriving_at = max(self._arriving_at + ORDER_S, self._loop.time() + delay_s)
             self._loop.call_at(self._arriving_at, self._lane.pass_on, lambda: self.other._arrive(message))
 
     def _arrive(self, message: bytes) -> None:

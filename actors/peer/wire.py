@@ -147,15 +147,15 @@ class Wire:
         spoken_at, announced_s = loop.time(), 0.0
         while True:
             pace_s = limits.quick_beat_s if loop.time() - spoken_at < limits.attentive_s else limits.beat_s
-            idle = not self._queue and loop.time() - self._sent_at >= pace_s / 2
-            if idle or pace_s != announced_s:
-                announced_s = pace_s
-                self._queue_beat(pace_s)
             await asyncio.sleep(pace_s)
             if self._spoken:
                 self._spoken, spoken_at = False, loop.time()
             heard, self._received = self._received, False
             self._follow(self._silence.beat(pace_s, heard=heard), tasks)
+            idle = not self._queue and loop.time() - self._sent_at >= pace_s / 2
+            if idle or pace_s != announced_s:
+                announced_s = pace_s
+                self._queue_beat(pace_s)
 
     def _queue_beat(self, pace_s: float) -> None:
         beat = encode(Heartbeat(round(1000 * pace_s)))

@@ -15,11 +15,14 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from bench.support import spread
+from sessions.metrics import Metrics
 from tests.support.chaos.device import Delta, Device, Frame
 from tests.support.chaos.load import Load
+from transport.ops.loop_watchdog import LoopWatchdog
 
 CAUSES: Final = ("gateway", "handoff", "both", "neither")
 LOOK_S: Final = 0.005
+STALL_MS: Final = 60.0
 
 
 class Pause(NamedTuple):
@@ -110,7 +113,8 @@ async def lateness() -> AsyncIterator[LoopLateness]:
     made = LoopLateness()
     running = asyncio.create_task(made.run())
     try:
-        yield made
+        async with LoopWatchdog(Metrics(), stall_ms=STALL_MS):  # says in which calls
+            yield made
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

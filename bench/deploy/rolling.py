@@ -24,13 +24,12 @@ from bench.deploy.pauses import figures, lateness
 from bench.support import Option, is_faultless, report, run_bench, spread
 from tests.support.chaos.load import Load, load
 from tests.support.kubernetes.deployed import GATEWAY, POOL, Deployed, deployed, timeline
+from tests.support.kubernetes.manifests import Manifest
 
 
-async def rolled(cluster: Deployed, running: Load) -> dict[str, Any]:
-    """A new template for all of them, as a new image would be."""
-    env = {"extraEnv": [{"name": "ROLLED", "value": "1"}]}
+async def rolled(cluster: Deployed, running: Load, manifests: list[Manifest]) -> dict[str, Any]:
     begun = time.perf_counter()
-    await cluster.upgrade({"gateway": env, "pools": {"main": env}})
+    cluster.kubernetes.apply(manifests)
     await cluster.kubernetes.settles(280.0)
     await running.grows(10)
     return {"update_s": time.perf_counter() - begun}
@@ -68,11 +67,15 @@ async def main(given: argparse.Namespace) -> None:
     nodes = [f"n{number}" for number in range(1, given.replicas + given.gateways + 1)]
     layout = Path(given.layout) if given.layout else None
     async with deployed(values, layout=layout, nodes=nodes) as cluster:
+        env = {
+            "extraEnv": [{"name": "ROLLED", "value": "1"}]
+        }  # a new template for all of them, as a new image would be
+        manifests = await cluster.rendered({"gateway": env, "pools": {"main": env}})
         async with load(cluster, sessions=given.sessions, tokens=100) as running, lateness() as own:
             await running.grows(5)
             since, wall_s = time.monotonic(), time.time() - time.monotonic()
             if given.what == "update":
-                took = await rolled(cluster, running)
+                took = await rolled(cluster, running, manifests)
             else:
                 took = await lost(cluster, running, given.what)
             silences, moves, shares = running.silences(), running.moves(), figures(running, wall_s)

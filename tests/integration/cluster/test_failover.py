@@ -65,6 +65,7 @@ async def test_stopped_for_ten_seconds_it_goes_on_elsewhere_and_the_sleeper_stay
 async def test_an_answer_whose_replica_is_cut_off_goes_on_within_a_second() -> None:
     """Nothing is refused and nothing breaks; the cut heals later, and what it kept in is of no effect."""
     async with cluster(replicas=3, gateways=2) as made:
+        await advance(1.0)  # links have measured how fast hosts answer
         key, reader = await answering(made, "g2", tokens=200)
         victim = made.replicas[made.owner(key)]
         fence = made.store.head(key).fence  # type: ignore[union-attr]

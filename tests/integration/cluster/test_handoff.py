@@ -316,7 +316,7 @@ async def test_a_replica_with_fifty_open_answers_is_drained_and_nobody_notices()
 async def test_sessions_that_leave_together_are_sealed_few_at_a_time() -> None:
     async with cluster(replicas=2, gateways=2) as made:
         gateway = made.gateways["g1"]
-        keys = [await gateway.create(f"s{number}") for number in range(24)]
+        keys = [await gateway.create(f"s{number}") for number in range(16)]
         readers = [made.gateways["g2"].read(key) for key in keys]
         for key in keys:
             await gateway.say(key, LONG, tokens=150)
@@ -392,7 +392,7 @@ async def test_load_beyond_its_bound_goes_elsewhere() -> None:
         await made.add_replica("r1")
         await advance(1.5)
         gateway = made.gateways["g1"]
-        keys = [await gateway.create(f"s{number}") for number in range(24)]
+        keys = [await gateway.create(f"s{number}") for number in range(16)]
         for key in keys:
             await gateway.say(key, tokens=200)
         await made.add_replica("r2")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.handoff.source import HandoffLimits, HandoffSource, common_prefix_length
+from actors.handoff.target_gate import TargetGate
 from actors.peer import frames as pf
 from sessions.actor.actor import Phase
 from sessions.model.generation import KVExport
@@ -134,7 +135,7 @@ async def brought_up(blocks: Blocks, actor: Writing) -> int:
     async with cluster(replicas=1, gateways=0) as made:
         runtime = made.replicas["r1"].replica.runtime
         source = HandoffSource(runtime, blocks, None)  # type: ignore[arg-type]
-        last = await source._bring_up(blocks, actor)  # type: ignore[arg-type]
+        last = await source._bring_up(blocks, actor, TargetGate(2))  # type: ignore[arg-type]
         await source._await_block(blocks, actor, last)  # type: ignore[arg-type]
     return actor._tokens - len(blocks.ledger) // blocks.size * blocks.size
 
@@ -182,7 +183,7 @@ async def test_an_answer_is_sealed_when_its_engine_has_just_made_a_token() -> No
         source = HandoffSource(made.replicas["r1"].replica.runtime, None, None)  # type: ignore[arg-type]
         for pace_s, least_s, most_s in (
             (0.1, 0.0, 0.1 + limits.token_look_s),
-            (60.0, limits.token_s, limits.token_s + 2 * limits.token_look_s),  # it is not waited for any longer
+            (60.0, limits.token_s - limits.token_look_s, limits.token_s + limits.token_look_s),  # it is not waited for any longer
             (0.0, 0.0, 0.0),  # nothing is being written
         ):
             await advance(0.033)

@@ -73,7 +73,7 @@ async def test_what_is_posted_in_one_turn_shares_a_message_and_keeps_its_order()
 async def test_the_first_frame_leaves_at_once_and_a_stream_leaves_in_few_messages() -> None:
     ends = await connected()
     loop = asyncio.get_running_loop()
-    await advance(0.3)
+    await advance(0.35)  # between two beats
     began = loop.time()
     ends.near.post(reserved(0))
     await until(lambda: bool(ends.heard), step_s=0.0001)
