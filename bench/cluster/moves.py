@@ -168,9 +168,9 @@ def noted_stages(source: RealReplica, target: RealReplica, key: SessionKey) -> I
         await seal()
         stages["sealed"] = time.perf_counter()
 
-    async def noted_adopt(key: SessionKey, owner: Owner) -> Owner:
+    async def noted_adopt(key: SessionKey, source: Owner) -> Owner:
         stages["adopt"] = time.perf_counter()
-        taken = await adopt(key, owner)
+        taken = await adopt(key, source)
         stages["taken"] = time.perf_counter()
         return taken
 

@@ -183,7 +183,7 @@ async def test_an_answer_is_sealed_when_its_engine_has_just_made_a_token() -> No
         source = HandoffSource(made.replicas["r1"].replica.runtime, None, None)  # type: ignore[arg-type]
         for pace_s, least_s, most_s in (
             (0.1, 0.0, 0.1 + limits.token_look_s),
-            (60.0, limits.token_s - limits.token_look_s, limits.token_s + limits.token_look_s),  # it is not waited for any longer
+            (60.0, limits.token_s - limits.token_look_s, limits.token_s + limits.token_look_s),  # not waited for longer
             (0.0, 0.0, 0.0),  # nothing is being written
         ):
             await advance(0.033)
