@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -112,10 +113,13 @@ class LoopLateness:
 async def lateness() -> AsyncIterator[LoopLateness]:
     made = LoopLateness()
     running = asyncio.create_task(made.run())
+    gc.collect()
+    gc.disable()  # what a device was sent is kept: going through it holds everybody up for half a second
     try:
         async with LoopWatchdog(Metrics(), stall_ms=STALL_MS):  # says in which calls
             yield made
     finally:
+        gc.enable()
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
