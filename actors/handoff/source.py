@@ -11,6 +11,10 @@ has only what was written during the one before (pre-copy, as in the live migrat
 wait for. Where an engine reuses whole blocks, an answer is sealed when it has just begun one: else up to a block of
 tokens that the target has seen before would be computed while readers wait.
 
+Sessions that leave together are brought up together and switched few at a time: a switch is a dozen small steps of
+three processes, and sealed all at once each would wait for the steps of all, and for the long prompts that the target
+computes for the next (`actors.handoff.target_gate`). Who waits for its switch goes on here.
+
 Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
 A hand-off may fail at any point and leaves exactly one owner. Before the seal: it goes on here. After: the journal
@@ -25,16 +29,18 @@ import asyncio
 import contextlib
 from array import array
 from collections.abc import AsyncGenerator
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
+from actors.handoff.target_gate import TargetGate
 from actors.hosting.runtime import Runtime
 from actors.peer import frames as pf
 from actors.peer.links import HandoffChannel, LinkDown, Links, PeerLink
 from sessions.actor.actor import Actor, Phase
 from sessions.model.errors import BadInput, SessileError, Unavailable
-from sessions.model.types import SessionKey, pack_tokens
+from sessions.model.types import ReplicaId, SessionKey, pack_tokens
 from sessions.ports import Engine, Member, Owner
 
 log = structlog.get_logger(__name__)
@@ -50,7 +56,10 @@ class HandoffLimits(msgspec.Struct, frozen=True):
     rounds_max: int = 8
     block_s: float = 3.0  # how long an answer is waited for to begin its next block
     look_s: float = 0.02  # how often
+    token_s: float = 0.25  # how long for a token to be made just before the seal
+    token_look_s: float = 0.004  # how often
     at_once: int = 8  # sessions that leave at the same time
+    switches_at_once: int = 2  # of them, to one target, from the seal to its word
 
 
 class HandoffAbandoned(Exception):
@@ -69,6 +78,7 @@ class HandoffSource:
         self._measures = runtime.metrics
         self._leaving: dict[SessionKey, None] = {}
         self._slots = asyncio.Semaphore(self.limits.at_once)
+        self._gates: WeakValueDictionary[ReplicaId, TargetGate] = WeakValueDictionary()
 
     def leaving(self, key: SessionKey) -> bool:
         """The session is being handed off."""
@@ -101,11 +111,18 @@ class HandoffSource:
         if actor is None or actor.phase is not Phase.WARM:
             raise HandoffAbandoned("it is not here")
         link: PeerLink = await self._links.get(target)
+        gate = self._gates.get(target.replica)
+        if gate is None:
+            gate = self._gates[target.replica] = TargetGate(self.limits.switches_at_once)
         with link.open_handoff() as channel:
             try:
                 await self._reserve(channel, actor)
-                await self._await_block(channel, actor, await self._bring_up(channel, actor))
-                owner = await self._switch(channel, actor)
+                last = await self._bring_up(channel, actor, gate)
+                await self._await_block(channel, actor, last)
+                async with gate.switch():
+                    await self._bring_rest(channel, actor, last)
+                    await self._await_token(actor)
+                    owner = await self._switch(channel, actor)
             except BaseException:  # whatever it was: the target is not to wait for the session
                 channel.give_up("given up")
                 raise
@@ -131,7 +148,7 @@ class HandoffSource:
         channel.send(pf.Reserve(channel.number, actor.key, longest))
         await self._receive(channel, self.limits.reserve_s)
 
-    async def _bring_up(self, channel: HandoffChannel, actor: Actor) -> array[int]:
+    async def _bring_up(self, channel: HandoffChannel, actor: Actor, gate: TargetGate) -> array[int]:
         """Has the target hold KV for all but a rest of the session's ledgers. Returns what it computed last."""
         covered: list[array[int]] = []
         for ledger in await _ledgers(actor):
@@ -152,7 +169,9 @@ class HandoffSource:
             rest_before = rest
             for ledger, missing in zip(ledgers, rests, strict=True):
                 if missing:
-                    covered.append(ledger[: await self._prefill(channel, ledger, last)])
+                    long = missing > self.limits.near_tokens
+                    async with gate.compute() if long else contextlib.nullcontext():
+                        covered.append(ledger[: await self._prefill(channel, ledger, last)])
                     last = ledger
             if actor.phase is not Phase.WARM:
                 raise HandoffAbandoned("it left by itself")
@@ -180,6 +199,26 @@ class HandoffSource:
                     await self._prefill(channel, ledger, last)
                 return
             await asyncio.sleep(self.limits.look_s)
+
+    async def _bring_rest(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
+        """What was written while the session waited for its switch, where that is more than a rest and can be computed
+        for less than a block."""
+        if self._engine.info.kv_block_tokens > self.limits.rest_tokens or not actor.speaking:
+            return
+        if actor.phase is not Phase.WARM:
+            raise HandoffAbandoned("it left by itself")
+        ledgers = await _ledgers(actor)
+        if len(ledgers) == 1 and len(ledgers[0]) - common_prefix_length(ledgers[0], last) > self.limits.rest_tokens:
+            await self._prefill(channel, ledgers[0], last)
+
+    async def _await_token(self, actor: Actor) -> None:
+        """Returns when the engine has just made a token: the one that it makes during the seal is thrown away, and at
+        this moment the least of it is made."""
+        before = actor.generated
+        for _ in range(round(self.limits.token_s / self.limits.token_look_s)):
+            if not actor.speaking or len(actor.open) != 1 or actor.generated != before:
+                return
+            await asyncio.sleep(self.limits.token_look_s)
 
     async def _copy(
         self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -29,6 +29,9 @@ from sessions.model.types import SessionKey, unpack_tokens
 from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
+
+ENGINE_WAIT_S: Final = 1.0  # for answers to have their turn before KV is computed ahead
+ENGINE_LOOK_S: Final = 0.01
 
 Post = Callable[[pf.Frame], int]
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
@@ -181,10 +184,14 @@ class HandoffTargetSession:
         return tokens
 
     async def _prefill(self, arrival: IncomingHandoff) -> int:
-        """Computes KV ahead, unless answers wait for the engine: then it could only wait behind them."""
+        """Computes KV ahead, unless answers go on waiting for the engine: then it could only wait behind them. One that
+        waits for the next step of the engine is no reason to leave all of it to be computed while readers wait."""
         engine = self._target.engine
-        if engine.stats().waiting == 0:
-            await engine.warm(arrival.key, arrival.ledger)
+        for _ in range(round(ENGINE_WAIT_S / ENGINE_LOOK_S)):
+            if engine.stats().waiting == 0:
+                await engine.warm(arrival.key, arrival.ledger)
+                break
+            await asyncio.sleep(ENGINE_LOOK_S)
         return min(engine.place(arrival.key).tokens, len(arrival.ledger))
 
     # -- the session -------------------------------------------------------------------------------------------------

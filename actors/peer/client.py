@@ -10,14 +10,17 @@ Bounds: `requests` unanswered ones, `queue_bytes` unsent ones: beyond either, `O
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 from actors.cluster.versions import OURS, common_protocol, protocol_mismatch, protocols_of
 from actors.hosting.runtime import Moved
 from actors.peer import frames as pf
 from actors.peer.frames import PEER_PROTOCOL_OLDEST
-from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Watcher
+from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Unreachable, Watcher
 from actors.peer.wire import Wire
 from sessions.model.commands import Ok
 from sessions.model.errors import Overloaded
@@ -25,6 +28,8 @@ from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Member, Owner
+
+PATIENT_MAX: Final = 1024  # processes that ended a link early
 
 PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed | pf.Inspected | pf.Measured
 
@@ -43,9 +48,17 @@ class _RemoteSubscription:
 class PeerClient:
     """Implements `PeerLink`. Made by a `Connector`, carried by `run`."""
 
-    def __init__(self, member: Member, wire: Wire, limits: LinkLimits, protocol: int = PEER_PROTOCOL_OLDEST) -> None:
+    def __init__(
+        self,
+        member: Member,
+        wire: Wire,
+        limits: LinkLimits,
+        protocol: int = PEER_PROTOCOL_OLDEST,
+        on_end: Callable[[LinkDown], None] = lambda down: None,
+    ) -> None:
         self.protocol = protocol
         self._member = member
+        self._on_end = on_end
         self._wire = wire
         self._limits = limits
         self._numbers = 0
@@ -78,6 +91,7 @@ class PeerClient:
                 handoff.put_nowait(down)
             for drain in self._drains.values():
                 drain.put_nowait(down)
+        self._on_end(down)
         return down
 
     async def close(self) -> None:
@@ -233,7 +247,7 @@ class PeerClient:
                     if (drain := self._drains.get(frame.id)) is not None:
                         drain.put_nowait(frame)
                 case pf.Heartbeat():
-                    pass
+                    self._wire.promised(frame)
                 case _:
                     raise ValueError(type(frame).__name__)
         if credit:
@@ -300,7 +314,10 @@ class ClientHandoffChannel:
 
 
 class Connector:
-    """Dials replicas and shakes hands: a `Connect`."""
+    """Dials replicas and shakes hands: a `Connect`.
+
+    A link that ended early, by a knock without an answer, makes the next ones to the same process patient for
+    `patient_s`: a replica that lives is taken for dead by such a guess once in that time at most."""
 
     def __init__(
         self,
@@ -320,16 +337,19 @@ class Connector:
         self._fingerprint = fingerprint
         self._limits = limits or LinkLimits()
         self._version = version
+        self._patient_until: OrderedDict[tuple[str, str], float] = OrderedDict()  # processes
 
     async def __call__(self, member: Member) -> PeerClient:
         proposed = common_protocol(OURS, protocols_of(member))
         if proposed is None:
             raise LinkDown("rejected", protocol_mismatch(self._name, OURS, member.replica, protocols_of(member)) or "")
         carrier: Carrier | None = None
+        process = member.replica, member.incarnation
+        hasty = self._patient_until.get(process, -math.inf) <= asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._limits.dial_s):
                 carrier = await self._dialer.dial(member.address)
-                wire = Wire(carrier, self._limits)
+                wire = Wire(carrier, self._limits, partial(self._dialer.knock, member.address) if hasty else None)
                 await wire.now(
                     pf.PeerHello(
                         proposed,
@@ -343,13 +363,20 @@ class Connector:
                     )
                 )
                 protocol = _protocol_of_welcome(await wire.first(), member)
-            return PeerClient(member, wire, self._limits, protocol)
+            return PeerClient(member, wire, self._limits, protocol, partial(self._ended, process))
         except BaseException as error:
             if carrier is not None:
                 await carrier.close()
             if isinstance(error, TimeoutError):
                 raise LinkDown("keepalive", f"{member.address} does not answer") from error
             raise
+
+    def _ended(self, process: tuple[str, str], down: LinkDown) -> None:
+        if isinstance(down, Unreachable):
+            self._patient_until.pop(process, None)
+            self._patient_until[process] = asyncio.get_running_loop().time() + self._limits.patient_s
+            while len(self._patient_until) > PATIENT_MAX:
+                self._patient_until.popitem(last=False)
 
 
 def _protocol_of_welcome(frames: list[pf.AnyFrame], member: Member) -> int:

@@ -93,7 +93,10 @@ class PeerRefusal(Frame, frozen=True, tag=2):
 
 
 class Heartbeat(Frame, frozen=True, tag=3):
-    """Proof of life, when there is nothing else to say."""
+    """Proof of life, when there is nothing else to say. `every_ms`: so often this end is to be heard from now on; 0: it
+    does not say."""
+
+    every_ms: int = 0
 
 
 class Goodbye(Frame, frozen=True, tag=4):

@@ -8,8 +8,8 @@ A `Carrier` moves whole messages in order or dies; everything else (liveness, li
 decided above it, so that a whole cluster runs in one process under virtual time on the same code.
 
 `Links` keeps one link per replica and knows of each whether it can be trusted. A replica is suspected when a link
-broke and its address does not answer any more, when it was silent for `dead_after_beats`, or when another process
-answers in its place. A suspicion is no proof, and need not be: an action on one is fenced by the journal (I1).
+broke and its address does not answer any more, when it was silent for too long (`actors.peer.silence`), or when another
+process answers in its place. A suspicion is no proof, and need not be: an action on one is fenced by the journal (I1).
 It ends when the replica answers again. Bounds: one link and one dialing per replica.
 
 After: the phi-accrual and SWIM detectors' split of suspicion from proof; etcd's peer streams.
@@ -61,6 +61,13 @@ class Replaced(LinkDown):
         super().__init__("refused", detail)
 
 
+class Unreachable(LinkDown):
+    """The other end is silent, and its host does not answer a knock: dead, by a guess that comes early."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("keepalive", detail)
+
+
 class Carrier(Protocol):
     """Moves messages both ways, in order and whole, until it dies. Both calls raise LinkDown from then on."""
 
@@ -80,6 +87,11 @@ class Carrier(Protocol):
 class Dialer(Protocol):
     async def dial(self, address: str) -> Carrier:
         """Raises LinkDown: refused, rejected (credentials), or keepalive where nothing answers in time."""
+        ...
+
+    async def knock(self, address: str) -> None:
+        """Returns when the host there takes a connection, whatever its process does. Raises LinkDown where it refuses
+        one. Waits for as long as nothing answers; cancelling gives it up."""
         ...
 
 
@@ -180,10 +192,17 @@ class PeerLink(Protocol):
 
 class LinkLimits(msgspec.Struct, frozen=True):
     """A peer that is silent for `dead_after_beats` of our own beats is dead: 1.5 to 2 s. Counted in beats that we were
-    awake for, so that a process that stood still itself does not take all others for dead."""
+    awake for, so that a process that stood still itself does not take all others for dead. On a link with something to
+    lose beats are quick, and one whose host does not answer a knock either is dead after 0.4 to 0.5 s
+    (`actors.peer.silence`)."""
 
     beat_s: float = 0.5
     dead_after_beats: int = 3
+    quick_beat_s: float = 0.1
+    attentive_s: float = 30.0  # beats are quick for so long after the last frame that was no beat
+    knock_after_beats: int = 2  # quick ones without a word
+    knock_beats: int = 2  # quick ones without an answer to the knock; more where answers take longer
+    patient_s: float = 60.0  # after a link to a replica ended so: the next one waits for beats alone
     linger_s: float = 0.001  # frames that follow a message within this time share the next one
     message_bytes: int = 256 * 1024  # a message is closed when it reaches this
     queue_bytes: int = 64 << 20  # unsent; beyond it requests are refused

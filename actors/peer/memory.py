@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from actors.peer.links import LinkDown
 
+ORDER_S: Final = 1e-9  # timers of one moment have no order
 Accept = Callable[["MemoryCarrier", str], Awaitable[None]]  # runs one link to its end; (carrier, address of the dialer)
 
 
@@ -71,7 +73,7 @@ class MemoryCarrier:
         if delay_s <= 0 and self._arriving_at <= self._loop.time():
             self._lane.pass_on(lambda: self.other._arrive(message))
         else:  # later ones do not overtake it
-            self._arriving_at = max(self._arriving_at, self._loop.time() + delay_s)
+            self._arriving_at = max(self._arriving_at + ORDER_S, self._loop.time() + delay_s)
             self._loop.call_at(self._arriving_at, self._lane.pass_on, lambda: self.other._arrive(message))
 
     def _arrive(self, message: bytes) -> None:
@@ -128,15 +130,19 @@ class MemoryNetwork:
     def dialer(self, source: str) -> MemoryDialer:
         return MemoryDialer(self, source)
 
-    async def dial(self, source: str, target: str) -> MemoryCarrier:
-        there, back = self.lane(source, target), self.lane(target, source)
-        for lane in (there, back):  # a connection takes a round trip, and a held lane lets none begin
+    async def knock(self, source: str, target: str) -> None:
+        """A round trip to a host, which a held lane lets none make."""
+        for lane in (self.lane(source, target), self.lane(target, source)):
             arrived = asyncio.Event()
             asyncio.get_running_loop().call_later(lane.delay_s(), lane.pass_on, arrived.set)
             await arrived.wait()
-        accept = self._listeners.get(target)
-        if accept is None:
+        if target not in self._listeners:
             raise LinkDown("refused", f"nothing listens at {target}")
+
+    async def dial(self, source: str, target: str) -> MemoryCarrier:
+        await self.knock(source, target)
+        accept = self._listeners[target]
+        there, back = self.lane(source, target), self.lane(target, source)
         near = MemoryCarrier(there, back, self._room_bytes)
         far = near.other
         for address in (source, target):
@@ -177,3 +183,6 @@ class MemoryDialer:
 
     async def dial(self, address: str) -> MemoryCarrier:
         return await self._network.dial(self._source, address)
+
+    async def knock(self, address: str) -> None:
+        await self._network.knock(self._source, address)

@@ -2,8 +2,9 @@
 
 Frames are queued and leave together: everything that is posted in one turn of the loop, and in the `linger_s` after
 a message, shares a message, so the carrier's cost per message is paid a bounded number of times a second. An end that
-has sent nothing for half a beat sends `Heartbeat`; an end that received nothing for `dead_after_beats` of its own beats
-ends the link. Callers only post: none of their queues waits on the link.
+has sent nothing for half a beat sends `Heartbeat`; when the other end's silence ends the link decides
+`actors.peer.silence`. Beats are quick while anything else was said lately, and each end announces how often it is to be
+heard. Callers only post: none of their queues waits on the link.
 
 Bound: `queued_bytes` is what waits for the carrier; callers look at it before they post what may be left out or
 refused.
@@ -13,18 +14,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from actors.peer.frames import AnyFrame, Frame, Goodbye, Heartbeat, encode, pack, unpack
-from actors.peer.links import Carrier, LinkDown, LinkLimits
+from actors.peer.links import Carrier, LinkDown, LinkLimits, Unreachable
+from actors.peer.silence import SilenceDetector, SilenceFinding
 
-_BEAT = encode(Heartbeat())
+Knock = Callable[[], Awaitable[None]]  # at the other end's host: see `Dialer.knock`
 
 
 class Wire:
     """One end of a link."""
 
-    def __init__(self, carrier: Carrier, limits: LinkLimits) -> None:
+    def __init__(self, carrier: Carrier, limits: LinkLimits, knock: Knock | None = None) -> None:
+        """`knock` None: silence is measured by beats alone."""
         self.down: LinkDown | None = None
         self.queued_bytes = 0
         self.messages_sent = 0
@@ -33,7 +36,11 @@ class Wire:
         self._queue: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._received = True  # something came since the last beat
+        self._spoken = False  # something other than beats came or went since the last beat
         self._sent_at = 0.0
+        self._knock = knock
+        self._silence = SilenceDetector(limits, knocks=knock is not None)
+        self._knocking: asyncio.Task[None] | None = None
         self._ending: LinkDown | None = None
         self._flushed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -44,8 +51,13 @@ class Wire:
         if self.down is None and self._ending is None:
             self._queue.append(data)
             self.queued_bytes += len(data)
+            self._spoken = True
             self._wake.set()
         return len(data)
+
+    def promised(self, beat: Heartbeat) -> None:
+        """The other end has announced how often it is to be heard."""
+        self._silence.promised(beat.every_ms / 1000)
 
     async def first(self) -> list[AnyFrame]:
         """The first message, before `run`. Raises LinkDown."""
@@ -62,7 +74,7 @@ class Wire:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(deliver))
                 tasks.create_task(self._write())
-                tasks.create_task(self._beat())
+                tasks.create_task(self._beat(tasks))
         except* LinkDown as group:
             self.down = self._ending or _first(group)
         finally:
@@ -92,6 +104,8 @@ class Wire:
         while True:
             frames = _unpacked(await self._carrier.receive())
             self._received = True
+            if len(frames) > 1 or (frames and type(frames[0]) is not Heartbeat):
+                self._spoken = True
             if frames and isinstance(frames[-1], Goodbye):
                 deliver(frames[:-1])
                 raise LinkDown("closed", "the other end closed the link")
@@ -128,18 +142,50 @@ class Wire:
         self.queued_bytes -= num_bytes
         return pack(frames)
 
-    async def _beat(self) -> None:
-        silent = 0
+    async def _beat(self, tasks: asyncio.TaskGroup) -> None:
+        limits, loop = self._limits, self._loop
+        spoken_at, announced_s = loop.time(), 0.0
         while True:
-            await asyncio.sleep(self._limits.beat_s)
-            silent = 0 if self._received else silent + 1
-            self._received = False
-            if silent >= self._limits.dead_after_beats:
-                raise LinkDown("keepalive", f"silent for {silent} beats of {self._limits.beat_s:g} s")
-            if not self._queue and self._loop.time() - self._sent_at >= self._limits.beat_s / 2:
-                self._queue.append(_BEAT)
-                self.queued_bytes += len(_BEAT)
-                self._wake.set()
+            pace_s = limits.quick_beat_s if loop.time() - spoken_at < limits.attentive_s else limits.beat_s
+            await asyncio.sleep(pace_s)
+            if self._spoken:
+                self._spoken, spoken_at = False, loop.time()
+            heard, self._received = self._received, False
+            self._follow(self._silence.beat(pace_s, heard=heard), tasks)
+            idle = not self._queue and loop.time() - self._sent_at >= pace_s / 2
+            if idle or pace_s != announced_s:
+                announced_s = pace_s
+                self._queue_beat(pace_s)
+
+    def _queue_beat(self, pace_s: float) -> None:
+        beat = encode(Heartbeat(round(1000 * pace_s)))
+        self._queue.append(beat)
+        self.queued_bytes += len(beat)
+        self._wake.set()
+
+    def _follow(self, finding: SilenceFinding, tasks: asyncio.TaskGroup) -> None:
+        """Does what a finding demands. Raises LinkDown when the other end is dead."""
+        match finding:
+            case SilenceFinding.KNOCK:
+                assert self._knock is not None
+                self._knocking = tasks.create_task(self._knock_at_host(self._knock))
+            case SilenceFinding.WITHDRAW if self._knocking is not None:
+                self._knocking.cancel()
+            case SilenceFinding.SILENT:
+                raise LinkDown("keepalive", f"silent for {self._limits.dead_after_beats * self._limits.beat_s:g} s")
+            case SilenceFinding.UNREACHABLE:
+                raise Unreachable("silent, and its host does not answer")
+
+    async def _knock_at_host(self, knock: Knock) -> None:
+        begun_at = self._loop.time()
+        try:
+            await knock()
+        except LinkDown as refusal:
+            if not self._silence.measuring:  # its host lives, and nothing listens there any more
+                raise Unreachable(f"silent, and {refusal.detail or refusal}") from refusal
+            self._silence.unanswerable()
+        else:
+            self._silence.answered(self._loop.time() - begun_at)
 
 
 def _unpacked(message: bytes) -> list[AnyFrame]:

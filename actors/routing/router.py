@@ -32,7 +32,7 @@ from sessions.model.errors import SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
-from sessions.ports import Directory, Journal, Owner, Published
+from sessions.ports import Directory, Journal, Member, Owner, Published
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +77,7 @@ class Router:
         await self._tasks.__aenter__()
         with contextlib.suppress(Unavailable):
             await self.routes.refresh()
+            self._link_ahead()
         self._tasks.spawn(self._refresh_view())
         self.subscriptions.start()
         return self
@@ -97,8 +98,19 @@ class Router:
             await asyncio.sleep(self.limits.view_s)
             try:
                 await self.routes.refresh()
+                self._link_ahead()
             except Unavailable as error:
                 log.warning("view_refresh_failed", error=error.code)
+
+    def _link_ahead(self) -> None:
+        """Dials the replicas that are not linked yet, so that no reader waits for it when a session goes there."""
+        for member in self.routes.view.members[: self.limits.links_ahead]:
+            if self.links.member(member) is None and not self.links.suspect(member):
+                self._tasks.spawn(self._dial(member))
+
+    async def _dial(self, member: Member) -> None:
+        with contextlib.suppress(LinkDown):  # whoever needs it finds out by itself
+            await self.links.get(member)
 
     # -- Sessions --------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ class RouterLimits(msgspec.Struct, frozen=True):
     pause_max_s: float = 0.25
     view_s: float = 1.0
     owners_max: int = 100_000
+    links_ahead: int = 64  # replicas that are dialed before a command or a reader needs them
     lease_ttl_s: float = 6.0
     links: LinkLimits = LinkLimits()
     watches: SubscriptionLimits = SubscriptionLimits()

@@ -32,7 +32,7 @@ from actors.routing.router_limits import RouterLimits
 from sessions.backoff import Backoff
 from sessions.model.errors import Gone, NotFound, SessileError, Unavailable
 from sessions.model.events import Record
-from sessions.model.journal_types import Head
+from sessions.model.journal_types import Head, Page
 from sessions.model.types import Epoch, SessionKey
 from sessions.ports import Directory, Journal, Member, Owner, Published
 
@@ -43,6 +43,8 @@ Sink = Callable[[Published], None]
 LOST: Final = 0  # priorities of what is to be done
 NEW: Final = 1
 LOOK: Final = 2
+CATCH_UP_RECORDS: Final = 64  # as few are delivered, and not read again by each reader
+CATCH_UP_BYTES: Final = 64 * 1024
 ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner notifies of what it knows
 
 
@@ -328,15 +330,29 @@ class Subscriptions:
                 self.retry_later(watch)
 
     async def _catch_up(self, watch: SessionSubscription) -> None:
-        """Delivers the record at the log's known end, unless it has come by itself."""
+        """Delivers what the log has beyond what was seen, unless it has come by itself: all of it, where that is
+        little, else the record at the log's known end."""
         assert watch.known is not None
         epoch, top = watch.known
         if epoch != watch.epoch or top > watch.seen:
-            page = await self._journal.read(watch.key, after=top - 1, limit=1, bytes_max=1)
-            if page is not None and page.records and (epoch != watch.epoch or page.records[-1].offset > watch.seen):
-                watch.deliver(page.head.epoch, page.records)
+            page = await self._read_rest(watch.key, watch.seen, top) if epoch == watch.epoch else None
+            page = page or await self._journal.read(watch.key, after=top - 1, limit=1, bytes_max=1)
+            if page is not None:
+                same = page.head.epoch == watch.epoch
+                news = tuple(each for each in page.records if each.offset > watch.seen) if same else page.records[-1:]
+                if news:
+                    watch.deliver(page.head.epoch, news)
         if watch.known == (epoch, top):
             watch.known = None
+
+    async def _read_rest(self, key: SessionKey, seen: int, top: int) -> Page | None:
+        """The log behind `seen` to its very end, so that whatever takes some of it back is among it; None where that is
+        more than a little."""
+        if top - seen > CATCH_UP_RECORDS:
+            return None
+        page = await self._journal.read(key, after=seen, limit=2 * CATCH_UP_RECORDS, bytes_max=CATCH_UP_BYTES)
+        whole = page is not None and page.records and page.records[-1].offset == page.head.top
+        return page if whole else None
 
     async def _attach_to_owner(self, watch: SessionSubscription) -> None:
         """Attaches a watch where its session is now, or finds that it is nowhere."""

@@ -18,8 +18,8 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from actors.routing.router import Router
@@ -30,9 +30,10 @@ from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.model import commands as cm
 from sessions.model.events import OutputTextDelta, SessionMigrated
+from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.request import request_of
 from sessions.model.types import CommandId, ResponseId, SessionKey
-from sessions.ports import Engine
+from sessions.ports import Engine, Owner
 from tests.support.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
 from tests.support.percentiles import percentile
 
@@ -142,28 +143,67 @@ class Bench:
         source = self.made.owner(key)
         return source, next(each for each in self.made.replicas.values() if each is not source)
 
-    async def moved(self, key: SessionKey) -> tuple[float, float]:
-        """Hands a session off, has its source forget it, and returns when that began and when it was sealed."""
+    async def moved(self, key: SessionKey) -> tuple[float, dict[str, float]]:
+        """Hands a session off, has its source forget it, and returns when that began and when each stage came."""
         source, target = self.where(key)
-        sealed_at, begun_at = noted_seal(source, key), time.perf_counter()
-        await source.replica.handoff.hand_off(key, target.member)
-        await source.replica.engine.release(key)
-        return begun_at, sealed_at()
+        with noted_stages(source, target, key) as stages:
+            begun_at = time.perf_counter()
+            await source.replica.handoff.hand_off(key, target.member)
+            await source.replica.engine.release(key)
+        return begun_at, stages
 
 
-def noted_seal(source: RealReplica, key: SessionKey) -> Callable[[], float]:
-    """Notes when a session's actor is asked to seal."""
+@contextmanager
+def noted_stages(source: RealReplica, target: RealReplica, key: SessionKey) -> Iterator[dict[str, float]]:
+    """Notes when a session is to be sealed, is sealed, is to be taken, is taken, runs, has its first token. What runs
+    when the block ends goes on noting."""
     actor = source.replica.runtime.actor(key)
     assert actor is not None
-    at: list[float] = []
-    seal = actor.seal
+    runtime, engine = target.replica.runtime, target.replica.engine
+    seal, adopt, generate = actor.seal, runtime.adopt, engine.generate
+    stages: dict[str, float] = {}
 
-    async def noted() -> None:
-        at.append(time.perf_counter())
+    async def noted_seal() -> None:
+        stages["seal"] = time.perf_counter()
         await seal()
+        stages["sealed"] = time.perf_counter()
 
-    actor.seal = noted  # type: ignore[method-assign]
-    return lambda: at[-1]
+    async def noted_adopt(key: SessionKey, source: Owner) -> Owner:
+        stages["adopt"] = time.perf_counter()
+        taken = await adopt(key, source)
+        stages["taken"] = time.perf_counter()
+        return taken
+
+    async def noted_generate(request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        engine.generate = generate  # type: ignore[method-assign]
+        stages["run"] = time.perf_counter()
+        async with aclosing(generate(request)) as items:  # type: ignore[type-var]
+            async for item in items:
+                stages.setdefault("first_token", time.perf_counter())
+                yield item
+
+    actor.seal, runtime.adopt = noted_seal, noted_adopt  # type: ignore[method-assign]
+    engine.generate = noted_generate  # type: ignore[method-assign]
+    try:
+        yield stages
+    finally:
+        del runtime.adopt
+
+
+def durations(stages: dict[str, float], first_text: float) -> dict[str, float]:
+    """Seconds of what lies between the seal and the target's first text: `run` overlaps `take` where the engine starts
+    before the session is taken."""
+    ends = [
+        ("sealing", "seal", "sealed"),
+        ("to_target", "sealed", "adopt"),
+        ("take", "adopt", "taken"),
+        ("start", "adopt", "run"),
+        ("first_step", "run", "first_token"),
+    ]
+    found = {name: stages[end] - stages[begin] for name, begin, end in ends if begin in stages and end in stages}
+    if "first_token" in stages:
+        found["to_reader"] = first_text - stages["first_token"]
+    return found
 
 
 def first_text_after_move(story: Story) -> float:
@@ -180,8 +220,8 @@ async def idle(bench: Bench, moves: int) -> dict[str, float]:
         key, story, response = await bench.begun("idle", number, 200)
         await bench.cancelled(key, story, response)
         for _ in range(MOVES_A_SESSION["idle"]):
-            _, sealed_at = await bench.moved(key)
-            blackouts.append(time.perf_counter() - sealed_at)
+            _, stages = await bench.moved(key)
+            blackouts.append(time.perf_counter() - stages["seal"])
         began = time.perf_counter()
         await story.ends(await say(bench.router, key, "Go on.", tokens=1))
         follow_ups.append(time.perf_counter() - began)
@@ -197,19 +237,24 @@ async def mid(bench: Bench, moves: int) -> dict[str, float]:
     stalls: list[float] = []
     ahead: list[float] = []  # seconds from a move's begin to its seal, in which the answer goes on
     switches: list[float] = []  # from there to the target's first text
+    parts: list[dict[str, float]] = []  # of that
     for number in range(-(-moves // MOVES_A_SESSION["mid"])):
         key, story, response = await bench.begun("mid", number, ANSWER_TOKENS)
         for _ in range(MOVES_A_SESSION["mid"]):
             await story.grows(30)
             before = len(story.told)
-            begun_at, sealed_at = await bench.moved(key)
+            begun_at, stages = await bench.moved(key)
+            sealed_at = stages["seal"]
             await story.grows(5)
             stalls.append(await bench.stall_s(story, before))
             ahead.append(sealed_at - begun_at)
-            switches.append(first_text_after_move(story) - sealed_at)
+            first_text = first_text_after_move(story)
+            switches.append(first_text - sealed_at)
+            parts.append(durations(stages, first_text))
+            shown = ", ".join(f"{name} {1000 * seconds:.0f}" for name, seconds in parts[-1].items())
             print(
                 f"{len(stalls)}: {ahead[-1]:.2f} s ahead, text from the target {1000 * switches[-1]:.0f} ms after the"
-                f" seal, stall {1000 * stalls[-1]:.0f} ms",
+                f" seal ({shown}), stall {1000 * stalls[-1]:.0f} ms",
                 flush=True,
             )
         await bench.cancelled(key, story, response)
@@ -219,6 +264,10 @@ async def mid(bench: Bench, moves: int) -> dict[str, float]:
         **spread("stall_ms_{}", stalls, "p50 p95", times=1000),
         **spread("ahead_s_{}", ahead, "p50 p95"),
         **spread("seal_to_text_ms_{}", switches, "p50 p95", times=1000),
+        **{
+            f"{name}_ms_p50": 1000 * percentile([each[name] for each in parts if name in each], 0.5)
+            for name in dict.fromkeys(name for each in parts for name in each)
+        },
     }
 
 

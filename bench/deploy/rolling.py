@@ -7,7 +7,8 @@
 The test kubelet runs the manifests that the chart renders: each pod in a network namespace of its own, with a real
 Valkey and PostgreSQL, replicas with the simulated engine (50 tokens/s). Two devices record every frame of
 conversations that never pause; the journal is held against them. Bar: no error, no gap, longest silence p95 <= 300 ms;
-for a node <= 1 s.
+for a node <= 1 s. `by_...`: what those silences were due to and their stages (`bench.deploy.pauses`); `reader_late`: of
+the measuring process itself.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster.rolling import errors
+from bench.deploy.pauses import figures, lateness
 from bench.support import Option, is_faultless, report, run_bench, spread
 from tests.support.chaos.load import Load, load
 from tests.support.kubernetes.deployed import GATEWAY, POOL, Deployed, deployed, timeline
+from tests.support.kubernetes.manifests import Manifest
 
 
-async def rolled(cluster: Deployed, running: Load) -> dict[str, Any]:
-    """A new template for all of them, as a new image would be."""
-    env = {"extraEnv": [{"name": "ROLLED", "value": "1"}]}
+async def rolled(cluster: Deployed, running: Load, manifests: list[Manifest]) -> dict[str, Any]:
     begun = time.perf_counter()
-    await cluster.upgrade({"gateway": env, "pools": {"main": env}})
+    cluster.kubernetes.apply(manifests)
     await cluster.kubernetes.settles(280.0)
     await running.grows(10)
     return {"update_s": time.perf_counter() - begun}
@@ -47,11 +48,11 @@ async def lost(cluster: Deployed, running: Load, what: str) -> dict[str, Any]:
     else:
         kubernetes.cut(node)
     await running.grows(5)
-    figures = {"owned": owners.count(name), "all_go_on_s": time.perf_counter() - begun}
+    took = {"owned": owners.count(name), "all_go_on_s": time.perf_counter() - begun}
     if what == "cut":
         kubernetes.heal(node)
         await running.grows(50)
-    return figures
+    return took
 
 
 def pause(running: Load, session: str) -> tuple[float, str]:
@@ -66,14 +67,18 @@ async def main(given: argparse.Namespace) -> None:
     nodes = [f"n{number}" for number in range(1, given.replicas + given.gateways + 1)]
     layout = Path(given.layout) if given.layout else None
     async with deployed(values, layout=layout, nodes=nodes) as cluster:
-        async with load(cluster, sessions=given.sessions, tokens=100) as running:
+        env = {
+            "extraEnv": [{"name": "ROLLED", "value": "1"}]
+        }  # a new template for all of them, as a new image would be
+        manifests = await cluster.rendered({"gateway": env, "pools": {"main": env}})
+        async with load(cluster, sessions=given.sessions, tokens=100) as running, lateness() as own:
             await running.grows(5)
-            since = time.monotonic()
+            since, wall_s = time.monotonic(), time.time() - time.monotonic()
             if given.what == "update":
-                figures = await rolled(cluster, running)
+                took = await rolled(cluster, running, manifests)
             else:
-                figures = await lost(cluster, running, given.what)
-            silences, moves = running.silences(), running.moves()
+                took = await lost(cluster, running, given.what)
+            silences, moves, shares = running.silences(), running.moves(), figures(running, wall_s)
             findings = await running.finish()
         found = errors(running.devices, since)
         counts = {name: len(cluster.kubernetes.of(name)) for name in (GATEWAY, POOL)}
@@ -86,11 +91,13 @@ async def main(given: argparse.Namespace) -> None:
         {
             "sessions": given.sessions,
             **counts,
-            **figures,
+            **took,
             "turns": running.turns,
             "handed_off": moves.count("handoff"),
             "other_moves": len(moves) - moves.count("handoff"),
             **spread("silence_ms_{}", silences, "p50 p95 max", times=1000),
+            **shares,
+            **spread("reader_late_ms_{}", own.late, "p95 max", times=1000),
             "errors": len(found),
             "findings": len(findings),
         },

@@ -122,6 +122,11 @@ class Actor:
         """An engine has begun to write some answer here."""
         return any(turn.begun for turn in self._turns.values())
 
+    @property
+    def generated(self) -> int:
+        """The tokens of the runs that are under way here."""
+        return sum(turn.generated for turn in self._turns.values())
+
     async def ledgers(self) -> list[array[int]]:
         """The token ids that KV is worth having for: of every open response as far as it is, unless a smaller model
         writes it, whose KV stays; else of the newest branch. Raises BadInput where one does not fit the window."""

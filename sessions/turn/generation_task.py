@@ -54,7 +54,12 @@ class GenerationTask:
     @property
     def begun(self) -> bool:
         """The engine has made a token."""
-        return self._attempts.counts.generated > 0
+        return self.generated > 0
+
+    @property
+    def generated(self) -> int:
+        """The tokens that the engine has made."""
+        return self._attempts.counts.generated
 
     async def run(self) -> None:
         """Runs to the end of the answer, or until cancelled."""

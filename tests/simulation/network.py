@@ -179,6 +179,24 @@ class Network:
             raise result
         return result
 
+    async def knock(self, source: str, target: str) -> None:
+        """What a host answers, whether its process runs or stands still."""
+        there, back = self.lane(source, target), self.lane(target, source)
+        loop = self.world.loop
+        answered: asyncio.Future[bool] = loop.create_future()
+
+        def tell(listens: bool) -> None:
+            if not answered.done():
+                answered.set_result(listens)
+
+        def reached() -> None:
+            found = self._listeners.get(target)
+            back.carry(loop.now + back.delay_s(), tell, found is not None and not found[0].dead)
+
+        there.carry(loop.now + there.delay_s(), reached)
+        if not await answered:
+            raise LinkDown("refused", f"nobody listens at {target}")
+
     def unlisten(self, address: str) -> None:
         self._listeners.pop(address, None)
 
@@ -208,3 +226,6 @@ class Dialer:
 
     async def dial(self, address: str) -> Carrier:
         return await self._network.dial(self._source, address)
+
+    async def knock(self, address: str) -> None:
+        await self._network.knock(self._source, address)

@@ -53,7 +53,7 @@ def planted(seeds: int, *bent_on: str) -> Callable[[Plant], Plant]:
 # -- fences and leases ---------------------------------------------------------------------------------------------
 
 
-@planted(40, "pause_replica")
+@planted(40, "isolate")
 def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     right = persistence.memory.database.MemoryDatabase.append
 
@@ -239,7 +239,7 @@ def nobody_finishes_what_nobody_reads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.maintenance.sweeps.Sweeps, "recover", recover)
 
 
-@planted(40, "kill_replica")
+@planted(40, "hand_off")
 def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
     right = sessions.machine.responses.activate
 

@@ -8,6 +8,8 @@ same reason. Bound: one message of the wire is under way at a time; gRPC's flow 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any, Final
 
 import grpc
@@ -18,6 +20,7 @@ from transport.peer.security import PeerSecurity
 
 METHOD: Final = "/sessile.peer.v1.Peer/Link"
 MESSAGE_BYTES_MAX: Final = 64 << 20
+KNOCK_AGAIN_S: Final = 0.1
 ADMITTED: Final = ("sessile-link", "1")  # metadata that the answering end sends first
 
 CHANNEL_OPTIONS: Final = (
@@ -96,6 +99,24 @@ class GrpcDialer:
             await channel.close()
             raise
 
+    async def knock(self, address: str) -> None:
+        """A bare connection, and another beside it where the first may have been lost on its way."""
+        host, _, port = address.rpartition(":")
+        first = asyncio.ensure_future(_connect(host.strip("[]"), int(port)))
+        knocks = [first]
+        try:
+            await asyncio.wait(knocks, timeout=KNOCK_AGAIN_S)
+            if not first.done():
+                knocks.append(asyncio.ensure_future(_connect(host.strip("[]"), int(port))))
+            done, _ = await asyncio.wait(knocks, return_when=asyncio.FIRST_COMPLETED)
+            await done.pop()
+        except OSError as error:
+            raise LinkDown("refused", f"{address} takes no connection: {error}") from error
+        finally:
+            for knock in knocks:
+                knock.cancel()
+            await asyncio.gather(*knocks, return_exceptions=True)
+
     def _channel(self, address: str) -> grpc.aio.Channel:
         security = self._security
         if not security.tls:
@@ -104,6 +125,14 @@ class GrpcDialer:
         if security.server_name:
             options += (("grpc.ssl_target_name_override", security.server_name),)
         return grpc.aio.secure_channel(address, security.channel_credentials(), options=options)
+
+
+async def _connect(host: str, port: int) -> None:
+    """Connects and resets the connection: nothing of it is left behind at either end. Raises OSError."""
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
+    reset = struct.pack("ii", 1, 0)
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    transport.abort()
 
 
 async def _admitted(call: Any) -> None:

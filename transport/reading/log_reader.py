@@ -57,15 +57,31 @@ class LogReader:
     reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_MAX))
     folds: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FOLDS_MAX))
 
-    async def standing(self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None) -> ResumePlan:
-        """Decides a resume. The caller has acquired `feed` before. Raises Forbidden, NotFound, Gone, Unavailable."""
+    async def look_ahead(
+        self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None
+    ) -> Page | None:
+        """The page that a resume is decided by; None where `standing` reads or needs none. Raises like it."""
         authorization.demand(principal, "read")  # before anything that could show such a key what there is
-        if feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top:
-            # This log is read here already and its tail reaches back far enough: no need for the journal.
+        if offset is None or self._in_tail(feed, epoch, offset):
+            return None
+        return await self._first(feed, offset)
+
+    @staticmethod
+    def _in_tail(feed: Feed, epoch: Epoch | None, offset: int | None) -> bool:
+        """This log is read here already and its tail reaches back far enough: no need for the journal."""
+        known = feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top
+        return known and offset is not None and feed.after(offset) is not None
+
+    async def standing(
+        self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None, page: Page | None = None
+    ) -> ResumePlan:
+        """Decides a resume. The caller has acquired `feed` before, and may have looked ahead for `page` since. Raises
+        Forbidden, NotFound, Gone, Unavailable."""
+        authorization.demand(principal, "read")
+        if offset is not None and self._in_tail(feed, epoch, offset):
             visible(principal, feed.key, feed.user, feed.deleted)
-            if feed.after(offset) is not None:
-                return ResumePlan("replay", feed.epoch, offset, feed.top)
-        page = await self._first(feed, offset)
+            return ResumePlan("replay", feed.epoch, offset, feed.top)
+        page = page or await self._first(feed, offset)
         head = page.head
         visible(principal, feed.key, head.user, head.deleted_at is not None)
         if offset is None:
@@ -111,10 +127,10 @@ class LogReader:
             raise not_found(feed.key)
         feed.learn(page.head)
         if not feed.covers(after, feed.top):
-            await self._look_ahead(feed, page, after)
+            await self._find_retractions(feed, page, after)
         return page
 
-    async def _look_ahead(self, feed: Feed, page: Page, after: int) -> None:
+    async def _find_retractions(self, feed: Feed, page: Page, after: int) -> None:
         """Finds every retraction of (after, top]: what the page holds, and what lies between it and the known part. The
         top is the feed's as it is by then: records may have been published, and others missed, since the page was read.
         """

@@ -20,10 +20,10 @@ Does not know: sockets, what a frame is for, who the principal is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -39,6 +39,8 @@ from transport.tasks import Tasks
 log = structlog.get_logger(__name__)
 
 COLLECT_BYTES_MAX: Final = 128 * 1024  # of one connection in one turn of the loop
+RESUMES_AHEAD: Final = 4  # of one connection: each holds a page until it is answered
+T = TypeVar("T")
 
 
 class LogSource(Protocol):
@@ -72,6 +74,7 @@ class ReaderSet:
     # Made when they are needed: most connections are idle.
     _ready: list[FeedReader] | None = None  # few at a time, mostly one: cheaper than a deque, which comes with room
     _turns: asyncio.Lock | None = None
+    _resumes: asyncio.Semaphore | None = None
     _flowing: asyncio.Event | None = None
 
     # -- what the client does ---------------------------------------------------------------------------------------
@@ -221,28 +224,36 @@ class ReaderSet:
         self._retire(reader)
 
     async def _answer_resume(self, reader: FeedReader, epoch: Epoch | None, offset: int | None) -> None:
-        async with self.turn():
-            session = reader.feed.key.session
-            if self.readers.get(session) is not reader:
-                return
-            try:
-                standing = await self._source.logs.standing(self._principal, reader.feed, epoch, offset)
-            except SessileError as error:
-                self._end_reading(reader, error)
-                return
-            except Exception:
-                log.exception("resume_failed", session=session, tenant=reader.feed.key.tenant)
-                self._end_reading(reader, Internal("internal_error", "The server failed to read this session."))
-                return
-            if self.readers.get(session) is not reader:
-                return
-            self._source.count(f"resumed_{standing.mode}")
-            self.write(resumed(session, standing))
-            reader.epoch = standing.epoch
-            reader.position = standing.position
-            reader.page = standing.page
-            reader.attached = True
-            self.readable(reader)
+        if self._resumes is None:
+            self._resumes = asyncio.Semaphore(RESUMES_AHEAD)
+        async with self._resumes:
+            page = await self._read_for(reader, self._source.logs.look_ahead, epoch, offset)
+            async with self.turn():
+                standing = await self._read_for(reader, self._source.logs.standing, epoch, offset, page)
+                session = reader.feed.key.session
+                if standing is None or self.readers.get(session) is not reader:
+                    return
+                self._source.count(f"resumed_{standing.mode}")
+                self.write(resumed(session, standing))
+                reader.epoch = standing.epoch
+                reader.position = standing.position
+                reader.page = standing.page
+                reader.attached = True
+                self.readable(reader)
+
+    async def _read_for(self, reader: FeedReader, read: Callable[..., Awaitable[T]], *given: Any) -> T | None:
+        """What `read` returns for a reader; None, and the reading ends, where it fails or was replaced."""
+        session = reader.feed.key.session
+        if self.readers.get(session) is not reader:
+            return None
+        try:
+            return await read(self._principal, reader.feed, *given)
+        except SessileError as error:
+            self._end_reading(reader, error)
+        except Exception:
+            log.exception("resume_failed", session=session, tenant=reader.feed.key.tenant)
+            self._end_reading(reader, Internal("internal_error", "The server failed to read this session."))
+        return None
 
     def _end_reading(self, reader: FeedReader, error: SessileError) -> None:
         """The reading ends, for good or (a retryable error) for now; unless it has been replaced meanwhile."""

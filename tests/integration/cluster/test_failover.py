@@ -62,6 +62,38 @@ async def test_stopped_for_ten_seconds_it_goes_on_elsewhere_and_the_sleeper_stay
 
 
 @virtual
+async def test_an_answer_whose_replica_is_cut_off_goes_on_within_a_second() -> None:
+    """Nothing is refused and nothing breaks; the cut heals later, and what it kept in is of no effect."""
+    async with cluster(replicas=3, gateways=2) as made:
+        await advance(1.0)  # links have measured how fast hosts answer
+        key, reader = await answering(made, "g2", tokens=200)
+        victim = made.replicas[made.owner(key)]
+        fence = made.store.head(key).fence  # type: ignore[union-attr]
+        victim.stop()
+        await until(lambda: made.store.head(key).fence == fence + 1)  # type: ignore[union-attr]
+        await until(lambda: reader.told[-1][0] >= now() - 0.05)
+        assert max(reader.gaps_s()) <= 1.0
+        victim.wake()
+        await reader.reaches(await made.at_rest(key))
+        assert migrations(made, key) == ["failover"]
+        assert made.store.head(key).fence == fence + 1  # type: ignore[union-attr]
+
+
+@virtual
+async def test_a_replica_that_stands_still_for_a_quarter_of_a_second_keeps_its_sessions() -> None:
+    async with cluster(replicas=2, gateways=2) as made:
+        key, reader = await answering(made, "g2", tokens=200)
+        owner = made.owner(key)
+        for _ in range(5):
+            made.replicas[owner].stop()
+            await advance(0.25)
+            made.replicas[owner].wake()
+            await advance(0.3)
+        await reader.reaches(await made.at_rest(key))
+        assert made.owner(key) == owner and migrations(made, key) == []
+
+
+@virtual
 async def test_a_stopped_owner_of_an_idle_session_answers_nothing_stale_when_it_wakes() -> None:
     """The session moved because a command wanted it. The sleeper's lease has not even ended when it wakes."""
     async with cluster(replicas=2, gateways=2) as made:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,29 @@ async def test_another_process_at_the_address_is_found_out() -> None:
         with pytest.raises(LinkDown) as down:
             await connect(gone)
         assert down.value.reason == "refused"
+
+
+async def test_a_knock_is_answered_by_a_host_whose_process_stands_still() -> None:
+    with socket.socket() as standing:
+        standing.bind(("127.0.0.1", 0))
+        standing.listen(8)  # and nobody accepts
+        address = f"127.0.0.1:{standing.getsockname()[1]}"
+        for _ in range(3):
+            await GrpcDialer(PeerSecurity(token=TOKEN)).knock(address)
+    with pytest.raises(LinkDown) as down:
+        await GrpcDialer(PeerSecurity(token=TOKEN)).knock(address)
+    assert down.value.reason == "refused"
+
+
+async def test_knocks_do_not_disturb_a_replica() -> None:
+    async with real_cluster(1) as made:
+        router = await made.add_gateway("g1")
+        member = made.replicas["r1"].member
+        for _ in range(20):
+            await GrpcDialer(made.security).knock(member.address)
+        key = await create(router, "one")
+        story = Story(router, key)
+        await story.ends(await say(router, key, tokens=3))
 
 
 # -- mutual TLS -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from actors.handoff.source import HandoffAbandoned
 from inference.simulated import SimulatedOptions
+from sessions.actor.actor import Phase
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
 from sessions.model.events import ResponseCreated, SessionMigrated
@@ -312,6 +313,33 @@ async def test_a_replica_with_fifty_open_answers_is_drained_and_nobody_notices()
 
 
 @virtual
+async def test_sessions_that_leave_together_are_sealed_few_at_a_time() -> None:
+    async with cluster(replicas=2, gateways=2) as made:
+        gateway = made.gateways["g1"]
+        keys = [await gateway.create(f"s{number}") for number in range(16)]
+        readers = [made.gateways["g2"].read(key) for key in keys]
+        for key in keys:
+            await gateway.say(key, LONG, tokens=150)
+        await advance(0.8)
+        victim = made.replicas["r1"].replica
+        sealed: list[int] = []
+
+        async def look() -> None:
+            while True:
+                sealed.append(sum(actor.phase is Phase.SEALED for actor in victim.runtime.actors))
+                await asyncio.sleep(0.0005)
+
+        made.background(look())
+        await victim.drain()
+        assert 0 < max(sealed) <= victim.handoff.limits.switches_at_once
+        for key, reader in zip(keys, readers, strict=True):
+            await reader.reaches(await made.at_rest(key))
+            assert migrations(made, key) in ([], ["handoff"])
+            usual = sorted(reader.gaps_s())[len(reader.gaps_s()) // 2]
+            assert max(reader.gaps_s()[5:]) <= usual + 0.1
+
+
+@virtual
 async def test_a_drain_moves_idle_sessions_and_the_next_turn_finds_their_kv() -> None:
     async with cluster(replicas=2) as made:
         gateway = made.gateways["g1"]
@@ -364,7 +392,7 @@ async def test_load_beyond_its_bound_goes_elsewhere() -> None:
         await made.add_replica("r1")
         await advance(1.5)
         gateway = made.gateways["g1"]
-        keys = [await gateway.create(f"s{number}") for number in range(24)]
+        keys = [await gateway.create(f"s{number}") for number in range(16)]
         for key in keys:
             await gateway.say(key, tokens=200)
         await made.add_replica("r2")

@@ -30,7 +30,7 @@ from tests.support.fleet.retained import DISK, HOST, NONE, PASS_S, RankTable, Re
 from tests.support.fleet.scenario import LIMITS, LINKS, FleetEvent, Floats, Ints, Scenario, Workload
 
 KILLED_S: Final = 0.05  # the other side of a closed connection is dialed once, and refuses
-SILENT_S: Final = LINKS.beat_s * (LINKS.dead_after_beats + 1)
+SILENT_S: Final = LINKS.quick_beat_s * (1 + LINKS.knock_after_beats + LINKS.knock_beats)  # at most
 HOT_TENANT: Final = 0
 _PASSES: Final = 30
 

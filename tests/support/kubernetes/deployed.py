@@ -26,7 +26,7 @@ from tests.support.cluster.directories import Server as Valkey
 from tests.support.kubernetes.cluster import Kubernetes
 from tests.support.kubernetes.containers import Image, built_image, host_image
 from tests.support.kubernetes.kubelet import Machine
-from tests.support.kubernetes.manifests import over, render
+from tests.support.kubernetes.manifests import Manifest, over, render
 from tests.support.kubernetes.network import SUBNET, Network, inside
 from tests.support.kubernetes.prometheus import Prometheus
 from tests.support.stores.postgres_server import PostgresServer
@@ -68,10 +68,14 @@ class Deployed:
         self._values: Mapping[str, Any] = {}
 
     async def upgrade(self, values: Mapping[str, Any]) -> None:
-        """`helm upgrade`, with values over those that it has. Beside the loop, whose clients are timed."""
+        """`helm upgrade`, with values over those that it has."""
+        self.kubernetes.apply(await self.rendered(values))
+
+    async def rendered(self, values: Mapping[str, Any]) -> list[Manifest]:
+        """What is applied to change these values. Helm's library holds this process up for most of a second, in
+        whatever thread: who times clients in it renders before."""
         self._values = over(self._values, values)
-        rendered = await asyncio.to_thread(render, self._values, release=RELEASE, namespace=NAMESPACE)
-        self.kubernetes.apply(rendered)
+        return await asyncio.to_thread(render, self._values, release=RELEASE, namespace=NAMESPACE)
 
     async def open(self, devices: int) -> None:
         """Waits for everything, makes a key as docs/deployment.md says, opens the gateways' Service."""

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.handoff.source import HandoffLimits, HandoffSource, common_prefix_length
+from actors.handoff.target_gate import TargetGate
 from actors.peer import frames as pf
 from sessions.actor.actor import Phase
 from sessions.model.generation import KVExport
 from sessions.model.types import SessionId, SessionKey, TenantId, unpack_tokens
 from tests.support.cluster.harness import cluster
-from tests.support.virtual_time import virtual
+from tests.support.virtual_time import advance, virtual
 
 ledgers = st.lists(st.integers(0, 2), max_size=40).map(lambda tokens: array("I", tokens))
 
@@ -134,7 +135,7 @@ async def brought_up(blocks: Blocks, actor: Writing) -> int:
     async with cluster(replicas=1, gateways=0) as made:
         runtime = made.replicas["r1"].replica.runtime
         source = HandoffSource(runtime, blocks, None)  # type: ignore[arg-type]
-        last = await source._bring_up(blocks, actor)  # type: ignore[arg-type]
+        last = await source._bring_up(blocks, actor, TargetGate(2))  # type: ignore[arg-type]
         await source._await_block(blocks, actor, last)  # type: ignore[arg-type]
     return actor._tokens - len(blocks.ledger) // blocks.size * blocks.size
 
@@ -162,3 +163,32 @@ async def test_an_answer_that_does_not_get_on_is_waited_for_so_long_and_no_longe
     actor.speaking = True
     await brought_up(blocks, actor)
     assert HandoffLimits().block_s <= asyncio.get_running_loop().time() - begun < HandoffLimits().block_s + 0.1
+
+
+class Speaking:
+    """An actor whose engine makes a token every `pace_s`."""
+
+    def __init__(self, pace_s: float) -> None:
+        self.open, self.speaking, self.pace_s = ("response",), bool(pace_s), pace_s
+
+    @property
+    def generated(self) -> int:
+        return int(asyncio.get_running_loop().time() / self.pace_s) if self.pace_s else 0
+
+
+@virtual
+async def test_an_answer_is_sealed_when_its_engine_has_just_made_a_token() -> None:
+    limits, loop = HandoffLimits(), asyncio.get_running_loop()
+    async with cluster(replicas=1, gateways=0) as made:
+        source = HandoffSource(made.replicas["r1"].replica.runtime, None, None)  # type: ignore[arg-type]
+        for pace_s, least_s, most_s in (
+            (0.1, 0.0, 0.1 + limits.token_look_s),
+            (60.0, limits.token_s - limits.token_look_s, limits.token_s + limits.token_look_s),  # not waited for longer
+            (0.0, 0.0, 0.0),  # nothing is being written
+        ):
+            await advance(0.033)
+            begun = loop.time()
+            await source._await_token(Speaking(pace_s))  # type: ignore[arg-type]
+            assert least_s - 1e-6 <= loop.time() - begun <= most_s + 1e-6
+            if pace_s == 0.1:
+                assert loop.time() % pace_s <= limits.token_look_s + 1e-6

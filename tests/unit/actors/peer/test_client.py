@@ -30,12 +30,13 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Member, Owner
-from tests.support.virtual_time import outcome, until, virtual
+from tests.support.virtual_time import advance, outcome, until, virtual
 
 MEMBER = Member(replica=ReplicaId("r1"), incarnation="i", address="far", model="m", fingerprint="f")
 OWNER = Owner(ReplicaId("r1"), "i", ActivationId("a"))
 KEY = SessionKey(TenantId("local"), SessionId("s"))
 REQUEST = request_of(LOCAL_PRINCIPAL, cm.SessionDelete(id=CommandId("c"), session=KEY.session))
+LIMITS = LinkLimits()
 WELCOME = pf.Welcome(pf.PEER_PROTOCOL, "r1", "i", "f")
 
 
@@ -112,6 +113,26 @@ async def test_each_member_is_offered_the_newest_protocol_that_it_knows_and_none
     far = msgspec.structs.replace(MEMBER, protocols=(OURS[1] + 1, OURS[1] + 2))
     down = await outcome(Replica(WELCOME).dial(member=far))
     assert isinstance(down, LinkDown) and down.reason == "rejected" and "upgrade g first" in down.detail
+
+
+@virtual
+async def test_a_replica_that_was_taken_for_dead_early_is_given_the_whole_time_the_next_time() -> None:
+    replica = Replica(WELCOME)
+    connect = Connector(replica.network.dialer("near"), kind="gateway", name="g", limits=LIMITS)
+    loop, back = asyncio.get_running_loop(), replica.network.lane("far", "near")
+    lasted: list[float] = []
+    for pause_s in (0.0, 0.0, LIMITS.patient_s):
+        await advance(pause_s)
+        link = await connect(MEMBER)
+        running = asyncio.ensure_future(link.run())
+        await advance(1.0)
+        back.hold()
+        began = loop.time()
+        assert (await running).reason == "keepalive"
+        lasted.append(loop.time() - began)
+        back.release()
+    assert lasted[0] < 0.6 and lasted[1] > 1.2 and lasted[2] < 0.6
+    await replica.network.close()
 
 
 @virtual

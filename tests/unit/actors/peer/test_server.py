@@ -221,7 +221,7 @@ async def test_a_guest_that_goes_takes_its_watches_along_and_leaves_its_commands
 
 @virtual
 async def test_whoever_says_nothing_or_something_else_is_not_kept() -> None:
-    async with cluster(replicas=1) as made:
+    async with cluster(replicas=1, gateways=0) as made:
         host = made.replicas["r1"].replica.endpoint
         silent = await made.network.dial("visitor", "r1")
         rude = await made.network.dial("visitor", "r1")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from actors.peer import frames as pf
-from actors.peer.links import LinkDown, LinkLimits
+from actors.peer.links import LinkDown, LinkLimits, Unreachable
 from actors.peer.memory import MemoryCarrier, MemoryNetwork
 from actors.peer.wire import Wire
 from tests.support.virtual_time import VirtualLoop, advance, until, virtual
@@ -22,8 +23,13 @@ class Ends:
         self.far = far
         self.heard: list[pf.AnyFrame] = []
         self.batches: list[int] = []
-        self.near_ends = asyncio.ensure_future(near.run(lambda frames: None))
+        self.near_ends = asyncio.ensure_future(near.run(self._follow))
         self.far_ends = asyncio.ensure_future(far.run(self._deliver))
+
+    def _follow(self, frames: list[pf.AnyFrame]) -> None:
+        for frame in frames:
+            if isinstance(frame, pf.Heartbeat):
+                self.near.promised(frame)
 
     def _deliver(self, frames: list[pf.AnyFrame]) -> None:
         said = [frame for frame in frames if not isinstance(frame, pf.Heartbeat)]
@@ -32,7 +38,8 @@ class Ends:
             self.batches.append(len(said))
 
 
-async def connected(limits: LinkLimits = LIMITS) -> Ends:
+async def connected(limits: LinkLimits = LIMITS, *, knocks_at: str = "") -> Ends:
+    """`knocks_at`: `far`, or `kernel`, which answers where the far process stands still."""
     network = MemoryNetwork()
     arrived: asyncio.Future[MemoryCarrier] = asyncio.get_running_loop().create_future()
     over = asyncio.Event()
@@ -43,7 +50,9 @@ async def connected(limits: LinkLimits = LIMITS) -> Ends:
 
     network.listen("far", accept)
     near = await network.dial("near", "far")
-    return Ends(network, Wire(near, limits), Wire(await arrived, limits))
+    network.listen("kernel", accept)
+    knock = partial(network.knock, "near", knocks_at) if knocks_at else None
+    return Ends(network, Wire(near, limits, knock), Wire(await arrived, limits))
 
 
 def reserved(number: int) -> pf.Reserved:
@@ -64,7 +73,7 @@ async def test_what_is_posted_in_one_turn_shares_a_message_and_keeps_its_order()
 async def test_the_first_frame_leaves_at_once_and_a_stream_leaves_in_few_messages() -> None:
     ends = await connected()
     loop = asyncio.get_running_loop()
-    await advance(0.3)
+    await advance(0.35)  # between two beats
     began = loop.time()
     ends.near.post(reserved(0))
     await until(lambda: bool(ends.heard), step_s=0.0001)
@@ -101,6 +110,65 @@ async def test_silence_ends_the_link_within_two_seconds() -> None:
     down = await ends.near_ends
     assert down.reason == "keepalive"
     assert 1.0 <= asyncio.get_running_loop().time() - began <= 2.0
+
+
+@virtual
+async def test_a_host_that_is_cut_off_is_dead_within_half_a_second() -> None:
+    ends = await connected(knocks_at="far")
+    await advance(10.0)
+    began = asyncio.get_running_loop().time()
+    ends.network.lane("far", "near").hold()
+    down = await ends.near_ends
+    assert isinstance(down, Unreachable) and down.reason == "keepalive"
+    assert 0.3 <= asyncio.get_running_loop().time() - began <= 0.55
+
+
+@virtual
+async def test_a_process_that_stands_still_is_not_a_host_that_is_cut_off() -> None:
+    ends = await connected(knocks_at="kernel")
+    await advance(10.0)
+    ends.network.lane("far", "near").hold()
+    await advance(1.2)
+    ends.network.lane("far", "near").release()
+    await advance(5.0)
+    assert ends.near.down is None
+
+
+@virtual
+async def test_a_silent_end_whose_host_refuses_connections_has_ended() -> None:
+    ends = await connected(knocks_at="kernel")
+    await advance(10.0)
+    ends.network.lane("far", "near").hold()
+    ends.network.unlisten("kernel")
+    began = asyncio.get_running_loop().time()
+    assert isinstance(await ends.near_ends, Unreachable)
+    assert asyncio.get_running_loop().time() - began <= 0.35
+
+
+@virtual
+async def test_a_link_without_anything_to_lose_beats_seldom_and_is_not_knocked() -> None:
+    ends = await connected(knocks_at="far")
+    await advance(LIMITS.attentive_s + 5.0)
+    before = ends.far.messages_sent
+    await advance(10.0)
+    assert ends.far.messages_sent - before <= 10.0 / LIMITS.beat_s + 1
+    ends.network.lane("far", "near").hold()
+    await advance(1.0)
+    assert ends.near.down is None
+    down = await ends.near_ends
+    assert not isinstance(down, Unreachable)
+
+
+@virtual
+async def test_beats_are_quick_again_after_a_word() -> None:
+    ends = await connected(knocks_at="far")
+    await advance(LIMITS.attentive_s + 5.0)
+    ends.near.post(reserved(1))
+    await advance(1.0)
+    ends.network.lane("far", "near").hold()
+    began = asyncio.get_running_loop().time()
+    assert isinstance(await ends.near_ends, Unreachable)
+    assert asyncio.get_running_loop().time() - began <= 0.55
 
 
 @virtual

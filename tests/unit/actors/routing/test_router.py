@@ -47,6 +47,17 @@ async def test_without_a_replica_it_is_tried_for_as_long_as_patience_lasts() -> 
 
 
 @virtual
+async def test_replicas_are_linked_before_anybody_needs_them() -> None:
+    async with cluster(replicas=2) as made:
+        links = made.gateways["g1"].router.links
+        await advance(0.1)
+        assert all(links.member(member(node)) is not None for node in made.replicas.values())
+        late = await made.add_replica("r3")
+        await advance(made.router_limits.view_s + 0.1)
+        assert links.member(member(late)) is not None
+
+
+@virtual
 async def test_a_command_that_waits_is_answered_when_a_replica_comes() -> None:
     async with cluster(replicas=0) as made:
         creating = asyncio.create_task(made.gateways["g1"].create("one"))

@@ -63,6 +63,8 @@ async def test_a_watch_moves_with_its_session_in_mid_answer() -> None:
         await source.replica.handoff.hand_off(key, member(other(made, source.name)))
         top = await made.at_rest(key)
         await reader.reaches(top)
+        told = [offset for _, offset in reader.told]
+        assert told == list(range(told[0], top + 1)), "what it missed on the way was delivered, and nothing twice"
         reader.close()
         assert await silent(made)
 

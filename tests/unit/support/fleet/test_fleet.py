@@ -87,7 +87,7 @@ def test_a_silent_rack_is_suspected_later_than_a_killed_one() -> None:
     killed, silent = (Fleet(scenario(name, sessions=3_000)).run() for name in ("rack_killed", "rack_silent"))
     assert len(killed.excesses_s) and len(silent.excesses_s)
     assert float(killed.excesses_s.min()) == pytest.approx(0.05, abs=0.01)
-    assert float(silent.excesses_s.min()) == pytest.approx(2.0, abs=0.01)
+    assert float(silent.excesses_s.min()) == pytest.approx(0.5, abs=0.01)
 
 
 def test_full_engines_refuse_and_nobody_is_lost() -> None:

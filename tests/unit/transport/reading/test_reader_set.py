@@ -30,6 +30,7 @@ from tests.support.doors.transport import (
 from transport.protocol.frames import JSON, MSGPACK, ResumePoint, event_frame
 from transport.protocol.retraction import BLOT
 from transport.reading import feeds
+from transport.reading.reader_set import RESUMES_AHEAD
 
 S = SessionId("s")
 
@@ -213,6 +214,30 @@ async def test_a_reader_that_was_replaced_writes_nothing_more() -> None:
         ("caught_up", None, 5),
     ]
     assert len(rig.channel.readers) == 1
+
+
+async def test_the_logs_of_a_reconnecting_client_are_read_beside_each_other_a_few_at_a_time() -> None:
+    gate, reads = asyncio.Event(), list[str]()
+
+    async def gated(call: str, key: Any, effect: Callable[[], Any]) -> Any:
+        if call == "read":
+            reads.append(key.session)
+            await gate.wait()
+        return effect()
+
+    sessions = await memory_sessions(gated)
+    names = [f"s{number}" for number in range(2 * RESUMES_AHEAD)]
+    for name in names:
+        await sessions.append(name, created(), *begun())
+    rig = Rig(Source(sessions))
+    for name in names:
+        rig.channel.subscribe(ResumePoint(session=SessionId(name), offset=0))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert reads == names[:RESUMES_AHEAD]
+    gate.set()
+    resumed = [frame["session"] for frame in await rig.run() if frame["type"] == "resumed"]
+    assert sorted(resumed) == names
 
 
 async def test_a_reader_that_leaves_while_its_page_is_read_is_not_missed() -> None:
