@@ -160,7 +160,8 @@ def tokens_of(given: argparse.Namespace) -> int:
     seeds = range(given.seed, given.seed + given.rounds)
     agents = (ToolAgent(seed, number, given) for seed in seeds for number in range(given.agents))
     texts = max(sum(len(each) for each in tokenizer.encode_batch([agent.rules, *agent.results])) for agent in agents)
-    return int(texts) + given.turns * CALL_TOKENS + OPENING_TOKENS
+    turns: int = given.turns
+    return int(texts) + turns * CALL_TOKENS + OPENING_TOKENS
 
 
 def figures_of(name: str, turns: list[ToolTurn]) -> dict[str, float]:

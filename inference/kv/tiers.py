@@ -52,7 +52,7 @@ class _PostponedCopy(NamedTuple):
     snapshot: HostSnapshot
     manifest: SnapshotManifest
     timer: asyncio.TimerHandle
-    count: int  # of those in a row that were not copied, this one included
+    in_a_row: int  # of those that were not copied, this one included
 
 
 class Tiers:
@@ -327,7 +327,7 @@ class Tiers:
             if not before.snapshot.forgotten:  # of another branch
                 self._begin_copy(before.snapshot, before.manifest)
             else:
-                count += before.count
+                count += before.in_a_row
         if not self.returns.waits_for_tools(key) or count > POSTPONED_MAX:
             self._begin_copy(snapshot, manifest)
             return

@@ -159,10 +159,11 @@ async def test_a_required_call_constrains_the_engine() -> None:
 
 @virtual
 async def test_what_a_required_call_begins_with_is_not_written_where_its_grammar_goes_on_from_there() -> None:
-    for sampling, opened in (({}, True), ({"logprobs": True}, False)):
+    for logprobs in (False, True):
+        opened = not logprobs
         opening = '{"name": "look", "arguments":'
         engine = GivenEngine([" {}}" if opened else opening + " {}}"], tool_format="hermes", continues_formats=True)
-        made = Attempted(engine, ledger=GivenLedger(tools=(LOOK,)), tool_choice="required", **sampling)
+        made = Attempted(engine, ledger=GivenLedger(tools=(LOOK,)), tool_choice="required", logprobs=logprobs)
         assert await made.end() == AttemptsEnd("stop")
         assert made.inbox.text == "{}"
         assert bytes(list(engine.requests[0].emitted)).decode() == (opening if opened else "")

@@ -88,7 +88,8 @@ async def test_a_grammar_that_does_not_go_on_from_there_has_all_of_it_written() 
 
 @virtual
 async def test_whatever_else_goes_wrong_is_raised() -> None:
-    for script in ([Unavailable("engine_unavailable", "Away.")], [" {", UNFIT]):
+    scripts: list[list[str | Exception]] = [[Unavailable("engine_unavailable", "Away.")], [" {", UNFIT]]
+    for script in scripts:
         engine = GivenEngine(script)
         with pytest.raises((Unavailable, BadInput)):
             await run(engine)
