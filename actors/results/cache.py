@@ -209,6 +209,7 @@ class TenantResultCache:
         if lookup.revoked:  # forgotten while it was on its way
             await self.forget_session(SessionKey(lookup.tenant, lookup.session))
             return "revoked"
+        lookup.stored = stored
         return "stored" if stored else "unavailable"
 
     async def forget_session(self, key: SessionKey) -> None:

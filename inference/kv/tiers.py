@@ -11,7 +11,8 @@ against its tags each time it is used, an engine that writes more than it announ
 leaves nothing of a session in any tier, whatever was on its way at the time.
 
 A session may have several snapshots (branches); one that another covers is dropped. What is saved is copied down soon
-after (write-behind), so a process that is killed loses little. It does not know engines, nor when saving is worth it.
+after (write-behind), so a process that is killed loses little; while a session's tools run, its next snapshot is waited
+for, a few times. It does not know engines, nor when saving is worth it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -40,7 +41,18 @@ from sessions.model.types import OPENINGS, SessionKey, TenantId
 log = structlog.get_logger(__name__)
 
 EARLY_SHARE: Final = 0.1  # of tools' outputs come before the KV is looked for
+TOOLS_COPY_S: Final = 10.0  # tools that run longer have their session's snapshot copied down meanwhile
+POSTPONED_MAX: Final = 16  # snapshots in a row that are not copied down because the next one was near
 _OPENING_IDLE_S: Final = 30 * 86_400.0  # an opening that no session of its tenant began with for so long is dropped
+
+
+class _PostponedCopy(NamedTuple):
+    """A snapshot whose session waits for its tools."""
+
+    snapshot: HostSnapshot
+    manifest: SnapshotManifest
+    timer: asyncio.TimerHandle
+    in_a_row: int  # of those that were not copied, this one included
 
 
 class Tiers:
@@ -57,6 +69,7 @@ class Tiers:
         self.counters = self.host.counters
         self._promotions = Promotions(catalog, self.reserve, self._add)
         self._copying = asyncio.Semaphore(1)
+        self._postponed: dict[SessionKey, _PostponedCopy] = {}
 
     async def open(self) -> None:
         """Raises BadInput or Unavailable when a tier cannot be used."""
@@ -65,6 +78,9 @@ class Tiers:
 
     async def close(self, deadline_s: float) -> None:
         """Moves host snapshots to disk, the latest used first, beginning none after `deadline_s`; drops the rest."""
+        for postponed in self._postponed.values():
+            postponed.timer.cancel()
+        self._postponed.clear()
         await self.host.close(deadline_s)
         for tier in self.cold:
             await tier.close()
@@ -193,6 +209,8 @@ class Tiers:
         """Removes everything of a session from every tier."""
         self.returns.forget(key)
         self.host.revoke(key)
+        if key in self._postponed:
+            self._postponed.pop(key).timer.cancel()
         await asyncio.gather(
             *(self.host.drop(snapshot) for snapshot in self.host.of(key)),
             *(tier.erase(key) for tier in self.cold),
@@ -286,7 +304,7 @@ class Tiers:
             snapshot.key, self.identity, snapshot.tokens, snapshot_id, size, tags, snapshot.scope
         )
         if self.cold and not snapshot.forgotten:
-            self.host.spawn(self._copy_down(snapshot, snapshot.manifest))
+            self._copy_soon(snapshot, snapshot.manifest)
 
     async def _check(self, snapshot: HostSnapshot) -> None:
         if snapshot.forgotten:
@@ -298,6 +316,31 @@ class Tiers:
         except SnapshotRefused as exc:
             await self.refuse(snapshot, exc.reason)
             raise
+
+    def _copy_soon(self, snapshot: HostSnapshot, manifest: SnapshotManifest) -> None:
+        """At once, unless its session goes on in a moment and will have a snapshot that covers this one."""
+        key = snapshot.key
+        before = self._postponed.pop(key, None)
+        count = 1
+        if before is not None:
+            before.timer.cancel()
+            if not before.snapshot.forgotten:  # of another branch
+                self._begin_copy(before.snapshot, before.manifest)
+            else:
+                count += before.in_a_row
+        if not self.returns.waits_for_tools(key) or count > POSTPONED_MAX:
+            self._begin_copy(snapshot, manifest)
+            return
+        timer = asyncio.get_running_loop().call_later(TOOLS_COPY_S, self._copy_postponed, key)
+        self._postponed[key] = _PostponedCopy(snapshot, manifest, timer, count)
+        self.counters["copies_postponed"] += 1
+
+    def _copy_postponed(self, key: SessionKey) -> None:
+        postponed = self._postponed.pop(key)
+        self._begin_copy(postponed.snapshot, postponed.manifest)
+
+    def _begin_copy(self, snapshot: HostSnapshot, manifest: SnapshotManifest) -> None:
+        self.host.spawn(self._copy_down(snapshot, manifest))
 
     async def _copy_down(self, snapshot: HostSnapshot, manifest: SnapshotManifest) -> None:
         """Write-behind: the tiers below get a copy while the snapshot stays. One at a time, and the newest only."""

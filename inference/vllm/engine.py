@@ -210,6 +210,7 @@ class VllmEngine:
             slots=self.options.slots,
             sampling=HONOURED,
             tool_format="hermes",
+            continues_formats=self._core.has_own_scheduler,
             kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,
         )

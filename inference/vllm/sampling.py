@@ -20,8 +20,14 @@ from inference.vllm.scheduling.grammar_replay import EMITTED
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json
+from sessions.turn.tool_call_parser import CALL_FORMAT
 
 _IGNORED: Final = frozenset({"not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
+_TRAINED_SPACES: Final[
+    dict[str, Json]
+] = {  # of calls, as models write them: free, they cost as many steps as the words
+    "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+}
 _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required"})
 _OF_SCHEMAS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions"}
@@ -70,6 +76,7 @@ def sampling_params(
     if sampling.logprobs or sampling.top_logprobs:
         arguments["logprobs"] = max(1, sampling.top_logprobs or 0)
     schema = output_schema(request)
+    is_call = sampling.text is not None and (sampling.text.format or {}).get("name") == CALL_FORMAT
     extra: dict[str, Json] = {"kv_transfer_params": transfer} if transfer else {}
     if schema is not None and request.emitted:
         if not replays_grammars:
@@ -83,6 +90,10 @@ def sampling_params(
                 f"The schema uses {ignored!r}, which this engine cannot follow.",
                 param="text.format",
             )
+        if (
+            is_call and isinstance(schema, dict) and request.generation == 1
+        ):  # a later run goes on from whatever white space is there
+            schema = {**schema, **_TRAINED_SPACES}
         # As text, which is not copied value by value on its way through vLLM.
         arguments["structured_outputs"] = StructuredOutputsParams(json=msgspec.json.encode(schema).decode())
     if extra:

@@ -47,6 +47,7 @@ from sessions.turn.generation_task import GenerationTask
 from sessions.turn.ledger import Ledger
 from sessions.turn.output_accumulator import OutputAccumulator
 from sessions.turn.run_timing import count_ended
+from sessions.turn.token_memo import MemoTokenizer
 
 log = structlog.get_logger(__name__)
 
@@ -78,13 +79,19 @@ class Actor:
         self._machine = machine
         self._world = world
         self._on_end = on_end
+        results, memo = world.results, None
+        if results is not None and results.serves(head.key.tenant):
+            memo = MemoTokenizer(world.engine.tokenizer, world.memos, head.key.tenant)
         self._ledger = Ledger(
-            machine.state, world.engine.tokenizer, world.engine.info, tenant_policy=world.limits.context_policy
+            machine.state,
+            memo or world.engine.tokenizer,
+            world.engine.info,
+            tenant_policy=world.limits.context_policy,
         )
         self._compactor = Compactor(machine.state, self._ledger, world, self.post)
         self._results: ResultFinder | None = None
-        if world.results is not None:
-            self._results = ResultFinder(head.key, machine, self._ledger, world, world.results)
+        if results is not None:
+            self._results = ResultFinder(head.key, machine, self._ledger, world, results, memo)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
         self._engine_lane: deque[OutputAccumulator | inputs_and_effects.Input] = deque()

@@ -16,6 +16,7 @@ from sessions.model.types import ContextPolicy, Principal, SessionKey, TenantId,
 from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker
 from sessions.turn.output_accumulator import GenerationLimits
 from sessions.turn.result_cache import ResultCache
+from sessions.turn.token_memo import TokenMemos
 
 
 class ActorLimits(msgspec.Struct, frozen=True):
@@ -48,4 +49,5 @@ class ActorContext(msgspec.Struct, frozen=True):
     limits: ActorLimits
     metrics: Metrics
     results: ResultCache | None = None  # None: every answer is an engine's
+    memos: TokenMemos = msgspec.field(default_factory=TokenMemos)  # of messages whose answers are in `results`
     memories: MemoryReader | None = None  # what a user's sessions begin with; None: nothing

@@ -25,6 +25,7 @@ from sessions.model.generation import generates
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Principal, ResponseId, SessionKey, UnixMs
 from sessions.turn.ledger import Ledger
 from sessions.turn.result_cache import RequestContext, ResultCache, ResultLookup, is_deterministic, request_name
+from sessions.turn.token_memo import MemoTokenizer
 
 _OPEN_MAX: Final = 64  # answers that are recorded at a time
 
@@ -42,13 +43,20 @@ class ResultFinder:
     """One actor's."""
 
     def __init__(
-        self, key: SessionKey, machine: Machine, ledger: Ledger, world: ActorContext, results: ResultCache
+        self,
+        key: SessionKey,
+        machine: Machine,
+        ledger: Ledger,
+        world: ActorContext,
+        results: ResultCache,
+        tokenizer: MemoTokenizer | None,
     ) -> None:
         self._key = key
         self._machine = machine
         self._ledger = ledger
         self._world = world
         self._results = results
+        self._tokenizer = tokenizer
         self._ahead: _Ahead | None = None
         self._lookups: dict[ResponseId, tuple[ResultLookup, Open]] = {}  # of answers that are being written
 
@@ -155,10 +163,13 @@ class ResultFinder:
                 texts = [*self._texts_before(open_), lookup.recorder.answer.text]
                 self._world.spawn(self._store(lookup, open_.principal, texts))
         if any(isinstance(record.event, ContentRetracted) for record in step.records):
+            self._world.memos.forget(self._key.tenant)
             self._world.spawn(self._results.forget_session(self._key))
 
     async def _store(self, lookup: ResultLookup, principal: Principal, texts: list[str]) -> None:
         await self._results.store(lookup, principal, texts)
+        if lookup.stored and self._tokenizer is not None:
+            self._tokenizer.keep()
 
     def _texts_before(self, open_: Open) -> list[str]:
         """All that people, tools and models wrote and an answer was made of."""

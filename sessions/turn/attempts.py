@@ -8,7 +8,7 @@ reported: whatever the engine raises is raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final, Literal, TypeVar
@@ -19,10 +19,18 @@ from sessions.limits import Share
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.errors import Overloaded, Unavailable
-from sessions.model.generation import Finish, GenerationRequest, cache_scope_of, continuation_seed, generates
+from sessions.model.generation import (
+    Chunk,
+    Finish,
+    GenerationRequest,
+    cache_scope_of,
+    continuation_seed,
+    generates,
+)
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.schemas import check_schemas
+from sessions.turn.call_opening import call_opening, generate_behind
 from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
@@ -161,7 +169,7 @@ class Attempts:
         recorder = lookup.recorder if lookup is not None else None
         if recorder is not None and again:
             recorder.discard()
-        written = self._engine.generate(request) if answer is None else replay(answer, len(request.prompt))
+        written = self._run_engine(request) if answer is None else replay(answer, len(request.prompt))
         async with aclosing(written) as stream:  # type: ignore[type-var]
             async for part in stream:
                 if first:
@@ -202,6 +210,14 @@ class Attempts:
                     if release.ended is not None or release.restart or (parser is not None and parser.ended):
                         break
         return release, finish
+
+    def _run_engine(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        sampling = self._run.open_.sampling
+        if not len(request.emitted) and not self._run.model and not sampling.logprobs and not sampling.top_logprobs:
+            opening = call_opening(self._engine.info, self.must_call)
+            if opening:
+                return generate_behind(self._engine, request, opening)
+        return self._engine.generate(request)
 
     def _take_findings(self, pipeline: OutputPipeline) -> None:
         found = pipeline.take_findings()

@@ -122,9 +122,9 @@ async def replay(answer: CachedAnswer, num_prompt: int) -> AsyncGenerator[Chunk 
 
 class ResultLookup:
     """What the cache says of one response: its answer, or the place where it is to be put. `revoked` once something of
-    its session, or its tenant, was forgotten: then nothing is put there."""
+    its session, or its tenant, was forgotten: then nothing is put there. `stored` once it was."""
 
-    __slots__ = ("__weakref__", "answer", "name", "plan", "recorder", "revoked", "session", "tenant")
+    __slots__ = ("__weakref__", "answer", "name", "plan", "recorder", "revoked", "session", "stored", "tenant")
 
     def __init__(self, key: SessionKey, name: bytes, plan: PromptPlan, answer: CachedAnswer | None) -> None:
         self.tenant: TenantId = key.tenant
@@ -134,6 +134,7 @@ class ResultLookup:
         self.answer = answer
         self.recorder = AnswerRecorder() if answer is None else None
         self.revoked = False
+        self.stored = False
 
     @property
     def outcome(self) -> CacheOutcome:

@@ -33,6 +33,7 @@ from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
+CALL_FORMAT: Final = "tool_call"  # the name of the format of a call that must be made
 
 _BEGINNINGS: Final = beginnings((OPEN,))
 _REACH: Final = reach((OPEN,))
@@ -89,7 +90,7 @@ def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions
             }
         )
     schema = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
-    return TextOptions({"type": "json_schema", "name": "tool_call", "schema": schema})
+    return TextOptions({"type": "json_schema", "name": CALL_FORMAT, "schema": schema})
 
 
 def _placed(schema: Json, place: str) -> Json:

@@ -6,12 +6,14 @@ import json
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 from vllm.v1.structured_output import backend_guidance
 
 from sessions.model.errors import BadInput
-from sessions.model.types import Sampling, TextOptions
-from tests.support.engines.engines import ask, key, prompt_of
+from sessions.model.types import Sampling, TextOptions, Tool
+from sessions.turn.tool_call_parser import constrained_output
+from tests.support.engines.engines import ask, collect, key, prompt_of, request
 from tests.support.engines.vllm_world import VllmWorld, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
@@ -79,3 +81,17 @@ async def test_biases_and_log_probabilities(world: VllmWorld) -> None:
     entries = [entry for chunk in answer.chunks for entry in chunk.logprobs]
     assert len(entries) == 3
     assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4 for entry in entries)
+
+
+async def test_the_words_of_a_call_are_not_spaced_out_unless_they_go_on_so(world: VllmWorld) -> None:
+    engine = await start(world)
+    prompt = await prompt_of(engine, "Look around.")
+    look = Tool(name="look", parameters=PERSON)
+    held = Sampling(temperature=0, text=constrained_output(Sampling(tool_choice="required"), (look,)))
+    answer = await ask(engine, key("a"), prompt, max_tokens=60, sampling=held)
+    made = json.loads(answer.text)
+    assert answer.text == json.dumps(made, ensure_ascii=False) and made["name"] == "look"
+    begun = await engine.tokenizer.text('{"name":\n  "look",\n  "arguments":')
+    later = request(key("a"), [*prompt, *begun], max_tokens=60, sampling=held, emitted=begun)
+    rest = await collect(engine.generate(msgspec.structs.replace(later, generation=2)))
+    assert json.loads('{"name": "look", "arguments":' + rest.text)["name"] == "look"

@@ -60,7 +60,13 @@ class ByteTokenizer:
 class GivenEngine:
     """Yields one script a run, a token a character; an exception in a script is raised there."""
 
-    def __init__(self, *scripts: Sequence[str | Exception], finish: Any = "stop", tool_format: Any = "none") -> None:
+    def __init__(
+        self,
+        *scripts: Sequence[str | Exception],
+        finish: Any = "stop",
+        tool_format: Any = "none",
+        continues_formats: bool = False,
+    ) -> None:
         self.requests: list[GenerationRequest] = []
         self.tokenizer = ByteTokenizer()
         self.info = EngineInfo(
@@ -71,6 +77,7 @@ class GivenEngine:
             slots=1,
             sampling=frozenset(),
             tool_format=tool_format,
+            continues_formats=continues_formats,
         )
         self._scripts = list(scripts)
         self._finish = finish

@@ -16,7 +16,7 @@ from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
-from inference.kv.tiers import Tiers
+from inference.kv.tiers import POSTPONED_MAX, Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
@@ -480,3 +480,56 @@ async def test_kv_is_brought_back_ahead_of_tools_that_are_known_to_take_longer_t
     assert tiers.on_tools(key("a"), ["never called"], SIZE) is None
     assert tiers.on_tools(key("a"), ["build"], 1 << 40) is None, "bringing it up takes longer than the tool"
     await tiers.close(0.0)
+
+
+async def snapshot_before_tools(tiers: Tiers, num_tokens: int) -> None:
+    """A turn that ended with a call, and its snapshot."""
+    tiers.returns.on_turn(key("a"), num_tokens)
+    tiers.on_tools(key("a"), ["build"], SIZE)
+    assert await save(tiers, key("a"), num_tokens)
+    await tiers.host.settle()
+
+
+async def test_what_the_next_snapshot_will_cover_is_not_copied_down_while_tools_run(
+    folder: Path, tmp_path: Path
+) -> None:
+    tiers = await opened(folder, disk=tmp_path / "disk")
+    for num_tokens in (10, 20, 30):
+        await snapshot_before_tools(tiers, num_tokens)
+    assert tiers.counters["copies_postponed"] == 3 and not tiers.cold[0].of(key("a"))
+    tiers.returns.on_turn(key("a"), 40)
+    assert await save(tiers, key("a"), 40)
+    await tiers.host.settle()
+    assert [len(copied.tokens) for copied in tiers.cold[0].of(key("a"))] == [40]
+    await tiers.close(1.0)
+
+
+async def test_a_long_loop_of_tools_is_copied_down_once_in_a_while(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "disk")
+    for turn in range(POSTPONED_MAX + 1):
+        assert not tiers.cold[0].of(key("a"))
+        await snapshot_before_tools(tiers, 10 + turn)
+    assert [len(copied.tokens) for copied in tiers.cold[0].of(key("a"))] == [10 + POSTPONED_MAX]
+    await tiers.close(1.0)
+
+
+async def test_tools_that_run_long_have_the_snapshot_copied_down_meanwhile(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.kv.tiers.TOOLS_COPY_S", 0.0)
+    tiers = await opened(folder, disk=tmp_path / "disk")
+    await snapshot_before_tools(tiers, 10)
+    async with asyncio.timeout(10):
+        while not tiers.cold[0].of(key("a")):  # noqa: ASYNC110 - a timer of the loop's begins it
+            await asyncio.sleep(0)
+    await tiers.close(1.0)
+
+
+async def test_what_was_not_copied_yet_is_at_the_end_and_never_after_an_erasure(folder: Path, tmp_path: Path) -> None:
+    tiers = await opened(folder, disk=tmp_path / "disk")
+    await snapshot_before_tools(tiers, 10)
+    await tiers.erase(key("a"))
+    assert not tiers.cold[0].of(key("a"))
+    await snapshot_before_tools(tiers, 20)
+    await tiers.close(5.0)
+    assert len(list((tmp_path / "disk").iterdir())) == 1

@@ -158,6 +158,20 @@ async def test_a_required_call_constrains_the_engine() -> None:
 
 
 @virtual
+async def test_what_a_required_call_begins_with_is_not_written_where_its_grammar_goes_on_from_there() -> None:
+    for logprobs in (False, True):
+        opened = not logprobs
+        opening = '{"name": "look", "arguments":'
+        engine = GivenEngine([" {}}" if opened else opening + " {}}"], tool_format="hermes", continues_formats=True)
+        made = Attempted(engine, ledger=GivenLedger(tools=(LOOK,)), tool_choice="required", logprobs=logprobs)
+        assert await made.end() == AttemptsEnd("stop")
+        assert made.inbox.text == "{}"
+        assert bytes(list(engine.requests[0].emitted)).decode() == (opening if opened else "")
+        assert made.attempts.counts.usage().output_tokens == len(opening + " {}}")
+        assert made.inbox.prompts == [(5, 1)]
+
+
+@virtual
 async def test_an_answer_that_is_computed_waits_until_its_arguments_can_be_checked() -> None:
     full = Overloaded("overloaded", "Too many schemas wait to be checked.", retry_after_ms=1_000)
     away = Unavailable("schemas_unavailable", "Schemas cannot be checked at the moment.", retry_after_ms=1_000)
