@@ -306,9 +306,12 @@ class Connector:
         kind: Literal["gateway", "replica", "operator"],
         name: str,
         fingerprint: str | None = None,
+        model: str = "",
         limits: LinkLimits | None = None,
     ) -> None:
-        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end."""
+        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end. So is that of
+        a replica that serves another `model` than ours: sessions go there without KV."""
+        self._model = model
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind
         self._name = name
@@ -317,6 +320,7 @@ class Connector:
 
     async def __call__(self, member: Member) -> PeerClient:
         carrier: Carrier | None = None
+        alike = self._model in ("", member.model)
         try:
             async with asyncio.timeout(self._limits.dial_s):
                 carrier = await self._dialer.dial(member.address)
@@ -328,7 +332,7 @@ class Connector:
                         self._name,
                         member.replica,
                         member.incarnation,
-                        self._fingerprint or member.fingerprint,
+                        (self._fingerprint if alike else None) or member.fingerprint,
                     )
                 )
                 _check_welcome(await wire.first(), member)
