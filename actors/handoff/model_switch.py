@@ -38,6 +38,9 @@ class ModelSwitching:
         if target is None or actor is None:
             log.info("model_switch_abandoned", **about, reason="no replica serves it")
             return None
+        if actor.in_turn:
+            log.info("model_switch_abandoned", **about, reason="a turn has begun")
+            return None
         if plan.routing is not None:
             actor.post(ModelChosen(plan.routing))
         try:

@@ -188,7 +188,7 @@ class RouteTable:
                 return Route(member, owner, activate=owner == absent)
             if model is None and len(self._models) > 1:
                 head = await self._journal.head(key)
-                model = self.model_of(head.model) if head is not None else None
+                model = self.model_of(head.model, owner) if head is not None else None
             survivor = self.survivor(key, owner, model)
             if survivor is None:
                 self.remember(key, None)
@@ -237,16 +237,25 @@ class RouteTable:
                 self._takeovers.popitem(last=False)
         return member
 
-    def model_of(self, shown: str) -> str | None:
+    def model_of(self, shown: str, lost: Owner | None = None) -> str | None:
         """The model to place a session by, whose head shows this: its own, or the nearest one of its alias where no
-        replica of that is left."""
+        replica of that is left. `lost` is not there any more."""
         alias, model = split_head_model(shown)
         file = self._models_file().file
-        if not alias or model in self.pool_states() or alias not in file.aliases or model not in file.models:
+        if not alias or alias not in file.aliases or model not in file.models or self._served_without(model, lost):
             return model or None
         quality = file.models[model].quality
-        there = [each for each in file.members(alias) if each in self.pool_states()]
+        there = [each for each in file.members(alias) if self._served_without(each, lost)]
         return min(there, key=lambda each: abs(file.models[each].quality - quality), default=model)
+
+    def _served_without(self, model: str, lost: Owner | None) -> bool:
+        """Some replica serves it that is neither suspected nor `lost`."""
+        state = self.pool_states().get(model)
+        avoided = {*self._avoided(), *([lost.replica] if lost is not None else [])}
+        if state is None or state.replicas > len(avoided):
+            return state is not None
+        members = (member for member in self.view.members if member.model == model and not member.draining)
+        return any(member.replica not in avoided for member in members)
 
     def first_model(self, request: Request) -> str | None:
         """The model that a new session begins with; None: any. Raises Forbidden."""

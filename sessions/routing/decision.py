@@ -23,7 +23,7 @@ from sessions.routing.models_file import RoutingRules
 
 Why = Literal[
     "first_turn", "steady", "in_turn", "not_worth_it", "hysteresis", "hard", "calm", "free", "brownout", "full",
-    "pool_lost", "unfit", "no_replica",
+    "pool_lost", "unfit", "not_allowed", "no_replica",
 ]  # fmt: skip
 
 ANSWER_MIN: Final = 64  # tokens of the window that are left for an answer
@@ -90,10 +90,12 @@ def decide(
         return None
     names = [each.name for each in usable]
     if situation.current not in names:
-        first = situation.level is None and situation.current not in [each.name for each in candidates if not each.live]
+        listed = {each.name: each for each in candidates}
+        now = listed.get(situation.current)
+        first = situation.level is None and (now is None or now.live)
         value = max(score, level) + (rules.margin if first else 0.0)
         chosen = _roomy(usable, proposed_index(value, len(usable), rules.hard), rules)
-        why: Why = "first_turn" if first else "unfit" if situation.current in _names_live(candidates) else "pool_lost"
+        why: Why = "first_turn" if first else "not_allowed" if now is None else "unfit" if now.live else "pool_lost"
         return _switch(situation, chosen, None, why, level)
     at = names.index(situation.current)
     return _between(situation, usable, at, level, rules)
@@ -175,7 +177,3 @@ def _roomy(usable: list[CandidateModel], index: int, rules: RoutingRules) -> Can
     """The candidate at `index`, or the nearest one, those below first, whose pool has room."""
     order = [*range(index, -1, -1), *range(index + 1, len(usable))]
     return usable[next((each for each in order if usable[each].load < rules.full), index)]
-
-
-def _names_live(candidates: Sequence[CandidateModel]) -> list[str]:
-    return [each.name for each in candidates if each.live]
