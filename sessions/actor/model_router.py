@@ -141,8 +141,8 @@ class ModelRouter:
         if decided is None:
             decided = RoutingDecision(here, "no_replica", score.value, routed.level or score.value, routed.calm)
         arrived = routing if routing is not None and routed.switched else None
-        moves = decided.model != here and info is not None and not stays
-        if moves and (arrived is None or arrived.command != request.command.id):
+        # Who has come for this turn, or because its pool was lost, answers one here before it is sent on.
+        if decided.model != here and info is not None and not stays and arrived is None:
             source = ev.ModelHome(self._replica, place.tokens or before, now)
             leaving = ev.SessionRouting(
                 alias=choice.alias,

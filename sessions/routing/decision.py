@@ -118,7 +118,7 @@ def _between(
             return _switch(situation, below[-1], now, "brownout", level)
     new = situation.level is None
     value = max(score, level) if situation.displaced else score
-    bar = rules.margin if not new else -rules.margin
+    bar = -rules.margin if new else 0.0 if situation.displaced else rules.margin
     target = proposed_index(value - bar, count, rules.hard)
     if target > at:
         chosen = _roomy(usable, target, rules)

@@ -137,8 +137,9 @@ async def test_a_lost_pool_is_left_and_come_back_to() -> None:
         down = await say(made, key, HARD)
         assert (down["wrote"], down["from"], down["why"]) == ("small", "large", "pool_lost")
         await add(made, "l2", "large")
-        await until(lambda: len(made.replicas["s1"].replica.membership.view.members) == 2)
-        back = await say(made, key, EASY)
+        view = made.replicas["s1"].replica.membership
+        await until(lambda: {member.replica for member in view.view.members} == {"s1", "l2"})
+        back = await say(made, key, HARD)
         assert (back["wrote"], back["from"]) == ("large", "small") and made.owner(key) == "l2"
 
 

@@ -73,7 +73,7 @@ def test_a_version_is_of_what_a_file_says_and_not_of_how() -> None:
         ("[models.a]\nquality = 1\n[tenants.t]\nallow = ['a']", "needs a `default`"),
         ("default = 'a'\n[models.a]\nquality = 1\n[tenants.t]\nallow = ['b']", "there is no model or alias 'b'"),
         ("[tenants.t]\npin = 'b'", r"there is no \[models.b\]"),
-        ("[models.'a=b']\nquality = 1", "to match regex"),
+        ("[models.'a=b']\nquality = 1", "matching regex"),
         ("[models.a]\nquality = 1\nsize = 2", "unknown field"),
         ("[routing]\nhard = 2", "<= 1"),
     ],
