@@ -70,7 +70,7 @@ from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, UnixMs
-from sessions.ports import Engine, FilterSet, Member, Published
+from sessions.ports import Engine, FilterSet, Published
 from sessions.routing.models_file import ModelPools
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
@@ -124,7 +124,7 @@ from transport.ops.operator_requests import drain, list_members, list_sessions
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
-from transport.peer import GrpcDialer, PeerServer
+from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
 
@@ -241,6 +241,17 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
+def own_models(settings: Settings, engine: Engine, pools: ConfigFile[ModelPools]) -> PooledModels:
+    """The model of a process that is alone, and its aliases."""
+    created, notice = now_ms() // 1000, model_notice(settings)
+    return PooledModels(lambda: (card_of(engine.info, created=created, notice=notice),), pools.now, lambda _: 1)
+
+
+def replica_connector(security: PeerSecurity, name: str, fingerprint: str, engine: Engine) -> Connector:
+    model = engine.info.model
+    return Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, model=model)
+
+
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
@@ -327,16 +338,11 @@ async def serve(settings: Settings) -> int:
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
         retention = retention_of(settings, store)
-        started_at = now_ms() // 1000
         member = standalone_member(runtime.identity, engine, fingerprint_of(engine))
         reencryption = stores.reencryption(measures)
         sweeper = Sweeps(runtime, Stores(store, directory, keys), engine, CLOCK, retention=retention.now)
         services = GatewayServices(
-            models=PooledModels(
-                lambda: (card_of(engine.info, created=started_at, notice=model_notice(settings)),),
-                pools.now,
-                lambda _: 1,
-            ),
+            models=own_models(settings, engine, pools),
             pools=pools.now,
             keys=api_keys,
             history=places,
@@ -443,37 +449,18 @@ async def replica_role(settings: Settings) -> int:
             stack.push_async_callback(results.close)
         replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices, pools = fingerprint_of(engine), PriceFile(settings.prices), models_file(settings.models)
+        memories = memory_reader(store.end_users, limited)
         retention = retention_of(settings, store)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         await startup.reach("directory", directory.view)  # it may have left while the model was loaded
         replica = await stack.enter_async_context(
             Replica(
-                Member(
-                    replica=ReplicaId(name),
-                    incarnation=new_id(),
-                    address="",
-                    model=engine.info.model,
-                    fingerprint=fingerprint,
-                ),
+                standalone_member(Identity(ReplicaId(name), new_id()), engine, fingerprint),
                 stores=Stores(store, directory, keys),
                 inference=Inference(
-                    engine,
-                    filters,
-                    schemas,
-                    results,
-                    memory_reader(store.end_users, limited),
-                    pools.now if settings.models else None,
+                    engine, filters, schemas, results, memories, pools.now if settings.models else None
                 ),
-                network=PeerNetwork(
-                    listen,
-                    Connector(
-                        GrpcDialer(security),
-                        kind="replica",
-                        name=name,
-                        fingerprint=fingerprint,
-                        model=engine.info.model,
-                    ),
-                ),
+                network=PeerNetwork(listen, replica_connector(security, name, fingerprint, engine)),
                 clock=CLOCK,
                 limits=replica_limits,
                 accounting=Accounting(measures, prices.book, settlement_listener(limited)),

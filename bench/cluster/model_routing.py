@@ -67,7 +67,7 @@ class TraceFigures(NamedTuple):
     later: list[tuple[int, int, float]]
 
 
-class Turn(NamedTuple):
+class SimulatedTurn(NamedTuple):
     text: str
     hard: bool
     new_tokens: int
@@ -91,7 +91,7 @@ class SimulatedKV:
         self._held[model] = (tokens, now)
 
 
-class Tally(NamedTuple):
+class RoutingTally(NamedTuple):
     switches: int
     hard_on_large: int
     on_large: int
@@ -124,7 +124,7 @@ def figures_of(path: str) -> TraceFigures:
     return figures
 
 
-def turns_of(figures: TraceFigures, mean_turns: float, rng: random.Random) -> Iterator[Turn]:
+def turns_of(figures: TraceFigures, mean_turns: float, rng: random.Random) -> Iterator[SimulatedTurn]:
     """One session: at least two turns."""
     kind = rng.choices(range(len(KINDS)), [share for share, _ in KINDS])[0]
     count = 2
@@ -136,10 +136,10 @@ def turns_of(figures: TraceFigures, mean_turns: float, rng: random.Random) -> It
         looks_hard = hard != (rng.random() < DISGUISED)
         text = rng.choice(HARD if looks_hard else EASY) + FILL * rng.randint(0, 12 if looks_hard else 3)
         rounds = rng.randint(1, 3) if rng.random() < TOOL_SHARE else 0
-        yield Turn(text, hard, rng.choice(figures.first) if number == 0 else added, answer, pause_s, rounds)
+        yield SimulatedTurn(text, hard, rng.choice(figures.first) if number == 0 else added, answer, pause_s, rounds)
 
 
-def score_of(turn: Turn) -> float:
+def score_of(turn: SimulatedTurn) -> float:
     return score_turn(turn.text, tools=1 if turn.tool_rounds else 0).value
 
 
@@ -153,7 +153,7 @@ class SessionRouted:
         self.inside = 0  # decisions inside answers and tool loops, none of which may switch
         self.whys: dict[str, int] = {}
 
-    def run(self, turns: list[Turn]) -> tuple[Tally, int, int]:
+    def run(self, turns: list[SimulatedTurn]) -> tuple[RoutingTally, int, int]:
         """Also the prompt tokens, and how many of them were computed."""
         kv, now, current, prompt = SimulatedKV(self.rules.kept_s), 0.0, "", 0
         level: float | None = None
@@ -187,7 +187,7 @@ class SessionRouted:
                 prompts, computed = prompts + prompt, computed + TOOL_TOKENS
                 prompt += TOOL_TOKENS
                 kv.used(current, prompt, now)
-        return Tally(switches, hard_on_large, on_large, extra), prompts, computed
+        return RoutingTally(switches, hard_on_large, on_large, extra), prompts, computed
 
     def _candidates(self, kv: SimulatedKV, now: float) -> list[CandidateModel]:
         return [
@@ -201,7 +201,7 @@ class SessionRouted:
             self.faults.append(f"a switch inside a tool loop: {inside}")
 
 
-def run_by_turn(turns: list[Turn], threshold: float, kept_s: float) -> Tally:
+def run_by_turn(turns: list[SimulatedTurn], threshold: float, kept_s: float) -> RoutingTally:
     """The other router: each turn goes where its score says."""
     kv, now, current, prompt = SimulatedKV(kept_s), 0.0, "", 0
     switches = hard_on_large = on_large = extra = 0
@@ -219,14 +219,14 @@ def run_by_turn(turns: list[Turn], threshold: float, kept_s: float) -> Tally:
         prompt += turn.answer_tokens + 2 * TOOL_TOKENS * turn.tool_rounds
         now += TOOL_S * turn.tool_rounds
         kv.used(current, prompt, now)
-    return Tally(switches, hard_on_large, on_large, extra)
+    return RoutingTally(switches, hard_on_large, on_large, extra)
 
 
-def added(tallies: list[Tally]) -> Tally:
-    return Tally(*(sum(column) for column in zip(*tallies, strict=True)))
+def added(tallies: list[RoutingTally]) -> RoutingTally:
+    return RoutingTally(*(sum(column) for column in zip(*tallies, strict=True)))
 
 
-def threshold_for(sessions: list[list[Turn]], share: float) -> float:
+def threshold_for(sessions: list[list[SimulatedTurn]], share: float) -> float:
     """The highest one at which so large a share of the hard turns scores at least as much."""
     scores = sorted((score_of(turn) for turns in sessions for turn in turns if turn.hard), reverse=True)
     return scores[min(len(scores) - 1, max(0, round(share * len(scores)) - 1))]

@@ -70,7 +70,7 @@ class RoutingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     margin: Annotated[float, Meta(ge=0, le=0.5)] = 0.1  # hysteresis around it
     smoothing: Annotated[float, Meta(gt=0, le=1)] = 0.4  # of the score that a session's level follows
     calm_turns: Annotated[int, Meta(ge=1, le=1_000)] = 3  # easy ones in a row, before it goes down
-    worth_tokens: Annotated[float, Meta(ge=0, le=10_000_000)] = 60_000.0  # computed anew at most, where it is most worth
+    worth_tokens: Annotated[float, Meta(ge=0, le=10_000_000)] = 60_000.0  # at most computed anew, where worth most
     kept_s: Annotated[float, Meta(ge=0, le=604_800)] = 600.0  # how long KV is counted on at a model that was left
     full: Annotated[float, Meta(gt=0, le=1_000)] = 1.5  # load of a pool from which sessions go down
     free: Annotated[float, Meta(gt=0, le=1_000)] = 0.8  # load up to which they come

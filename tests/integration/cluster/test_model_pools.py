@@ -74,7 +74,7 @@ def events(made: Cluster, key: SessionKey) -> list[ev.AnyEvent]:
 def receipts(made: Cluster, key: SessionKey) -> list[dict[str, Any]]:
     """Of each response as it began."""
     created = (each.response for each in events(made, key) if isinstance(each, ev.ResponseCreated))
-    return [{"wrote": body.model, **(body.service or {}).get("routing", {})} for body in created]  # type: ignore[dict-item]
+    return [{"wrote": body.model, **(body.service or {}).get("routing", {})} for body in created]
 
 
 async def say(made: Cluster, key: SessionKey, text: str, tokens: int = 12) -> dict[str, Any]:
