@@ -1,4 +1,4 @@
-"""What routing says to a command: a receipt, a switch with its reason, a refusal; and nothing where nothing is routed."""
+"""What routing says to a command: a receipt, a switch with its reason, a refusal; nothing where nothing is routed."""
 
 from __future__ import annotations
 
