@@ -70,7 +70,8 @@ from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, UnixMs
-from sessions.ports import Engine, FilterSet, Member, Published
+from sessions.ports import Engine, FilterSet, Published
+from sessions.routing.models_file import ModelPools
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.cli import (
@@ -87,7 +88,15 @@ from transport.cli.commands import VERSION, parse
 from transport.cli.plain_text import plain_lines
 from transport.cli.plan import PlanCluster
 from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
-from transport.cli.start.config_files import PriceFile, RetentionFile, default_limits, limits_file, share_limits
+from transport.cli.start.config_files import (
+    ConfigFile,
+    PriceFile,
+    RetentionFile,
+    default_limits,
+    limits_file,
+    models_file,
+    share_limits,
+)
 from transport.cli.start.credentials import open_credentials
 from transport.cli.start.preflight import check_ports, checked_start
 from transport.cli.start.security import certificate_watchers, peer_security, tls_of
@@ -100,7 +109,7 @@ from transport.http.routes.health import Readiness
 from transport.http.server import Server, ServerLimits
 from transport.http.starting_door import StartingDoor
 from transport.http.tls import ServerTls
-from transport.openai.model_catalog import ModelCatalog, card_of
+from transport.openai.model_catalog import ModelCatalog, PooledModels, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
     latency_targets,
@@ -115,7 +124,7 @@ from transport.ops.operator_requests import drain, list_members, list_sessions
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
-from transport.peer import GrpcDialer, PeerServer
+from transport.peer import GrpcDialer, PeerSecurity, PeerServer
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
 
@@ -232,6 +241,19 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
     )
 
 
+def own_models(settings: Settings, engine: Engine, pools: ConfigFile[ModelPools]) -> PooledModels:
+    """The model of a process that is alone, and its aliases."""
+    created, notice = now_ms() // 1000, model_notice(settings)
+    return PooledModels(lambda: (card_of(engine.info, created=created, notice=notice),), pools.now, lambda _: 1)
+
+
+def replica_connector(security: PeerSecurity, name: str, fingerprint: str, engine: Engine) -> Connector:
+    model = engine.info.model
+    return Connector(
+        GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, model=model, version=VERSION
+    )
+
+
 def retention_of(settings: Settings, store: Store) -> RetentionFile:
     """Raises BadSetting."""
     days = {"deleted_days": settings.retention_days, "audit_days": settings.audit_days}
@@ -291,7 +313,7 @@ async def serve(settings: Settings) -> int:
     store, keys = stores.store, stores.keys
     engine, tls = make_engine(settings, keys, os.environ), tls_of(settings)
     directory = MemoryDirectory()
-    prices = PriceFile(settings.prices)
+    prices, pools = PriceFile(settings.prices), models_file(settings.models)
     startup = Startup(stop, rng=random.Random())
     async with (
         ServiceManager(os.environ, startup.readiness) as manager,
@@ -305,7 +327,7 @@ async def serve(settings: Settings) -> int:
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
             directory=directory,
-            inference=inference_of(settings, stores, limited, engine, filters, schemas, measures),
+            inference=inference_of(settings, stores, limited, engine, filters, schemas, measures, pools),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -318,12 +340,12 @@ async def serve(settings: Settings) -> int:
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
         retention = retention_of(settings, store)
-        started_at = now_ms() // 1000
         member = standalone_member(runtime.identity, engine, fingerprint_of(engine))
         reencryption = stores.reencryption(measures)
         sweeper = Sweeps(runtime, Stores(store, directory, keys), engine, CLOCK, retention=retention.now)
         services = GatewayServices(
-            models=lambda: (card_of(engine.info, created=started_at, notice=model_notice(settings)),),
+            models=own_models(settings, engine, pools),
+            pools=pools.now,
             keys=api_keys,
             history=places,
             operator_api=local_operator_api(lambda: member, runtime, engine, history),
@@ -344,7 +366,7 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
-            works += (prices.run(), retention.run(), *stores.background(reencryption))
+            works += (prices.run(), pools.run(), retention.run(), *stores.background(reencryption))
             others = [tasks.create_task(work) for work in works]
             await start_doors(server, grpc)
             tune_process()
@@ -428,24 +450,19 @@ async def replica_role(settings: Settings) -> int:
         if results is not None:
             stack.push_async_callback(results.close)
         replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
-        fingerprint, prices = fingerprint_of(engine), PriceFile(settings.prices)
+        fingerprint, prices, pools = fingerprint_of(engine), PriceFile(settings.prices), models_file(settings.models)
+        memories = memory_reader(store.end_users, limited)
         retention = retention_of(settings, store)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         await startup.reach("directory", directory.view)  # it may have left while the model was loaded
-        connect = Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, version=VERSION)
         replica = await stack.enter_async_context(
             Replica(
-                Member(
-                    replica=ReplicaId(name),
-                    incarnation=new_id(),
-                    address="",
-                    model=engine.info.model,
-                    fingerprint=fingerprint,
-                    version=VERSION,
-                ),
+                standalone_member(Identity(ReplicaId(name), new_id()), engine, fingerprint, VERSION),
                 stores=Stores(store, directory, keys),
-                inference=Inference(engine, filters, schemas, results, memory_reader(store.end_users, limited)),
-                network=PeerNetwork(listen, connect),
+                inference=Inference(
+                    engine, filters, schemas, results, memories, pools.now if settings.models else None
+                ),
+                network=PeerNetwork(listen, replica_connector(security, name, fingerprint, engine)),
                 clock=CLOCK,
                 limits=replica_limits,
                 accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -457,6 +474,7 @@ async def replica_role(settings: Settings) -> int:
                 *relays(settings, store, measures),
                 *(each.run() for each in certificate_watchers(settings, None, security)),
                 prices.run(),
+                pools.run(),
                 retention.run(),
                 *stores.background(stores.reencryption(measures)),
             )
@@ -478,6 +496,7 @@ async def gateway_role(settings: Settings) -> int:
     """Where clients connect: holds no session, reads the journal, routes to replicas."""
     stop, name = stop_signal(), settings.name or f"gateway-{new_id()[:8]}"
     security, tls, prices = peer_security(settings), tls_of(settings), PriceFile(settings.prices)
+    pools = models_file(settings.models)
     stores, directory = make_stores(settings, folder=None, now_ms=now_ms), directory_of(settings)
     startup = Startup(stop, rng=random.Random())
     async with contextlib.AsyncExitStack() as stack:
@@ -498,9 +517,12 @@ async def gateway_role(settings: Settings) -> int:
                 placement=BoundedRendezvous(),
                 connect=Connector(GrpcDialer(security), kind="gateway", name=name, version=VERSION),
                 rng=random.Random(),
+                pools=pools.now,
             )
         )
-        models = ModelCatalog(lambda: router.routes.view, clock=time.monotonic, created=now_ms() // 1000)
+        catalog = ModelCatalog(lambda: router.routes.view, clock=time.monotonic, created=now_ms() // 1000)
+        states = router.routes.pool_states
+        models = PooledModels(catalog, pools.now, lambda name: states()[name].replicas if name in states() else 0)
         counted = open_limits(settings.limits, settings.directory, store.tallies, default=default_limits(settings))
         limited = await stack.enter_async_context(counted)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
@@ -516,6 +538,7 @@ async def gateway_role(settings: Settings) -> int:
         stack.push_async_callback(drains.close)
         services = GatewayServices(
             models=models,
+            pools=pools.now,
             keys=api_keys,
             history=history,
             operator_api=ClusterOperatorApi(lambda: router.routes.view, security, drains),
@@ -525,7 +548,7 @@ async def gateway_role(settings: Settings) -> int:
             ignores_unknown=settings.unknown_parameters == "ignore",
             inspect=router.inspect,
         )
-        works = [prices.run(), *(each.run() for each in certificate_watchers(settings, tls, security))]
+        works = [prices.run(), pools.run(), *(each.run() for each in certificate_watchers(settings, tls, security))]
         await stack.enter_async_context(background_tasks(*works, *stores.background(None)))
         gateway = Gateway(
             router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services
@@ -589,11 +612,13 @@ def inference_of(
     filters: FilterSet,
     schemas: SchemaWorkers,
     measures: Metrics,
+    pools: ConfigFile[ModelPools],
 ) -> Inference:
     """What answers are made with in a process that is alone: its own result cache, and users' memories."""
     texts = personal_texts(filters)
     results = make_results("", settings.result_cache_mb, stores.tenant_keys, limited, texts, measures)
-    return Inference(engine, filters, schemas, results, memory_reader(stores.store.end_users, limited))
+    memories = memory_reader(stores.store.end_users, limited)
+    return Inference(engine, filters, schemas, results, memories, pools.now if settings.models else None)
 
 
 def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:

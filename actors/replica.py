@@ -20,11 +20,13 @@ import structlog
 from actors.cluster.compatibility import check_compatibility
 from actors.cluster.membership import Change, Membership
 from actors.cluster.placement import BoundedRendezvous
+from actors.cluster.pool_states import PoolStates
 from actors.cluster.previous_owner import PreviousOwnerQuery
 from actors.cluster.versions import OURS
 from actors.directory import partition_of
 from actors.handoff.drain import BY_SIGNAL, Drain, DrainLimits, Report
 from actors.handoff.engine_failover import EngineFailover
+from actors.handoff.model_switch import ModelSwitching
 from actors.handoff.operator_handoff import OperatorHandoff
 from actors.handoff.planner import HandoffPlanner
 from actors.handoff.rebalance import RebalanceLimits, Rebalancer
@@ -43,7 +45,9 @@ from sessions.clock import Clock
 from sessions.governance.retention import Retention
 from sessions.load_history import LoadHistory
 from sessions.model.errors import SessileError
+from sessions.model.journal_types import Head
 from sessions.ports import Member
+from sessions.routing.models_file import split_head_model
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +99,7 @@ class Replica:
         self.membership = Membership(
             stores.directory, member, load=self.load, lease_ttl_s=ttl_s, renew_s=limits.renew_s
         )
+        self._pools = PoolStates(lambda: self.membership.view)
         self.links = Links(network.connect, spawn=self._tasks.spawn, limits=limits.links)
         self.previous_owner = PreviousOwnerQuery(member.replica, self.links, spawn=self._tasks.spawn, lease_ttl_s=ttl_s)
         self.runtime = runtime = Runtime(
@@ -109,16 +114,21 @@ class Replica:
                 must_confirm=lambda: self.membership.must_confirm,
                 find_owner=self.previous_owner.find_owner,
                 announce_deletion=lambda key: announce_deletion(key, member, self.membership.view, self.links),
+                pool_states=self._pools,
+                switch_model=lambda key, plan: self._switching.switch(key, plan),
             ),
         )
         self._history = LoadHistory(runtime.metrics, engine, lambda: runtime.num_present, clock.now_ms)
         self.handoff = HandoffSource(runtime, engine, self.links, limits=limits.handoff)
         planner = HandoffPlanner(runtime, engine, self.membership, self.handoff, placement)
+        self._switching = ModelSwitching(planner, placement)
         self._drain = Drain(planner, clock, limits=limits.drain, audit=stores.store.audit)
         self.rebalancer = Rebalancer(planner, placement, load=self.load, limits=limits.rebalance)
         by_operator = OperatorHandoff(planner)
         self._failover = EngineFailover(planner, by_operator)
-        self.sweeps = Sweeps(runtime, stores, engine, clock, limits=limits.sweeps, retention=retention)
+        self.sweeps = Sweeps(
+            runtime, stores, engine, clock, limits=limits.sweeps, retention=retention, takes=self._takes
+        )
         self.handoff_target = HandoffTarget(runtime, engine)
         self.endpoint = PeerEndpoint(
             runtime,
@@ -135,6 +145,11 @@ class Replica:
         """The share of what the engine can do at the same time that it does now; above 1 when answers wait."""
         stats = self.engine.stats()
         return (stats.running + stats.waiting) / max(1, stats.slots)
+
+    def _takes(self, head: Head) -> bool:
+        """A session without an owner is one for this replica: it has our model, or nobody has its."""
+        model, own = split_head_model(head.model)[1], self.engine.info
+        return not model or model == own.model or model in own.aliases or model not in self._pools()
 
     def unready(self) -> str | None:
         """Why sessions do not come here, or None."""

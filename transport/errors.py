@@ -44,7 +44,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized",
     ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
     ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
-    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled",
+    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled model_not_allowed",
     ErrorRow(404, "NOT_FOUND"): (
         "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
         "key_not_found review_not_found share_not_found memory_not_found compaction_not_found not_found"

@@ -27,7 +27,7 @@ from sessions.limits import TenantLimits
 from sessions.machine.appeals import decision_notice
 from sessions.metrics import Metrics
 from sessions.model.authorization import demand, may_see
-from sessions.model.commands import ActorCommand, Ok, ResponseCancel, schemas_of
+from sessions.model.commands import ActorCommand, Ok, ResponseCancel, schemas_of, session_settings_of
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
 from sessions.model.journal_types import Head, ResponsePlace
@@ -45,6 +45,7 @@ from sessions.model.types import (
     Tool,
 )
 from sessions.ports import SchemaChecker, Sessions
+from sessions.routing.models_file import NO_POOLS, PoolsNow, split_head_model
 from sessions.schemas import SCHEMA_PARAMS, InlineSchemaChecker, SchemaParams, check_schemas
 from sessions.store import Store
 from transport.auth.api_key_cache import ApiKeyCache
@@ -85,6 +86,7 @@ class GatewayServices(NamedTuple):
     prices: PriceBook | None = None  # for people to see: replicas have their own to count with
     ignores_unknown: bool = False  # parameters of OpenAI's API, with a Warning header; else they are refused
     inspect: Callable[[Principal, str, Question], Awaitable[Answer]] | None = None  # by a model's name
+    pools: PoolsNow = lambda: NO_POOLS  # the models file: what names mean, and who may use them
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -112,6 +114,7 @@ class Gateway:
         self.now_ms = clock.now_ms
         self.new_id = clock.new_id
         self.models = services.models
+        self.pools = services.pools
         self.keys = services.keys
         self.operator_api = services.operator_api
         self.encryption = services.encryption
@@ -174,6 +177,8 @@ class Gateway:
         begun_at = tracer.now_s() if tracer is not None else 0.0
         try:
             with self._admitted(principal, "chat"):
+                if (settings := session_settings_of(command)) is not None:
+                    self.pools().choice(principal.tenant, settings.model)
                 tools, text = schemas_of(command)
                 if tools or text is not None:
                     await check_schemas(self.schemas, tools, text)
@@ -316,7 +321,7 @@ def session_summary(head: Head) -> dict[str, Any]:
     return {
         "id": head.key.session,
         "title": head.title,
-        "model": head.model,
+        "model": split_head_model(head.model)[1],
         "metadata": head.metadata,
         "open": head.open,
         "created_at": head.created_at,

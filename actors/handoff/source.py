@@ -84,15 +84,16 @@ class HandoffSource:
         """The session is being handed off."""
         return key in self._leaving
 
-    async def hand_off(self, key: SessionKey, target: Member) -> Owner:
-        """Moves a session. Raises HandoffAbandoned, or Unavailable when another replica took it meanwhile."""
+    async def hand_off(self, key: SessionKey, target: Member, *, between_turns: bool = False) -> Owner:
+        """Moves a session, or only `between_turns`. To a replica of another model no KV goes: it could not use any.
+        Raises HandoffAbandoned, or Unavailable when another replica took it meanwhile."""
         if key in self._leaving:
             raise HandoffAbandoned("it is leaving already")
         self._leaving[key] = None
         outcome, begun_at = "failed", asyncio.get_running_loop().time()
         try:
             async with self._slots:
-                owner = await self._hand_off(key, target)
+                owner = await self._hand_off(key, target, between_turns)
             outcome = "moved"
             return owner
         except LinkDown as down:
@@ -106,7 +107,7 @@ class HandoffSource:
             self._measures.handoffs.add(outcome)
             self._measures.handoff_s.of("whole").observe(asyncio.get_running_loop().time() - begun_at)
 
-    async def _hand_off(self, key: SessionKey, target: Member) -> Owner:
+    async def _hand_off(self, key: SessionKey, target: Member, between_turns: bool) -> Owner:
         actor = self._runtime.actor(key)
         if actor is None or actor.phase is not Phase.WARM:
             raise HandoffAbandoned("it is not here")
@@ -116,13 +117,18 @@ class HandoffSource:
             gate = self._gates[target.replica] = TargetGate(self.limits.switches_at_once)
         with link.open_handoff() as channel:
             try:
-                await self._reserve(channel, actor)
-                last = await self._bring_up(channel, actor, gate)
-                await self._await_block(channel, actor, last)
-                async with gate.switch():
-                    await self._bring_rest(channel, actor, last)
-                    await self._await_token(actor)
-                    owner = await self._switch(channel, actor)
+                if target.model == self._engine.info.model:
+                    await self._reserve(channel, actor)
+                    last = await self._bring_up(channel, actor, gate)
+                    await self._await_block(channel, actor, last)
+                    async with gate.switch():
+                        await self._bring_rest(channel, actor, last)
+                        await self._await_token(actor)
+                        owner = await self._switch(channel, actor, between_turns)
+                else:
+                    channel.send(pf.Reserve(channel.number, key, 0))
+                    await self._receive(channel, self.limits.reserve_s)
+                    owner = await self._switch(channel, actor, between_turns)
             except BaseException:  # whatever it was: the target is not to wait for the session
                 channel.give_up("given up")
                 raise
@@ -261,7 +267,7 @@ class HandoffSource:
 
     # -- the seal and after ------------------------------------------------------------------------------------------
 
-    async def _switch(self, channel: HandoffChannel, actor: Actor) -> Owner:
+    async def _switch(self, channel: HandoffChannel, actor: Actor, between_turns: bool) -> Owner:
         """Seals, and finds out who has the session then. Cancelling leaves it with exactly one owner, too."""
         owner = self._runtime.ownership.owner(actor.key)
         if owner is None:
@@ -271,6 +277,8 @@ class HandoffSource:
             await actor.seal()
             if actor.phase is not Phase.SEALED:
                 raise HandoffAbandoned("it left by itself")
+            if between_turns and actor.in_turn:
+                raise HandoffAbandoned("a turn has begun")
             channel.send(pf.Sealed(channel.number, owner, actor.epoch, actor.top))
             answer = await self._receive(channel, self.limits.take_s)
             assert isinstance(answer, pf.SessionTaken)

@@ -14,13 +14,14 @@ After: Burrows' Chubby (2006) for fences; Gray and Cheriton (1989) for what a le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
 import structlog
 
+from sessions.actor.model_router import ModelSwitchPlan
 from sessions.clock import Clock
 from sessions.machine.state import State, apply, empty, replay
 from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
@@ -28,6 +29,7 @@ from sessions.model.events import Record
 from sessions.model.journal_types import Head, Loaded
 from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionKey
 from sessions.ports import Claim, Directory, Journal, Owner
+from sessions.routing.turn_facts import PoolState
 
 log = structlog.get_logger(__name__)
 
@@ -68,11 +70,14 @@ class Peers:
 
     `must_confirm`: our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: the owner that
     still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
-    `announce_deletion`: has other replicas release their KV of a deleted session."""
+    `announce_deletion`: has other replicas release their KV of a deleted session. `pool_states`: the replicas that
+    there are, by model. `switch_model`: takes a session to another model (`actors.handoff.model_switch`)."""
 
     must_confirm: Callable[[], bool] = lambda: False
     find_owner: Callable[[SessionKey, Head], Awaitable[Owner | None]] = _no_owner
     announce_deletion: Callable[[SessionKey], Awaitable[None]] = _no_announcement
+    pool_states: Callable[[], Mapping[str, PoolState]] | None = None
+    switch_model: Callable[[SessionKey, ModelSwitchPlan], Awaitable[Owner | None]] | None = None
 
 
 class ActivatedSession(msgspec.Struct, frozen=True):

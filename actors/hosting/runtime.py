@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from actors.cluster.pool_states import pool_state
 from actors.hosting.error_isolation import isolate_errors
 from actors.hosting.inflight_commands import InflightCommands
 from actors.hosting.ownership import (
@@ -41,7 +42,8 @@ from actors.hosting.single_flight import SingleFlight, shutting_down
 from actors.hosting.subscribers import OnDeactivated, Sink, Subscribers
 from sessions.actor.actor import Actor
 from sessions.actor.actor_context import ActorContext
-from sessions.actor.mailbox import ActorStopped
+from sessions.actor.mailbox import ActorStopped, ModelSwitch
+from sessions.actor.model_router import ModelRouter
 from sessions.clock import Clock
 from sessions.machine.inputs_and_effects import Activated
 from sessions.machine.machine import Machine
@@ -91,6 +93,7 @@ class Runtime:
         self._engine = inference.engine
         self._accounting = accounting
         self._announce_deletion = peers.announce_deletion
+        self._switch_model = peers.switch_model
         self.ownership = Ownership(identity, journal=journal, directory=directory, clock=clock, peers=peers)
         self._actors: dict[SessionKey, Actor] = {}
         self._inflight = InflightCommands()
@@ -119,6 +122,21 @@ class Runtime:
             metrics=accounting.metrics,
             results=inference.results,
             memories=inference.memories,
+            router=self._model_router(inference, peers, clock),
+        )
+
+    def _model_router(self, inference: Inference, peers: Peers, clock: Clock) -> ModelRouter | None:
+        if inference.pools is None:
+            return None
+        info = inference.engine.info
+        about = "Sessions that were sent to another model, by why."
+        return ModelRouter(
+            inference.pools,
+            inference.engine,
+            peers.pool_states or (lambda: {info.model: pool_state([info], [0.0])}),
+            replica=self.identity.replica,
+            now_ms=clock.now_ms,
+            count=self.metrics.counter("model_switches", about, "why").add,
         )
 
     async def __aenter__(self) -> Runtime:
@@ -166,6 +184,7 @@ class Runtime:
 
     async def _execute(self, request: Request, instead_of: Owner | None) -> cm.Ok:
         key, create = request.key, cm.session_settings_of(request.command) is not None
+        stays = ""
         for _ in range(ATTEMPTS):
             actor = self._actors.get(key)
             if actor is None:
@@ -179,9 +198,15 @@ class Runtime:
             elif not self.ownership.is_confirmed(key):
                 await self._confirm(actor)
             try:
-                answer = await actor.execute(request)
+                answer = await actor.execute(request, stays=stays)
             except ActorStopped:
                 await actor.settled()
+                continue
+            except ModelSwitch as switch:
+                owner = None if self._switch_model is None else await self._switch_model(key, switch.plan)
+                if owner is not None:
+                    raise Moved(owner) from None
+                stays = "no_replica"
                 continue
             except (BadInput, NotFound, Gone):  # written nowhere, so no fence has spoken: it may be out of date
                 if await self._confirm(actor):

@@ -10,6 +10,7 @@ from sessions.billing.prices import PriceBook
 from sessions.governance.memory_reader import MemoryReader
 from sessions.metrics import Metrics
 from sessions.ports import Engine, FilterSet, Keys, Published, SchemaChecker
+from sessions.routing.models_file import PoolsNow
 from sessions.schemas import InlineSchemaChecker
 from sessions.store import Store
 from sessions.turn.result_cache import ResultCache
@@ -27,13 +28,15 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class Inference:
     """An engine that has started, the filters that its input and output pass, who judges the schemas of both;
-    answers that need no engine (None: there are none), and what users' sessions begin with (None: nothing)."""
+    answers that need no engine (None: there are none), what users' sessions begin with (None: nothing), and the
+    models that turns are routed among (None: the engine's alone)."""
 
     engine: Engine
     filters: FilterSet
     schemas: SchemaChecker = field(default_factory=InlineSchemaChecker)
     results: ResultCache | None = None
     memories: MemoryReader | None = None
+    pools: PoolsNow | None = None
 
 
 def _ignore(published: Published) -> None:

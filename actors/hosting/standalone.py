@@ -11,13 +11,14 @@ from sessions.ports import Directory, Engine, Member
 ANNOUNCE_S: Final = 2.0
 
 
-def standalone_member(identity: Identity, engine: Engine, fingerprint: str) -> Member:
+def standalone_member(identity: Identity, engine: Engine, fingerprint: str, version: str = "") -> Member:
     return Member(
         replica=identity.replica,
         incarnation=identity.incarnation,
         address="",
         model=engine.info.model,
         fingerprint=fingerprint,
+        version=version,
         engine=engine.info,
     )
 

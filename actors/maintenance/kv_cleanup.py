@@ -54,9 +54,13 @@ class KVCleanup:
 
 
 async def announce_deletion(key: SessionKey, me: Member, view: View, links: Links) -> None:
-    """Notifies the other replicas that may hold KV of a session, those of our kind, that it is deleted. Those that are
-    not reached find out for themselves."""
-    alike = [each for each in view.members if each.replica != me.replica and each.fingerprint == me.fingerprint]
+    """Notifies the other replicas that may hold KV of a session, those of our kind and of models that it may have had
+    before, that it is deleted. Those that are not reached find out for themselves."""
+    alike = [
+        each
+        for each in view.members
+        if each.replica != me.replica and (each.fingerprint == me.fingerprint or each.model != me.model)
+    ]
     await asyncio.gather(*(_announce_to(key, member, links) for member in alike))
 
 

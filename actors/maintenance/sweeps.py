@@ -23,6 +23,7 @@ from sessions.governance.audit_trim import trim
 from sessions.governance.retention import Retention
 from sessions.machine.appeals import decision_notice
 from sessions.model.errors import Gone, NotFound, SessileError
+from sessions.model.journal_types import Head
 from sessions.model.request import request_of
 from sessions.model.reviews import Case
 from sessions.model.types import SessionKey, UnixMs
@@ -52,8 +53,11 @@ class Sweeps:
         *,
         limits: SweepLimits | None = None,
         retention: Callable[[], Retention] = Retention,
+        takes: Callable[[Head], bool] = lambda head: True,
     ) -> None:
-        """`retention` returns how long things are kept now."""
+        """`retention` returns how long things are kept now; `takes` says which sessions without an owner are for this
+        replica."""
+        self._takes = takes
         self._runtime = runtime
         self._stores = stores
         self._store = stores.store
@@ -113,7 +117,9 @@ class Sweeps:
         while heads := await self._store.journal.open_heads(limit=self._limits.page, after=after):
             after = heads[-1].key
             orphans = [
-                head.key for head in heads if not self._runtime.left_paused(head) and await self._orphan(head.key)
+                head.key
+                for head in heads
+                if self._takes(head) and not self._runtime.left_paused(head) and await self._orphan(head.key)
             ]
             done = await asyncio.gather(*(self._recover_one(key, slots) for key in orphans))
             recovered += sum(done)

@@ -326,11 +326,13 @@ class Connector:
         kind: Literal["gateway", "replica", "operator"],
         name: str,
         fingerprint: str | None = None,
+        model: str = "",
         limits: LinkLimits | None = None,
         version: str = "",
     ) -> None:
-        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end. `version` is
-        our program's."""
+        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end. So is that of
+        a replica that serves another `model` than ours: sessions go there without KV. `version` is our program's."""
+        self._model = model
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind
         self._name = name
@@ -346,6 +348,7 @@ class Connector:
         carrier: Carrier | None = None
         process = member.replica, member.incarnation
         hasty = self._patient_until.get(process, -math.inf) <= asyncio.get_running_loop().time()
+        alike = self._model in ("", member.model)
         try:
             async with asyncio.timeout(self._limits.dial_s):
                 carrier = await self._dialer.dial(member.address)
@@ -357,7 +360,7 @@ class Connector:
                         self._name,
                         member.replica,
                         member.incarnation,
-                        self._fingerprint or member.fingerprint,
+                        (self._fingerprint if alike else None) or member.fingerprint,
                         OURS,
                         self._version,
                     )

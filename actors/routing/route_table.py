@@ -19,13 +19,20 @@ import msgspec
 import structlog
 
 from actors.cluster.placement import BoundedRendezvous
+from actors.cluster.pool_states import PoolStates
 from actors.hosting.ownership import last_replica
 from actors.peer.links import Links
 from actors.routing.router_limits import RouterLimits
+from sessions.model import commands as cm
 from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Head
+from sessions.model.request import Request
 from sessions.model.types import ActivationId, ReplicaId, SessionKey
 from sessions.ports import Directory, Journal, Member, Owner, View
+from sessions.routing.decision import TurnSituation, decide
+from sessions.routing.models_file import NO_POOLS, PoolsNow, split_head_model
+from sessions.routing.scorer import score_turn
+from sessions.routing.turn_facts import TurnFacts, candidate_of, facts_of
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +70,10 @@ class RouteTable:
         placement: BoundedRendezvous,
         links: Links,
         limits: RouterLimits,
+        pools: PoolsNow = lambda: NO_POOLS,
     ) -> None:
+        self._models_file = pools
+        self.pool_states = PoolStates(lambda: self.view)
         self._set_view(View(0, ()))
         self._directory = directory
         self._journal = journal
@@ -176,6 +186,9 @@ class RouteTable:
                 raise RouteUnavailable(f"{owner.replica} is not there")
             if not self._links.suspect(member):
                 return Route(member, owner, activate=owner == absent)
+            if model is None and len(self._models) > 1:
+                head = await self._journal.head(key)
+                model = self.model_of(head.model, owner) if head is not None else None
             survivor = self.survivor(key, owner, model)
             if survivor is None:
                 self.remember(key, None)
@@ -197,7 +210,7 @@ class RouteTable:
         """Where a session without an owner goes; `holder` has KV for one that has no log yet. Raises Unavailable when
         there is nowhere."""
         if head is not None:
-            model = head.model or model
+            model = self.model_of(head.model) or model
             holder = ReplicaId(last_replica(head))
         member = self._placement.choose(
             key, self.view, model=self._served(model, new=head is None), holder=holder, avoid=self._avoided()
@@ -223,6 +236,46 @@ class RouteTable:
             while len(self._takeovers) > self._owners_max:
                 self._takeovers.popitem(last=False)
         return member
+
+    def model_of(self, shown: str, lost: Owner | None = None) -> str | None:
+        """The model to place a session by, whose head shows this: its own, or the nearest one of its alias where no
+        replica of that is left. `lost` is not there any more."""
+        alias, model = split_head_model(shown)
+        file = self._models_file().file
+        if not alias or alias not in file.aliases or model not in file.models or self._served_without(model, lost):
+            return model or None
+        quality = file.models[model].quality
+        there = [each for each in file.members(alias) if self._served_without(each, lost)]
+        return min(there, key=lambda each: abs(file.models[each].quality - quality), default=model)
+
+    def _served_without(self, model: str, lost: Owner | None) -> bool:
+        """Some replica serves it that is neither suspected nor `lost`."""
+        state = self.pool_states().get(model)
+        avoided = {*self._avoided(), *([lost.replica] if lost is not None else [])}
+        if state is None or state.replicas > len(avoided):
+            return state is not None
+        members = (member for member in self.view.members if member.model == model and not member.draining)
+        return any(member.replica not in avoided for member in members)
+
+    def first_model(self, request: Request) -> str | None:
+        """The model that a new session begins with; None: any. Raises Forbidden."""
+        settings = cm.session_settings_of(request.command)
+        if settings is None:
+            return None
+        pools = self._models_file()
+        choice = pools.choice(request.key.tenant, settings.model)
+        if choice is None:
+            return settings.model
+        facts = facts_of(request.command) or TurnFacts("", len(settings.tools), False, 0)
+        score = score_turn(facts.text, tools=facts.tools, wish=pools.wish(request.key.tenant))
+        candidates = [candidate_of(name, pools, self.pool_states(), facts) for name in choice.models]
+        decided = decide(TurnSituation("", score.value, facts.tokens), candidates, pools.file.routing)
+        return decided.model if decided is not None else choice.models[0]
+
+    def models_of(self, name: str) -> tuple[str, ...]:
+        """The models that a name means, aliases resolved."""
+        file = self._models_file().file
+        return file.members(name) if name in file.aliases else (name,)
 
     def takeover_failed(self, key: SessionKey, lost: Owner) -> None:
         """A survivor has answered that it did not take a session over: another may be tried."""

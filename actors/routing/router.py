@@ -33,6 +33,7 @@ from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Directory, Journal, Member, Owner, Published
+from sessions.routing.models_file import NO_POOLS, PoolsNow
 
 log = structlog.get_logger(__name__)
 
@@ -52,15 +53,21 @@ class Router:
         connect: Connect,
         rng: random.Random,
         limits: RouterLimits | None = None,
+        pools: PoolsNow = lambda: NO_POOLS,
     ) -> None:
-        """`gateway` names this process and no other."""
+        """`gateway` names this process and no other; `pools` is the models file that its replicas have too."""
         self.limits = limits or RouterLimits()
         self.retries = 0
         self._rng = rng
         self._tasks = TaskScope()
         self.links = Links(connect, spawn=self._tasks.spawn, limits=self.limits.links)
         self.routes = RouteTable(
-            directory=directory, journal=journal, placement=placement, links=self.links, limits=self.limits
+            directory=directory,
+            journal=journal,
+            placement=placement,
+            links=self.links,
+            limits=self.limits,
+            pools=pools,
         )
         self.subscriptions = Subscriptions(
             gateway=gateway,
@@ -131,9 +138,8 @@ class Router:
     async def _execute(self, request: Request, errors: list[SessileError]) -> cm.Ok:
         """Tries until it is answered. `errors` takes why it was not, the latest last."""
         key, command = request.key, request.command
-        settings = cm.session_settings_of(command)
         new = isinstance(command, cm.SessionCreate)
-        model = settings.model if settings is not None else None
+        model = self.routes.first_model(request)
         backoff, hops = Backoff(self.limits.pause_min_s, self.limits.pause_max_s, self._rng), 0
         absent: Owner | None = None
         while True:
@@ -167,7 +173,7 @@ class Router:
     async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
         """Has a question about texts answered by a replica that serves a model, one after the other. Raises its
         SessileError, and Unavailable where none can be reached."""
-        members = [each for each in self.routes.view.members if each.model == model]
+        members = [each for each in self.routes.view.members if each.model in self.routes.models_of(model)]
         for member in sorted(members, key=lambda each: (each.draining, self._rng.random())):
             try:
                 return await (await self.links.get(member)).inspect(principal, question)

@@ -421,7 +421,7 @@ class Subscriptions:
             if lost is None:
                 member: Member | None = self._routes.place(key, head, None)
             else:
-                member = self._routes.survivor(key, lost, head.model or None)
+                member = self._routes.survivor(key, lost, self._routes.model_of(head.model, lost))
             if member is not None:
                 link = await self._links.get(member)
                 watch.hint = await link.take_over(key, instead_of=lost, priority=READ)

@@ -29,7 +29,8 @@ from sessions.actor.admission import admitted
 from sessions.actor.compactor import Compactor
 from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
-from sessions.actor.mailbox import ActorStopped, Envelope, error_for_sender, journal_unavailable_error
+from sessions.actor.mailbox import ActorStopped, Envelope, ModelSwitch, error_for_sender, journal_unavailable_error
+from sessions.actor.model_router import with_receipt
 from sessions.actor.result_finder import ResultFinder
 from sessions.actor.step_observer import observed_step, record_cases
 from sessions.actor.title_writer import TitleWriter, calls_for_title
@@ -125,6 +126,11 @@ class Actor:
         return tuple(self._machine.state.open)
 
     @property
+    def in_turn(self) -> bool:
+        """Some turn is open: answers are written, or wait, or tools run."""
+        return self._machine.state.busy
+
+    @property
     def speaking(self) -> bool:
         """An engine has begun to write some answer here."""
         return any(turn.begun for turn in self._turns.values())
@@ -147,8 +153,9 @@ class Actor:
     def user(self) -> str | None:
         return self._machine.state.user
 
-    async def execute(self, request: Request) -> cm.Ok:
-        """Runs a command to its journaled answer. Raises its error, or ActorStopped when the actor is leaving.
+    async def execute(self, request: Request, *, stays: str = "") -> cm.Ok:
+        """Runs a command to its journaled answer. Raises its error, ActorStopped when the actor is leaving, ModelSwitch
+        where the session is to go to another model first, unless it `stays`.
 
         Cancelling this call does not take the command back (I5: repeat it by its id)."""
         if self.phase is not Phase.WARM:
@@ -158,7 +165,7 @@ class Actor:
         lane = self._control if isinstance(request.command, _CONTROL) else self._data
         if len(lane) >= self._world.limits.mailbox_commands:
             raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
-        envelope = Envelope(request, self._loop.create_future())
+        envelope = Envelope(request, self._loop.create_future(), stays)
         lane.append(envelope)
         self._wake()
         try:
@@ -322,11 +329,11 @@ class Actor:
     async def _command(self, envelope: Envelope) -> None:
         step: Step | None = None
         try:
-            step = await self._step_command(envelope.request)
+            step = await self._step_command(envelope.request, envelope.stays)
             await self._commit(step, envelope)
         except BaseException as error:
             envelope.reply(error_for_sender(error))
-            if step is None and isinstance(error, Unavailable | Overloaded):
+            if step is None and isinstance(error, Unavailable | Overloaded | ModelSwitch):
                 self._after_command(envelope.request, None)
                 return  # nothing was decided yet
             raise
@@ -357,7 +364,7 @@ class Actor:
         elif step.commands:  # else it is a repeat
             self._compactor.undone(None)
 
-    async def _step_command(self, request: Request) -> Step:
+    async def _step_command(self, request: Request, stays: str) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
         machine, principal, command = self._machine, request.principal, request.command
         input = inputs_and_effects.Command(principal, command, request.digest)
@@ -372,7 +379,13 @@ class Actor:
             if found is not None:
                 machine.remember(found)
         if machine.known(principal, command.id) is None:
-            input = await prepare_input(input, ledger=self._ledger, world=self._world)
+            router = self._world.router
+            directed = None if router is None else router.direct(machine, request, stays=stays)
+            if directed is not None and directed.switch is not None:
+                raise ModelSwitch(directed.switch)
+            input = with_receipt(input, directed)
+            if input.refused is None:
+                input = await prepare_input(input, ledger=self._ledger, world=self._world)
             if not machine.continues_turn(command) and not await self._is_cached(input):
                 expected = self._results is None or self._results.needs_engine(command)
                 input = admitted(self._world.limits.admission, self.key, input, expected=expected)

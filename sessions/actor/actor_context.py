@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from sessions.actor.admission import Admission
+from sessions.actor.model_router import ModelRouter
 from sessions.governance.memory_reader import MemoryReader
 from sessions.limits import Share
 from sessions.metrics import Metrics
@@ -51,3 +52,4 @@ class ActorContext(msgspec.Struct, frozen=True):
     results: ResultCache | None = None  # None: every answer is an engine's
     memos: TokenMemos = msgspec.field(default_factory=TokenMemos)  # of messages whose answers are in `results`
     memories: MemoryReader | None = None  # what a user's sessions begin with; None: nothing
+    router: ModelRouter | None = None  # which model turns are for; None: this replica's

@@ -204,7 +204,7 @@ class Admission:
         return self.brownout.level
 
     def _with_service(self, input: Command, position: int, wait_s: float, limits: Limits) -> Command:
-        service: dict[str, Json] = {}
+        service: dict[str, Json] = dict(input.service or {})
         command = input.command
         if position:
             service |= {"queue_position": position, "expected_wait_ms": round(wait_s * 1000)}

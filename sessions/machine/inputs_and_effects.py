@@ -42,6 +42,7 @@ class Command(msgspec.Struct, frozen=True):
     blocked: bool = False  # of an appeal: its text is one that filters refuse
     service: dict[str, Json] | None = None  # admission's remarks on the response that it begins
     model: str = ""  # the model that writes that response, where admission chose another than the session's
+    alias: str = ""  # of the session that it makes: its turns are routed among this alias's models
     refused: SessileError | None = None  # why preparing it failed: the command's answer, unless it is a repeat
 
 
@@ -123,6 +124,12 @@ class TitleWritten(msgspec.Struct, frozen=True):
     title: str
 
 
+class ModelChosen(msgspec.Struct, frozen=True):
+    """The session is to go to another model, for this reason: on its way there from now on."""
+
+    routing: ev.SessionRouting
+
+
 class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A summary of the first `items` items of the branch that ends in `read`, as the log stood at `at`."""
 
@@ -160,6 +167,7 @@ Input = (
     | ResponsesPaused
     | ResponsesResumed
     | TitleWritten
+    | ModelChosen
     | CompactionWritten
     | CompactionGivenUp
 )

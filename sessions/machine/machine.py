@@ -25,6 +25,7 @@ from sessions.machine import (
     compaction,
     feedback,
     message_commands,
+    model_routing,
     responses,
     session_commands,
     steering,
@@ -40,6 +41,7 @@ from sessions.machine.inputs_and_effects import (
     GenerationFinished,
     GenerationStopped,
     Input,
+    ModelChosen,
     Orphaned,
     Output,
     ResponsesPaused,
@@ -138,6 +140,8 @@ class Machine:
                 responses.start_all(build)
             case TitleWritten():
                 session_commands.set_title(build, input.title)
+            case ModelChosen():
+                model_routing.leave_for_model(build, input.routing)
             case CompactionWritten():
                 compaction.write_summary(build, input)
             case CompactionGivenUp():
@@ -233,7 +237,7 @@ class Machine:
         patch = HeadPatch(
             open=state.busy,
             user=state.user,
-            model=state.info.model,
+            model=model_routing.head_model_of(state.info),
             title=state.info.title,
             metadata=state.info.metadata,
             listed=state.listed,
@@ -247,7 +251,7 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
     """Does what a command says, once: its repeats were answered before. Raises its refusal, with nothing written."""
     state, principal, command = build.state, input.principal, input.command
     if isinstance(command, cm.SessionCreate):
-        return session_commands.create_session(build, principal, command, input.memories)
+        return session_commands.create_session(build, input, command)
     if state.info is None and cm.session_settings_of(command) is not None:
         assert isinstance(command, cm.TurnCreate)
         return turn_commands.create_turn(build, input, command)

@@ -28,6 +28,8 @@ from sessions.machine.inputs_and_effects import (
     Step,
     Stop,
 )
+from sessions.machine.model_routing import ROUTING_NOTE, arrive_at_model, routing_note
+from sessions.machine.routed_turns import ROUTING
 from sessions.machine.state import Awaiting, Open, Queued, State
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
@@ -51,7 +53,7 @@ from sessions.model.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
 _OF_THE_QUEUE = ("queue_position", "expected_wait_ms")  # of `service`
-KEPT_SERVICE = ("brownout", "max_output_tokens", "without")  # of `service`, when a response that waited begins
+KEPT_SERVICE = ("brownout", "max_output_tokens", "without", ROUTING)  # of `service`, when a response that waited begins
 
 _PREFIXES: dict[type[cm.NewItem], str] = {cm.NewMessage: "msg", cm.NewCall: "fc", cm.NewOutput: "fco"}
 _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | type[ev.ResponseFailed]] = {
@@ -133,8 +135,11 @@ def begin(build: StepBuilder, new: NewResponse) -> None:
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=drawn_seed(new.id))
     body = new_body(build, new, "in_progress")
-    if new.metadata or new.request is not UNSET:
-        body = msgspec.structs.replace(body, metadata=new.metadata or {}, request=new.request)
+    metadata = dict(new.metadata or {})
+    if body.service and isinstance(receipt := body.service.get(ROUTING), dict):
+        metadata[ROUTING_NOTE] = routing_note(receipt)
+    if metadata or new.request is not UNSET:
+        body = msgspec.structs.replace(body, metadata=metadata, request=new.request)
     build.put(
         ev.ResponseCreated(response_id=new.id, sequence_number=new.sequence, response=body),
         ev.Private(sampling=sampling, principal=new.principal, after=new.after),
@@ -166,6 +171,9 @@ def new_body(build: StepBuilder, new: NewResponse, status: Literal["queued", "in
         service["smaller_model"] = model
     else:
         model = info.model
+    receipt = service.get(ROUTING)
+    if isinstance(receipt, dict) and receipt.get("model") != info.model:
+        del service[ROUTING]  # it waited, and the session has gone elsewhere meanwhile
     return ev.ResponseBody(
         service=service or UNSET,
         id=new.id,
@@ -520,6 +528,9 @@ def activate(build: StepBuilder, input: Activated) -> None:
     build.runs.replica = input.replica
     if state.info is None or state.deleted:
         return
+    if arrive_at_model(build):
+        for waiting in list(state.awaiting.values()):  # nothing goes on with a turn on another model
+            end_tool_turn(build, waiting, "model_unavailable")
     if state.open and state.recoveries >= RECOVERIES_MAX:
         _quarantine(build, list(state.open.values()))
     elif state.open:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessions.machine import compaction
-from sessions.machine.inputs_and_effects import Erase
+from sessions.machine.inputs_and_effects import Command, Erase
 from sessions.machine.item_tree import busy_conflict
 from sessions.machine.responses import end_incomplete, end_queued, response_not_found
 from sessions.machine.step_builder import StepBuilder
@@ -21,13 +21,11 @@ from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.generation import unsupported_tools
 from sessions.model.types import (
-    CommandId,
     FunctionCall,
     FunctionCallOutput,
     Item,
     ItemId,
     Message,
-    Principal,
     Refusal,
     ResponseId,
     Tool,
@@ -46,27 +44,19 @@ def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) ->
         raise unsupported_tools(build.config.default_model)
 
 
-def create_session(
-    build: StepBuilder, principal: Principal, command: cm.SessionCreate, memories: tuple[str, ...] = ()
-) -> cm.Ok:
+def create_session(build: StepBuilder, input: Command, command: cm.SessionCreate) -> cm.Ok:
     state = build.state
     if state.info is not None:
         raise Conflict("session_exists", f"The session {state.key.session!r} exists already.", param="session")
     check_tools(build, command.tools)
-    make_session(build, principal, command.id, command, memories)
+    make_session(build, input, command)
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
 
-def make_session(
-    build: StepBuilder,
-    principal: Principal,
-    command_id: CommandId,
-    settings: cm.SessionCreate | cm.SessionSettings,
-    memories: tuple[str, ...] = (),
-) -> None:
+def make_session(build: StepBuilder, input: Command, settings: cm.SessionCreate | cm.SessionSettings) -> None:
     """Writes the session's first event. Raises BadInput for a name that belongs to another command."""
-    named = build.state.key.session
-    if is_derived_session_id(named) and named != derived_session_id(principal, command_id):
+    named, principal = build.state.key.session, input.principal
+    if is_derived_session_id(named) and named != derived_session_id(principal, input.command.id):
         raise BadInput(
             "invalid_request",
             "Names of `ses_` and 26 letters are given by the server: choose another, or none.",
@@ -75,8 +65,9 @@ def make_session(
     build.state.user = principal.user
     build.state.listed = settings.listed if isinstance(settings, cm.SessionSettings) else True
     info = ev.SessionInfo(
-        memories=memories or UNSET,
-        model=settings.model or build.config.default_model,
+        memories=input.memories or UNSET,
+        model=(settings.model if not input.alias else "") or build.config.default_model,
+        routing=ev.SessionRouting(alias=input.alias) if input.alias else UNSET,
         instructions=settings.instructions,
         tools=settings.tools,
         metadata=settings.metadata,

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sessions.machine import routed_turns
 from sessions.model import events as ev
 from sessions.model.journal_types import Head, Loaded
 from sessions.model.reviews import Outcome, Rating, ReviewId
@@ -200,6 +201,7 @@ class State(msgspec.Struct, kw_only=True):
     reviews: dict[ReviewId, Review] = {}
     feedback: dict[ResponseId, dict[str, Feedback]] = {}  # of each who gave any
     recoveries: int = 0  # activations that found a turn open, since anything was achieved
+    routed: routed_turns.RoutedTurns | None = None  # of a session whose model is an alias's
 
     @property
     def busy(self) -> bool:
@@ -241,6 +243,7 @@ def apply(state: State, record: ev.Record) -> None:
         case ev.SessionCreated() | ev.SessionUpdated():
             if state.info is None or state.info.title != event.info.title:
                 state.titled_at = record.offset
+            state.routed = routed_turns.after_update(state.routed, state.info, event.info)
             state.info = event.info
         case ev.SessionDeleted():
             state.deleted = True
@@ -350,6 +353,7 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             cut = cut_of(state, event.response.parent_id)
             if cut is not None:
                 state.cuts[event.response_id] = cut
+            state.routed = routed_turns.after_response(state.routed, event.response)
             state.open[event.response_id] = Open(
                 body=event.response,
                 principal=private.principal,

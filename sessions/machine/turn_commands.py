@@ -61,7 +61,7 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
         settings = msgspec.structs.replace(
             command.create, context_policy=command.context_policy, compact_threshold=command.compact_threshold
         )
-        make_session(build, principal, command.id, settings, input.memories)
+        make_session(build, input, settings)
     else:
         _update_settings(build, state.info, command)
     names = item_ids_of(state.key, principal, command)

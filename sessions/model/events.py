@@ -69,6 +69,27 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     request: dict[str, Json] | UnsetType = UNSET  # the settings of an HTTP request, as its API echoes them
 
 
+class ModelHome(msgspec.Struct, frozen=True):
+    """Where a session was while it had a model: the KV of so many tokens may still lie there."""
+
+    replica: str
+    tokens: int
+    at: UnixMs
+
+
+class SessionRouting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session whose model is an alias's: how it came to the one that it has, and where it was before."""
+
+    alias: str
+    target: str = ""  # the model that it is on its way to
+    source: str = ""  # the one that it left last
+    why: str = ""
+    tokens: int = 0  # computed anew for that
+    version: str = ""  # of the models file that was in force
+    command: str = ""  # the turn that it was for
+    homes: dict[str, ModelHome] = {}  # by model
+
+
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a session, as `session.created` and `session.updated` carry them: whole, each time."""
 
@@ -83,6 +104,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     memories: tuple[str, ...] | UnsetType = UNSET  # what its user had written down when it was created
     context_policy: ContextPolicy | UnsetType = UNSET  # what becomes of a full context window; unset: the tenant's
     compact_threshold: int | UnsetType = UNSET  # tokens of prompt from which on the conversation is compacted
+    routing: SessionRouting | UnsetType = UNSET  # unset: its model was named
     created_at: UnixMs
 
 

@@ -182,6 +182,7 @@ class Settings:
     retention: str = option("", "FILE", "TOML file of these per tenant, in their place; see docs/audit.md")
 
     limits: str = option("", "FILE", "TOML file of limits per tenant and user; see docs/limits.md", group="Limits")
+    models: str = option("", "FILE", "TOML file of models, aliases and who may use them; see docs/models.md")
 
     prices: str = option("", "FILE", "TOML file of prices per model; empty: responses carry no cost", group="Metering")
     usage_stream: str = option("", "URL", "gets every usage row: redis://HOST/0?stream=NAME or kafka://HOST:9092/TOPIC")

@@ -94,6 +94,7 @@ CORS_RESPONSE_HEADERS: Final = (
     "retry-after-ms",
     "warning",
     "x-cache",
+    "x-sessile-routing",
     "x-request-id",
     "x-session-id",
     *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 from fastapi import Request
 
+from sessions.machine.model_routing import routing_note
+from sessions.machine.routed_turns import ROUTING
 from sessions.model.errors import BadInput
 from sessions.model.events import ResponseBody
 from sessions.model.types import INTEGER_MAX, Epoch, ResponseId
@@ -99,7 +101,11 @@ def bad_event_id(why: str) -> BadInput:
     return BadInput("invalid_request", why, param="last_event_id")
 
 
-def cache_header(body: ResponseBody) -> dict[str, str]:
-    """What the result cache had of a response, where it was looked in."""
-    outcome = body.service.get("cache") if body.service else None
-    return {} if outcome is None else {"x-cache": str(outcome)}
+def service_headers(body: ResponseBody) -> dict[str, str]:
+    """What the result cache had of a response, where it was looked in, and which model was chosen for it, and why."""
+    headers = dict[str, str]()
+    if body.service and (outcome := body.service.get("cache")) is not None:
+        headers["x-cache"] = str(outcome)
+    if body.service and isinstance(receipt := body.service.get(ROUTING), dict):
+        headers["x-sessile-routing"] = routing_note(receipt)
+    return headers

@@ -11,7 +11,7 @@ from sessions.model.events import Record
 from sessions.model.types import Json
 from transport import errors
 from transport.http import sse
-from transport.http.headers import EventId, EventIdFormat, cache_header
+from transport.http.headers import EventId, EventIdFormat, service_headers
 from transport.openai.chat_render import ChoiceBuilder, StreamUsage, encode, usage_of, usage_so_far
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnStarter
@@ -94,7 +94,7 @@ class ChatCompletionReader:
                 self._choices[event.response_id].retract()
             choice = self._choices.get(event.response_id) if isinstance(event, ev.ResponseEvent) else None
             if choice is self._first and isinstance(event, ev.ResponseCreated):
-                self.headers |= cache_header(event.response)
+                self.headers |= service_headers(event.response)
             if choice is None or not isinstance(event, ev.ResponseEvent):
                 continue
             entries = choice.take(event)

@@ -11,9 +11,20 @@ from sessions.model.errors import BadInput, NotFound, Unavailable
 from sessions.model.generation import EngineInfo, unsupported_tools
 from sessions.model.types import Json, Sampling, Tool
 from sessions.ports import Member, View
+from sessions.routing.models_file import ModelsFile, PoolsNow
 
 OPTIONAL: Final = ("top_k", "min_p", "repeat_penalty", "ignore_eos", "min_tokens", "stop_token_ids")
 """What clients of llama.cpp and vLLM send, and an engine may not have."""
+
+
+class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the models file says of a model, or of an alias, whose `models` it may be."""
+
+    replicas: int
+    quality: int | None = None
+    size_b: float | None = None
+    vision: bool = False
+    models: tuple[str, ...] = ()
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +37,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int | None = None
     sampling: frozenset[str] | None = None
     tools: bool = False
+    pool: PoolFacts | None = None  # as the models file has it
 
     def unhonoured(self, sampling: Sampling) -> list[str]:
         """Parameters of other servers that a request sets and this engine has not."""
@@ -63,6 +75,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
             },
             "notice": self.notice,
+            "pool": msgspec.to_builtins(self.pool) if self.pool is not None else None,
         }
 
 
@@ -121,6 +134,56 @@ class ModelCatalog:
             context_window=min(engine.context_window for engine in engines),
             sampling=frozenset.intersection(*(engine.sampling for engine in engines)),
             tools=all(engine.takes_tools for engine in engines),
+        )
+
+
+class PooledModels:
+    """`Models` with what the models file says of them, and its aliases; the file's default stands first."""
+
+    def __init__(self, models: Models, pools: PoolsNow, replicas: Callable[[str], int]) -> None:
+        self._models = models
+        self._pools = pools
+        self._replicas = replicas
+
+    def __call__(self) -> Sequence[ModelCard]:
+        cards, file = self._models(), self._pools().file
+        if not file.models:
+            return cards
+        own = {each.id: self._with_facts(each, file) for each in cards}
+        aliases = (self._alias(alias, own, file) for alias in file.aliases)
+        every = [*own.values(), *(each for each in aliases if each is not None)]
+        return sorted(every, key=lambda each: file.default not in each.names)
+
+    def _with_facts(self, card: ModelCard, file: ModelsFile) -> ModelCard:
+        model = file.models.get(card.id)
+        if model is None:
+            return card
+        facts = PoolFacts(
+            replicas=self._replicas(card.id), quality=model.quality, size_b=model.size_b, vision=model.vision
+        )
+        windows = [each for each in (card.context_window, model.window) if each is not None]
+        tools = card.tools and model.tools is not False
+        sampling = card.sampling
+        if sampling is not None and model.json is False:
+            sampling -= {"text"}
+        window = min(windows, default=None)
+        return msgspec.structs.replace(card, pool=facts, context_window=window, tools=tools, sampling=sampling)
+
+    def _alias(self, alias: str, own: dict[str, ModelCard], file: ModelsFile) -> ModelCard | None:
+        """What some of its models can do is promised: turns that need it go there."""
+        members = [own[name] for name in file.members(alias) if name in own]
+        if not members or alias in own:
+            return None
+        known = [each.sampling for each in members if each.sampling is not None]
+        every = frozenset[str]().union(*known) if len(known) == len(members) else None
+        replicas = sum(each.pool.replicas for each in members if each.pool is not None)
+        return ModelCard(
+            id=alias,
+            created=members[0].created,
+            context_window=max((each.context_window or 0 for each in members), default=0) or None,
+            sampling=every,
+            tools=any(each.tools for each in members),
+            pool=PoolFacts(replicas=replicas, models=tuple(each.id for each in members)),
         )
 
 

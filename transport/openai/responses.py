@@ -14,7 +14,7 @@ from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.types import Json, ResponseId, UnixMs
 from transport import errors
 from transport.http import sse
-from transport.http.headers import EventId, EventIdFormat, bad_event_id, cache_header
+from transport.http.headers import EventId, EventIdFormat, bad_event_id, service_headers
 from transport.openai import responses_render
 from transport.openai.log_cursor import LogCursor
 from transport.openai.output_logprobs import OutputLogprobs
@@ -81,7 +81,7 @@ class ResponseReader:
             logprobs.take(event)
             if isinstance(event, ev.ResponseQueued | ev.ResponseCreated | TERMINAL):
                 body = event.response
-                self.cache.update(cache_header(body))
+                self.cache.update(service_headers(body))
                 if isinstance(event, TERMINAL):
                     ended_at = record.at
                     await self._report_end(body)
@@ -99,7 +99,7 @@ class ResponseReader:
         async for record in self.cursor.records(self.after):
             event = record.event
             if isinstance(event, ev.ResponseQueued | ev.ResponseCreated) and event.response_id == self.response_id:
-                self.cache.update(cache_header(event.response))
+                self.cache.update(service_headers(event.response))
                 return event.response
         raise not_found(self.response_id)
 
@@ -129,7 +129,7 @@ class ResponseReader:
                         await self._report_end(event.response)
                     if isinstance(event, ev.ResponseQueued | ev.ResponseCreated):
                         body = event.response
-                        self.cache.update(cache_header(body))
+                        self.cache.update(service_headers(body))
                     seen = starting_after is not None and event.sequence_number <= starting_after
                     seen = seen or (skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset)
                     if not seen:

@@ -49,6 +49,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Engine, Member, Published
+from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.checker import Checker
 from tests.support.virtual_time import advance, until
@@ -182,8 +183,10 @@ class ReplicaNode:
         self.replica = Replica(
             member,
             stores=Stores(MemoryStore(journal=journal), directory),
-            inference=Inference(self.engine, KeywordFilterSet()),
-            network=PeerNetwork(self._listen, cluster.connector(self.name, "replica", member.fingerprint)),
+            inference=Inference(self.engine, KeywordFilterSet(), pools=cluster.pools),
+            network=PeerNetwork(
+                self._listen, cluster.connector(self.name, "replica", member.fingerprint, member.model)
+            ),
             clock=cluster.clock,
             limits=cluster.replica_limits,
         )
@@ -300,6 +303,7 @@ class Cluster:
         self.replicas: dict[str, ReplicaNode] = {}
         self.gateways: dict[str, GatewayNode] = {}
         self.engine_options = FAST
+        self.pools: PoolsNow | None = None  # the models file, of replicas and gateways made from now on
         self.replica_limits = ReplicaLimits(
             runtime=RuntimeLimits(), sweeps=SweepLimits(), links=LinkLimits(), lease_ttl_s=self.lease_ttl_s
         )
@@ -327,9 +331,14 @@ class Cluster:
         lane.delay_s = lambda: NETWORK_S
         return lane
 
-    def connector(self, name: str, kind: Any, fingerprint: str | None = None) -> Connector:
+    def connector(self, name: str, kind: Any, fingerprint: str | None = None, model: str = "") -> Connector:
         return Connector(
-            self.network.dialer(name), kind=kind, name=name, fingerprint=fingerprint, limits=self.replica_limits.links
+            self.network.dialer(name),
+            kind=kind,
+            name=name,
+            fingerprint=fingerprint,
+            model=model,
+            limits=self.replica_limits.links,
         )
 
     async def add_replica(self, name: str, engine: Engine | None = None) -> ReplicaNode:
@@ -353,6 +362,7 @@ class Cluster:
             connect=self.connector(name, "gateway"),
             rng=random.Random(self.rng.random()),
             limits=self.router_limits,
+            pools=self.pools or (lambda: NO_POOLS),
         )
         await router.__aenter__()
 

@@ -40,6 +40,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Engine, Member, Published
+from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.store import Store
 from sessions.turn.keyword_filter import KeywordFilterSet
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
@@ -145,6 +146,7 @@ class RealCluster:
         self.directory_store = DirectoryStore()
         self.replicas: dict[str, RealReplica] = {}
         self.limits = ReplicaLimits()
+        self.pools: PoolsNow | None = None  # the models file, of replicas and gateways made from now on
         self._stack = AsyncExitStack()
 
     async def directory(self, stack: AsyncExitStack) -> Leases:
@@ -172,8 +174,11 @@ class RealCluster:
         replica = Replica(
             Member(replica=ReplicaId(name), incarnation=new_id(), address="", model=engine.info.model, fingerprint=own),
             stores=Stores(self.store, await self.directory(stack)),
-            inference=Inference(engine, KeywordFilterSet()),
-            network=PeerNetwork(listen, Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=own)),
+            inference=Inference(engine, KeywordFilterSet(), pools=self.pools),
+            network=PeerNetwork(
+                listen,
+                Connector(GrpcDialer(security), kind="replica", name=name, fingerprint=own, model=engine.info.model),
+            ),
             clock=Clock(now_ms, new_id),
             limits=self.limits,
         )
@@ -196,6 +201,7 @@ class RealCluster:
                 connect=Connector(GrpcDialer(security or self.security), kind="gateway", name=name),
                 rng=random.Random(0),
                 limits=limits,
+                pools=self.pools or (lambda: NO_POOLS),
             )
         )
 

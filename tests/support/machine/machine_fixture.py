@@ -45,6 +45,7 @@ Outcome = cm.Ok | SessileError
 
 class Ground:
     def __init__(self, *, fingerprint: str = FINGERPRINT, smaller_model: str = "", takes_tools: bool = True) -> None:
+        self.default_model = "sim"  # of the replica where it is activated next
         self.records: list[ev.Record] = []
         self.commands: list[CommandRecord] = []
         self.usage: list[UsageRow] = []
@@ -59,6 +60,7 @@ class Ground:
         self.takes_tools = takes_tools
         self.model = ""  # what admission chooses and tells for every command from now on
         self.service: dict[str, Any] | None = None
+        self.alias = ""  # of the session that a command makes
         self._numbers = 0
         self.machine = self._machine(None)
 
@@ -93,7 +95,7 @@ class Ground:
         return Machine(
             self.folded(snapshot_at),
             self.commands,
-            default_model="sim",
+            default_model=self.default_model,
             smaller_model=self.smaller_model,
             fingerprint=self.fingerprint,
             takes_tools=self.takes_tools,
@@ -161,7 +163,7 @@ class Ground:
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput):
             prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.fingerprint)
         input = inputs_and_effects.Command(principal, command, cm.command_digest(command), prepared)
-        input = msgspec.structs.replace(input, model=self.model, service=self.service)
+        input = msgspec.structs.replace(input, model=self.model, service=self.service, alias=self.alias)
         step = self.input(input, durable=durable)
         assert step.answer is not None, "a command was not answered"
         return step.answer

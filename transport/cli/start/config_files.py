@@ -41,6 +41,7 @@ from sessions.limits import DEFAULT_LIMITS, Limits
 from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, UnixMs
+from sessions.routing.models_file import NO_POOLS, ModelPools, read_models
 from transport.auth.connection_shares import ShareLimits
 from transport.cli.settings import BadSetting, Settings
 
@@ -102,6 +103,11 @@ class ConfigFile(Generic[T]):
 def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[Limits]:
     """`default` holds where no file is named. Raises BadSetting."""
     return ConfigFile("limits", path, parse_limits, default or Limits(), bytes_max=None)
+
+
+def models_file(path: str | Path) -> ConfigFile[ModelPools]:
+    """Which models there are, what their names mean, and who may use them. Raises BadSetting."""
+    return ConfigFile("models", path, read_models, NO_POOLS)
 
 
 def default_limits(settings: Settings) -> Limits | None:

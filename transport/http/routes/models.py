@@ -28,6 +28,16 @@ class PriceObject(BaseModel):
     price_version: str
 
 
+class PoolObject(BaseModel):
+    """What the models file says; null without one. `models`: what an alias stands for."""
+
+    replicas: int
+    quality: int | None
+    size_b: float | None
+    vision: bool
+    models: list[str]
+
+
 class ModelObject(BaseModel):
     id: str
     object: Literal["model"]
@@ -37,6 +47,7 @@ class ModelObject(BaseModel):
     capabilities: Capabilities
     price: PriceObject | None
     notice: str | None
+    pool: PoolObject | None
 
 
 class ModelList(BaseModel):
@@ -49,17 +60,19 @@ routes = APIRouter(tags=["models"])
 
 @routes.get("/v1/models", responses=ERRORS)
 async def models(request: Request) -> ModelList:
-    """The models that are served here."""
-    principal_of(request, "read")
-    named = ((each, name) for each in gateway_of(request).models() for name in each.names)
+    """The models that are served here, with the aliases of the models file: those that the caller's tenant may use."""
+    principal, gateway = principal_of(request, "read"), gateway_of(request)
+    pools = gateway.pools()
+    named = ((each, name) for each in gateway.models() for name in each.names if pools.visible(principal.tenant, name))
     return ModelList(object="list", data=[_object(request, each, name) for each, name in named])
 
 
 @routes.get("/v1/models/{model:path}", responses=ERRORS)
 async def model(model: str, request: Request) -> ModelObject:
     """One of them."""
-    principal_of(request, "read")
-    return _object(request, card(gateway_of(request).models, model), model)
+    principal, gateway = principal_of(request, "read"), gateway_of(request)
+    gateway.pools().choice(principal.tenant, model)
+    return _object(request, card(gateway.models, model), model)
 
 
 def _object(request: Request, model: ModelCard, name: str) -> ModelObject:

@@ -9,7 +9,8 @@ from sessions.model.errors import NotFound, Unavailable
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ReplicaId
 from sessions.ports import Member, View
-from transport.openai.model_catalog import ModelCatalog, card, card_of
+from sessions.routing.models_file import NO_POOLS, read_models
+from transport.openai.model_catalog import ModelCard, ModelCatalog, PooledModels, PoolFacts, card, card_of
 
 INFO = EngineInfo(
     model="small",
@@ -81,3 +82,16 @@ def test_a_model_is_requested_by_each_of_its_names_and_answers_by_the_first() ->
         card(cluster.catalog, "gpt")
     own = card_of(named, notice="This is a toy.")
     assert own.aliases == named.aliases and own.public("tiny")["notice"] == "This is a toy."
+
+
+def test_the_models_file_adds_its_aliases_and_what_it_says_of_pools() -> None:
+    models = "[models.a]\nquality = 1\nwindow = 2048\ntools = false\n[models.b]\nquality = 2\n"
+    pools = read_models(f"default = 'auto'\n{models}[aliases]\nauto = ['a', 'b']\nnone = 'b'\n")
+    cards = [ModelCard(id="a", context_window=4_096, tools=True), ModelCard(id="c")]
+    pooled = PooledModels(lambda: cards, lambda: pools, lambda name: 3)
+    auto, own, other = pooled()
+    assert (auto.id, own.id, other.id) == ("auto", "a", "c"), "the default first; b is not served, nor its alias"
+    assert own.pool == PoolFacts(replicas=3, quality=1) and (own.context_window, own.tools) == (2_048, False)
+    assert auto.pool == PoolFacts(replicas=3, models=("a",)) and other.pool is None
+    assert own.public()["pool"] == {"replicas": 3, "quality": 1, "size_b": None, "vision": False, "models": ()}
+    assert PooledModels(lambda: cards, lambda: NO_POOLS, lambda name: 3)() == cards

@@ -1,0 +1,50 @@
+"""The pools of a view: what the replicas of each model announce, taken together. Pure but for its cache of one view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sessions.model.generation import EngineInfo
+from sessions.ports import Member, View
+from sessions.routing.turn_facts import PoolState
+
+UNKNOWN_WINDOW = 1 << 30  # of replicas that do not announce their engines
+
+
+class PoolStates:
+    """A plain call gives the pools of the present view; those that drain, or take nothing, are not counted."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+        self._looked_at: View | None = None
+        self._states: Mapping[str, PoolState] = {}
+
+    def __call__(self) -> Mapping[str, PoolState]:
+        view = self._view()
+        if view is not self._looked_at:
+            self._looked_at = view
+            self._states = pool_states(view)
+        return self._states
+
+
+def pool_states(view: View) -> dict[str, PoolState]:
+    pools: dict[str, list[Member]] = {}
+    for member in view.members:
+        if not member.draining and member.weight > 0:
+            pools.setdefault(member.model, []).append(member)
+    return {
+        model: pool_state(
+            [member.engine for member in members if member.engine is not None], [member.load for member in members]
+        )
+        for model, members in pools.items()
+    }
+
+
+def pool_state(engines: list[EngineInfo], loads: list[float]) -> PoolState:
+    return PoolState(
+        replicas=len(loads),
+        load=sum(loads) / max(1, len(loads)),
+        window=min((each.context_window for each in engines), default=UNKNOWN_WINDOW),
+        tools=all(each.takes_tools for each in engines),
+        json=all("text" in each.sampling for each in engines),
+    )

@@ -1,0 +1,55 @@
+"""Takes a session from this replica to one that serves another model, between two turns.
+
+What the actor decided (`sessions.actor.model_router`) stands in the log before the session leaves; the hand-off is the
+ordinary one, without KV, which no other model could use: what lies here stays as long as it is worth its room, for the
+session's return. A switch that fails leaves the session here, and the turn runs here. Does not decide.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from actors.cluster.placement import BoundedRendezvous
+from actors.handoff.planner import HandoffPlanner
+from actors.handoff.source import HandoffAbandoned
+from sessions.actor.model_router import ModelSwitchPlan
+from sessions.machine.inputs_and_effects import ModelChosen
+from sessions.model.errors import SessileError
+from sessions.model.types import ReplicaId, SessionKey
+from sessions.ports import Owner
+
+log = structlog.get_logger(__name__)
+
+
+class ModelSwitching:
+    """The sessions of one replica that go to other models."""
+
+    def __init__(self, planner: HandoffPlanner, placement: BoundedRendezvous) -> None:
+        self._planner = planner
+        self._placement = placement
+
+    async def switch(self, key: SessionKey, plan: ModelSwitchPlan) -> Owner | None:
+        """The session's new owner; None where it stays, which the log says why."""
+        runtime = self._planner.runtime
+        me, about = runtime.identity.replica, {"session": key.session, "tenant": key.tenant, "model": plan.model}
+        home = ReplicaId(plan.home) if plan.home else None
+        target = self._placement.choose(key, self._planner.view, model=plan.model, holder=home, avoid=[me])
+        actor = runtime.actor(key)
+        if target is None or actor is None:
+            log.info("model_switch_abandoned", **about, reason="no replica serves it")
+            return None
+        if actor.in_turn:
+            log.info("model_switch_abandoned", **about, reason="a turn has begun")
+            return None
+        if plan.routing is not None:
+            actor.post(ModelChosen(plan.routing))
+        try:
+            owner = await self._planner.source.hand_off(key, target, between_turns=True)
+        except HandoffAbandoned as reason:
+            log.info("model_switch_abandoned", **about, reason=str(reason))
+            return None
+        except SessileError as error:  # it went by another way
+            log.info("model_switch_abandoned", **about, reason=error.code)
+            return None
+        log.info("model_switched", **about, to=target.replica)
+        return owner

@@ -1,0 +1,197 @@
+"""Directs a session's turns to models: looks at the session, its pools and what KV is where, and has `decision` decide.
+
+One per replica. What it decides stands in the log as the response's receipt (`service.routing`); a switch first leaves
+its reason there (`session.updated`), then the session moves (`actors.handoff.model_switch`) and the same command comes
+again at the new place, where it is not decided anew. Does not know how sessions move, nor files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+from msgspec import UNSET
+
+from sessions.machine.inputs_and_effects import Command
+from sessions.machine.machine import Machine
+from sessions.machine.routed_turns import ROUTING, RoutedTurns
+from sessions.machine.state import State
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.errors import SessileError, Unavailable
+from sessions.model.request import Request
+from sessions.model.types import Json, Message, UnixMs
+from sessions.ports import Engine
+from sessions.routing.decision import RoutingDecision, TurnSituation, decide
+from sessions.routing.models_file import ModelChoice, PoolsNow
+from sessions.routing.scorer import score_turn
+from sessions.routing.turn_facts import CHARACTERS_A_TOKEN, PoolState, TurnFacts, candidate_of, facts_of
+
+Receipt = dict[str, Json]
+
+DIGITS: Final = 3
+
+log = structlog.get_logger(__name__)
+
+
+class ModelSwitchPlan(NamedTuple):
+    """A session is to go to another model. `routing` None: its own, named one, whose pool is back."""
+
+    model: str
+    routing: ev.SessionRouting | None
+    home: str = ""  # the replica where it had that model before
+
+
+class Directed(NamedTuple):
+    """What routing says to a command: the session goes elsewhere first, is refused, or its response has a receipt."""
+
+    switch: ModelSwitchPlan | None = None
+    refused: SessileError | None = None
+    alias: str = ""  # of the session that it makes
+    receipt: Receipt | None = None
+
+
+class ModelRouter:
+    """`states` are the pools by model, this replica's own among them; `count` counts switches, by why."""
+
+    def __init__(
+        self,
+        pools: PoolsNow,
+        engine: Engine,
+        states: Callable[[], Mapping[str, PoolState]],
+        *,
+        replica: str,
+        now_ms: Callable[[], UnixMs],
+        count: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self._pools = pools
+        self._engine = engine
+        self._states = states
+        self._replica = replica
+        self._now_ms = now_ms
+        self._count = count
+
+    def direct(self, machine: Machine, request: Request, *, stays: str = "") -> Directed | None:
+        """`stays`: why the session could not leave just now, so that this is not to be tried again. None: there is
+        nothing to say."""
+        state, command = machine.state, request.command
+        pools = self._pools()
+        if not pools.file.models or machine.continues_turn(command):
+            return None
+        info = state.info
+        try:
+            if info is None:
+                settings = cm.session_settings_of(command)
+                name = settings.model if settings is not None else None
+                choice = pools.choice(request.key.tenant, name)
+            elif facts_of(command) is None:
+                return None
+            else:
+                named = info.model if info.routing is UNSET else info.routing.alias
+                choice = pools.choice(request.key.tenant, named)
+        except SessileError as refusal:
+            return Directed(refused=refusal)
+        if choice is None or not choice.alias:
+            return self._of_named(info, stays) if info is not None else None
+        facts = facts_of(command, info.tools if info is not None else ())
+        if facts is None:
+            return Directed(alias=choice.alias)
+        return self._routed(state, request, choice, facts, stays)
+
+    def _of_named(self, info: ev.SessionInfo, stays: str) -> Directed | None:
+        """A session whose model was named, active at a replica of another one because its own pool was lost."""
+        if info.routing is not UNSET or info.model == self._engine.info.model:
+            return None
+        if info.model in self._states() and not stays and info.model in self._pools().file.models:
+            return Directed(switch=ModelSwitchPlan(info.model, None))
+        if info.model not in self._pools().file.models:
+            return None  # a name of its own for what is served here
+        text = f"No replica serves the model {info.model!r} at the moment."
+        return Directed(refused=Unavailable("no_replica", text, retry_after_ms=1_000))
+
+    def _routed(self, state: State, request: Request, choice: ModelChoice, facts: TurnFacts, stays: str) -> Directed:
+        pools, info = self._pools(), state.info
+        routed, here = state.routed or RoutedTurns(), self._engine.info.model
+        routing = info.routing if info is not None and info.routing is not UNSET else None
+        score = score_turn(facts.text, tools=facts.tools, wish=pools.wish(request.key.tenant))
+        place, now = self._engine.place(request.key), self._now_ms()
+        kept_ms = pools.file.routing.kept_s * 1000
+        homes = routing.homes if routing is not None else {}
+        candidates = []
+        for name in choice.models:
+            home = homes.get(name)
+            kept = home.tokens if home is not None and now - home.at <= kept_ms else 0
+            if name == here:
+                kept = place.tokens
+            at_hand = name == here and place.tier == "device"
+            candidates.append(candidate_of(name, pools, self._states(), facts, kept=kept, here=at_hand))
+        before = tokens_before(state)
+        situation = TurnSituation(
+            current=here,
+            score=score.value,
+            prompt_tokens=before + facts.tokens,
+            in_turn=state.busy,
+            level=routed.level,
+            calm=routed.calm,
+            displaced=routed.displaced,
+        )
+        decided = decide(situation, candidates, pools.file.routing)
+        if decided is None:
+            decided = RoutingDecision(here, "no_replica", score.value, routed.level or score.value, routed.calm)
+        arrived = routing if routing is not None and routed.switched else None
+        # Who has come for this turn, or because its pool was lost, answers one here before it is sent on.
+        if decided.model != here and info is not None and not stays and arrived is None:
+            source = ev.ModelHome(self._replica, place.tokens or before, now)
+            leaving = ev.SessionRouting(
+                alias=choice.alias,
+                target=decided.model,
+                source=here,
+                why=decided.why,
+                tokens=decided.tokens,
+                version=pools.version,
+                command=request.command.id,
+                homes={**homes, here: source},
+            )
+            home = homes.get(decided.model)
+            return Directed(switch=ModelSwitchPlan(decided.model, leaving, home.replica if home is not None else ""))
+        receipt: Receipt = {
+            "alias": choice.alias,
+            "model": here,
+            "why": stays or ("no_replica" if decided.model != here and arrived is None else decided.why),
+            "score": round(score.value, DIGITS),
+            "features": list(score.why),
+            "level": round(decided.level, DIGITS),
+            "calm": decided.calm,
+            "tokens": 0,
+            "version": pools.version,
+        }
+        if arrived is not None:
+            receipt |= {"from": arrived.source, "why": arrived.why, "tokens": arrived.tokens}
+            self._count(arrived.why)
+        about = {"session": request.key.session, "tenant": request.key.tenant}
+        log.info("turn_routed", **about, **receipt)
+        return Directed(alias=choice.alias if info is None else "", receipt=receipt)
+
+
+def with_receipt(input: Command, directed: Directed | None) -> Command:
+    """The command with what routing says of it."""
+    if directed is None:
+        return input
+    service = input.service
+    if directed.receipt is not None:
+        service = {**(service or {}), ROUTING: directed.receipt}
+    refused = input.refused or directed.refused
+    return msgspec.structs.replace(input, service=service, alias=directed.alias, refused=refused)
+
+
+def tokens_before(state: State) -> int:
+    """About as many as the session's newest prompt and its answer had."""
+    for answer in reversed(state.answers.values()):
+        if answer.usage is not None:
+            counts = (answer.usage.get("input_tokens"), answer.usage.get("output_tokens"))
+            return sum(count for count in counts if isinstance(count, int))
+    info = state.info
+    texts = sum(len(item.text) for item in state.items.values() if isinstance(item, Message))
+    return (texts + len((info.instructions if info is not None else None) or "")) // CHARACTERS_A_TOKEN

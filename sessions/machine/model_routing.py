@@ -1,0 +1,52 @@
+"""What a session's log says of its model, where that is an alias's: leaving for another one, and arriving there.
+
+Functions over a `StepBuilder`. The one that leaves writes down where to and why, before the session moves; whoever is
+active next makes it true, or writes that the pool was lost. Does not know who decides (`sessions.routing.decision`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from sessions.machine.step_builder import StepBuilder
+from sessions.model import events as ev
+from sessions.model.types import Json
+from sessions.routing.models_file import head_model
+
+ROUTING_NOTE: Final = "sessile.routing"  # of a response's `metadata`: its receipt in a line
+
+
+def head_model_of(info: ev.SessionInfo) -> str:
+    """What the head says of the model: placement goes by it."""
+    return info.model if info.routing is UNSET else head_model(info.routing.alias, info.model)
+
+
+def leave_for_model(build: StepBuilder, routing: ev.SessionRouting) -> None:
+    """Writes down where a session is going, between turns."""
+    info = build.state.info
+    if info is not None and not build.state.deleted and not build.state.busy:
+        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, routing=routing)))
+
+
+def arrive_at_model(build: StepBuilder) -> bool:
+    """A routed session has the model of the replica that it is active at: it was sent there, or its pool was lost.
+    Returns whether that is another than before."""
+    info, here = build.state.info, build.config.default_model
+    if info is None or info.routing is UNSET or info.model == here:
+        return False
+    routing = info.routing
+    if routing.target != here:
+        routing = msgspec.structs.replace(routing, why="pool_lost", tokens=0, version="", command="")
+    routing = msgspec.structs.replace(routing, source=info.model, target="")
+    build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, model=here, routing=routing)))
+    return True
+
+
+def routing_note(receipt: dict[str, Json]) -> str:
+    """A receipt of a routing decision as one line, for clients that show a response's metadata."""
+    moved = f" from {receipt['from']}" if "from" in receipt else ""
+    cost = f", {receipt['tokens']} tokens computed anew" if receipt.get("tokens") else ""
+    return f"{receipt['model']}{moved}: {receipt['why']}, score {receipt['score']}{cost}"

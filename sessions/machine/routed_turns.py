@@ -1,0 +1,44 @@
+"""What a session's log says of the decisions about its model: a fold, of which the next decision goes on.
+
+Pure. Written by `sessions.machine.model_routing`, read by `sessions.actor.model_router`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from sessions.model import events as ev
+
+ROUTING: Final = "routing"  # of a response's `service`: which model was chosen, why, and what that cost
+
+
+class RoutedTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """`level` follows the scores of the session's turns, `calm` counts the easy ones in a row; `switched`: it has
+    another model since the last response. `displaced`: a lost or full pool sent it down."""
+
+    level: float | None = None
+    calm: int = 0
+    switched: bool = False
+    displaced: bool = False
+
+
+def after_response(routed: RoutedTurns | None, body: ev.ResponseBody) -> RoutedTurns | None:
+    receipt = body.service.get(ROUTING) if body.service else None
+    if not isinstance(receipt, dict):
+        return routed
+    before, why = routed or RoutedTurns(), receipt.get("why")
+    displaced = why in ("pool_lost", "brownout") or (before.displaced and why in ("steady", "full", "not_worth_it"))
+    level, calm = receipt.get("level"), receipt.get("calm")
+    return RoutedTurns(
+        level=float(level) if isinstance(level, int | float) else None,
+        calm=calm if isinstance(calm, int) else 0,
+        displaced=displaced,
+    )
+
+
+def after_update(routed: RoutedTurns | None, before: ev.SessionInfo | None, info: ev.SessionInfo) -> RoutedTurns | None:
+    if before is None or before.model == info.model:
+        return routed
+    return msgspec.structs.replace(routed or RoutedTurns(), switched=True)

@@ -1,0 +1,101 @@
+"""What routing looks at: of a command its text, needs and length; of a view the pools that are there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sessions.model import commands as cm
+from sessions.model.types import Sampling, Tool
+from sessions.routing.decision import CandidateModel
+from sessions.routing.models_file import ModelPools, PoolModel
+
+CHARACTERS_A_TOKEN = 4
+TEMPLATE_TOKENS = 16  # around a message
+
+
+class PoolState(NamedTuple):
+    """The replicas of one model that take sessions: of what they announce what all of them can do."""
+
+    replicas: int
+    load: float  # their mean
+    window: int
+    tools: bool
+    json: bool
+
+
+class TurnFacts(NamedTuple):
+    text: str
+    tools: int
+    json: bool
+    tokens: int  # about as many as the command adds
+
+
+def facts_of(command: cm.ActorCommand, tools: Sequence[Tool] = ()) -> TurnFacts | None:
+    """`tools` are the session's own. None: the command begins no turn of its own."""
+    match command:
+        case cm.MessageCreate() | cm.MessageEdit():
+            if not command.respond:
+                return None
+            text = "".join(part.text for part in cm.content_parts(command.content))
+            whole = len(text)
+        case cm.TurnCreate():
+            if not command.respond:
+                return None
+            created = command.create.tools if command.create is not None else ()
+            tools = (*(command.tools or ()), *created) or tools
+            texts = [
+                "".join(part.text for part in cm.content_parts(each.content))
+                for each in command.items
+                if isinstance(each, cm.NewMessage)
+            ]
+            asking = [
+                text
+                for text, each in zip(texts, (i for i in command.items if isinstance(i, cm.NewMessage)), strict=True)
+                if each.role == "user"
+            ]
+            text = asking[-1] if asking else ""
+            outputs = sum(len(each.output) for each in command.items if isinstance(each, cm.NewOutput))
+            whole = sum(map(len, texts)) + outputs
+        case _:
+            return None
+    called = tools if not isinstance(command, Sampling) or command.tool_choice != "none" else ()
+    json = command.text is not None if isinstance(command, Sampling) else False
+    return TurnFacts(text, len(called), json, whole // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS)
+
+
+def candidate_of(
+    name: str,
+    pools: ModelPools,
+    states: Mapping[str, PoolState],
+    facts: TurnFacts,
+    *,
+    kept: int = 0,
+    here: bool = False,
+) -> CandidateModel:
+    """A model as a turn could run on it now. `here`: its KV lies on the device."""
+    model, state = pools.file.models[name], states.get(name)
+    return CandidateModel(
+        name=name,
+        quality=model.quality,
+        live=state is not None and state.replicas > 0,
+        load=state.load if state is not None else 0.0,
+        window=window_of(model, state),
+        able=_able(model, state, facts),
+        kept=kept,
+        on_device=here,
+        prefill_per_s=model.prefill_per_s,
+        restore_per_s=model.restore_per_s,
+    )
+
+
+def window_of(model: PoolModel, state: PoolState | None) -> int:
+    known = [each for each in (model.window, state.window if state is not None else None) if each is not None]
+    return min(known, default=1 << 30)
+
+
+def _able(model: PoolModel, state: PoolState | None, facts: TurnFacts) -> bool:
+    """What the file denies is not done; what it does not say is as the replicas announce it."""
+    tools = model.tools is not False and (state is None or state.tools)
+    json = model.json is not False and (state is None or state.json)
+    return (tools or not facts.tools) and (json or not facts.json)
