@@ -9,8 +9,8 @@ Invariants:
   goes on from there. What is written is ended by `response.cancel`.
 * Nothing is kept here that a second connection would miss: there is no limit to how long one lives.
 * Bounded: turns that wait (`WAITING_MAX`), commands under way (`COMMANDS_MAX`), the bytes of both (one body's size),
-  what all connections keep of large messages (`MESSAGE_BYTES_MAX`), and what is unsent: a stream is read on as the
-  socket takes it, and who does not read is closed with 4408.
+  what all connections keep of large messages (`MESSAGE_BYTES_MAX` of `upgraded`), and what is unsent: a stream is read
+  on as the socket takes it, and who does not read is closed with 4408.
 
 A task runs while a turn or a command does; an idle connection has none.
 """
@@ -28,21 +28,19 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 
 from sessions.model.commands import SessionWarm
-from sessions.model.errors import BadInput, Internal, Limited, Overloaded, SessileError, TooLarge, Unauthorized
+from sessions.model.errors import BadInput, Internal, Limited, SessileError, TooLarge, Unauthorized
 from sessions.model.types import CommandId, Json, ResponseId
 from transport import errors
 from transport.websocket import responses_frames
 from transport.websocket.handshake import AgreedHandshake
 from transport.websocket.inner_requests import App, InnerRequest, InnerRequests
 from transport.websocket.responses_frames import RESPONSES, TURNS, ResponsesFrame, refusal_event
-from transport.websocket.upgraded import UpgradedConnection
+from transport.websocket.upgraded import UpgradedConnection, too_many_messages
 
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # as a request body's
 CONTROL_BYTES_MAX: Final = 139  # a ping with its payload
 WAITING_MAX: Final = 8  # turns behind the one that is written
 COMMANDS_MAX: Final = 8  # steers and cancels under way
-MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
-LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
 _ENDED: Final = (b"event: response.completed", b"event: response.incomplete", b"event: response.failed")
 _NEVER: Final = float("inf")
 
@@ -61,7 +59,6 @@ class ResponsesConnection(UpgradedConnection):
     _requests: InnerRequests | None = None
     _waiting: deque[ResponsesFrame] = field(default_factory=deque)
     _held_bytes: int = 0  # of turns that wait and commands under way
-    _counted_bytes: int = 0  # of ours in `message_bytes` of all
     _running: bool = False  # a turn is
     _current: str | None = None  # the response that is written
     _named: asyncio.Event = field(default_factory=asyncio.Event)  # while a turn runs: its response is
@@ -155,10 +152,8 @@ class ResponsesConnection(UpgradedConnection):
         self._heard_at = self._shared.loop.time()
         self._pinged = False
         UpgradedConnection._take_in(self, data)
-        self._count_bytes()
-        if self._counted_bytes > LARGE_BYTES and self._shared.message_bytes > MESSAGE_BYTES_MAX:
-            error = Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)
-            self._end(error, errors.TRY_LATER)
+        if not self._count_bytes():
+            self._end(too_many_messages(), errors.TRY_LATER)
         elif self._called is not None and self._counted_bytes - self._held_bytes > CONTROL_BYTES_MAX:
             called, self._called = self._called, None
             self._shared.gateway.tasks.start(self._warm(called))
@@ -176,12 +171,8 @@ class ResponsesConnection(UpgradedConnection):
         except SessileError as error:
             log.debug("session_warm_failed", response=called, error=error.code)  # a hint: the turn will report it
 
-    def _count_bytes(self) -> None:
-        kept = 0
-        if self._requests is not None:
-            kept = self._held_bytes + len(self._ws.reader.buffer) + len(self._message or b"")
-        self._shared.message_bytes += kept - self._counted_bytes
-        self._counted_bytes = kept
+    def _count_bytes(self) -> bool:
+        return self._count(0 if self._requests is None else self._held_bytes + self._incoming_bytes)
 
     def _whole_message(self, data: Any, binary: bool) -> None:
         if self._ending or self._requests is None:

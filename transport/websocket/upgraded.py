@@ -23,7 +23,7 @@ from websockets.http11 import Request as Handshake
 from websockets.http11 import Response
 from websockets.protocol import OPEN, SERVER, Protocol
 
-from sessions.model.errors import Limited, SessileError
+from sessions.model.errors import Limited, Overloaded, SessileError
 from sessions.model.types import Principal
 from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
@@ -41,6 +41,8 @@ from transport.websocket.timer_wheel import TimerTarget, TimerWheel
 
 SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
+LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
 
 _parser_log = logging.getLogger("transport.websocket.upgraded.parser")
 _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
@@ -65,7 +67,7 @@ class ConnectionHost(typing.Protocol):
     wheel: TimerWheel
     shares: ConnectionShares
     first_bytes: memoryview  # what first messages are read into
-    message_bytes: int  # of messages that sockets of Responses keep: those that are not whole, wait or are carried out
+    message_bytes: int  # of messages that connections keep: large ones that are not whole, of Responses all under way
 
     @property
     def full(self) -> bool:
@@ -100,6 +102,7 @@ class UpgradedConnection(asyncio.Protocol):
     _unread: bytes | None = None
     _message: bytearray | None = None  # of a message in fragments
     _message_binary: bool = False
+    _counted_bytes: int = 0  # of ours in `message_bytes` of all
     _discarded: int = 0
 
     # -- what a door does ---------------------------------------------------------------------------------------------
@@ -216,6 +219,19 @@ class UpgradedConnection(asyncio.Protocol):
                 self._ws_frame(event)
         if ws.writes:
             self._write_for_parser()
+
+    def _count(self, kept: int) -> bool:
+        """Counts what it keeps of messages. False: all connections together keep too much, and this one is no small
+        part of it."""
+        shared = self._shared
+        shared.message_bytes += kept - self._counted_bytes
+        self._counted_bytes = kept
+        return kept <= LARGE_BYTES or shared.message_bytes <= MESSAGE_BYTES_MAX
+
+    @property
+    def _incoming_bytes(self) -> int:
+        """Of a message that is not whole."""
+        return len(self._ws.reader.buffer) + len(self._message or b"")
 
     def _ws_frame(self, frame: Frame) -> None:
         match frame.opcode:
@@ -334,3 +350,7 @@ class UpgradedConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def too_many_messages() -> Overloaded:
+    return Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)

@@ -44,7 +44,7 @@ from transport.protocol.frames import (
 )
 from transport.reading.reader_set import ReaderSet
 from transport.websocket.handshake import AgreedHandshake
-from transport.websocket.upgraded import UpgradedConnection
+from transport.websocket.upgraded import LARGE_BYTES, UpgradedConnection, too_many_messages
 
 HELLO_BYTES_MAX: Final = 64 * 1024  # of the first message, from a peer whose key has not been looked at
 
@@ -69,6 +69,7 @@ class WebSocketConnection(UpgradedConnection):
             self._channel.close()
             self._channel = None
         self._out.clear()
+        self._count(0)
 
     def _stalled(self) -> None:
         if self._core is not None:
@@ -101,6 +102,19 @@ class WebSocketConnection(UpgradedConnection):
         self._agree(agreed.encoding, agreed.principal, self._shared.loop.time())
 
     # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, data: bytes) -> None:
+        UpgradedConnection._take_in(self, data)
+        if self._counted_bytes or self._message is not None or len(self._ws.reader.buffer) > LARGE_BYTES:
+            self._count_incoming()
+
+    def _count_incoming(self) -> None:
+        kept, core = self._incoming_bytes, self._core
+        if not self._count(kept if kept > LARGE_BYTES else 0) and core is not None:
+            now = self._shared.loop.time()
+            if core.phase is not ConnectionPhase.CLOSING:
+                for action in core.refuse(too_many_messages(), now):
+                    self._carry_out(action, now)
 
     def _whole_message(self, data: Any, binary: bool) -> None:
         core = self._core

@@ -12,7 +12,7 @@ from websockets.frames import Frame, Opcode
 from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
-from transport.websocket import responses_socket
+from transport.websocket import upgraded
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.responses_socket import ResponsesConnection
 
@@ -137,7 +137,7 @@ async def test_parts_of_large_messages_have_a_bound_over_all_connections(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One key may have 10,000 connections, and each kept up to 4 MiB for as long as it liked."""
-    monkeypatch.setattr(responses_socket, "MESSAGE_BYTES_MAX", 150_000)
+    monkeypatch.setattr(upgraded, "MESSAGE_BYTES_MAX", 150_000)
     connections = WebSocketConnections(gateway_over(await memory_sessions()), ConnectionLimits(), 10, app=app)
     first, second, third = (Client(connections) for _ in range(3))
     for each, bound in ((first, 90_000), (second, 190_000)):

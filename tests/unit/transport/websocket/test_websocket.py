@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
+from websockets.frames import Frame, Opcode
 
 from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
+from transport.websocket import upgraded
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.upgraded import SLICE_BYTES
 from transport.websocket.websocket import WebSocketConnection
@@ -65,3 +68,42 @@ async def test_while_the_peer_does_not_read_nothing_is_taken_in() -> None:
     client.connection.abort()
     assert client.transport.closed
     client.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("fragments", [1, 5])
+async def test_messages_that_are_not_whole_have_a_bound_over_all_connections(
+    monkeypatch: pytest.MonkeyPatch, fragments: int
+) -> None:
+    monkeypatch.setattr(upgraded, "MESSAGE_BYTES_MAX", 150_000)
+    connections = await opened()
+    first, second, third = (client_of(connections) for _ in range(3))
+    for each in (first, second, third):
+        each.send({"type": "hello"})
+    await asyncio.sleep(0)
+    for each in (first, second, third):
+        assert len(each.frames()) == 1
+
+    async def send(client: SocketlessClient[WebSocketConnection], size: int) -> None:
+        """All but the last byte of a message."""
+        part = size // fragments
+        data = b"".join(
+            Frame(Opcode.CONT if number else Opcode.TEXT, b" " * part, fin=number == fragments - 1).serialize(mask=True)
+            for number in range(fragments)
+        )
+        client.connection.data_received(data[:-1])
+        for _ in range(2 * size // SLICE_BYTES):
+            await asyncio.sleep(0)
+
+    await send(first, 90_000)
+    await send(third, 30_000)  # a small one is no matter
+    assert 80_000 < connections.message_bytes < 100_000
+    assert not first.frames() and not third.frames()
+    await send(second, 90_000)
+    *_, close = second.frames()
+    assert close.opcode is Opcode.CLOSE and int.from_bytes(close.data[:2]) == 1013
+    first.connection.data_received(b"x")
+    await asyncio.sleep(0)
+    assert connections.message_bytes < 100_000, "what was whole is not kept"
+    for each in (first, second, third):
+        each.connection.connection_lost(None)
+    assert connections.message_bytes == 0
