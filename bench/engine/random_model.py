@@ -3,26 +3,30 @@
 It has the tokenizer and the chat template of the small model, its rotary positions are scaled to the window
 (`linear`), and it is made in a second, in the formats of llama.cpp and of vLLM. What it writes is worth nothing, but it
 is made of all that it read: attention falls on few tokens of a context, wherever they stand, and the last layer is not
-the embedding, so that KV that is wrong anywhere shows in the next words. Never kept: it is as large as its vocabulary.
+the embedding, so that KV that is wrong anywhere shows in the next words. It writes whole words alone: llama-server does
+not name the ids of characters in parts, which random weights are full of. Never kept: it is as large as its vocabulary.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from deploy.cut_model import read_head
+from inference.llama.gguf import read_model
 
 _HEAD_WIDTH: Final = 64
 _TRAINED_WINDOW: Final = 8_192  # what positions are scaled from
 _UINT32, _FLOAT32, _STRING, _F32 = 4, 6, 8, 0
 _ALIGNMENT: Final = 32
 _SHARPNESS: Final = 2.0  # of queries and keys: with 1 attention would be the mean of everything
+_WORD: Final = re.compile(r"Ġ?[A-Za-z]{2,}")  # as tokenizers of bytes spell a space
 _LLAMA_CPP: Final = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -85,7 +89,7 @@ def write_gguf(source: Path, target: Path, shape: RandomShape) -> Path:
     factor = shape.window / _TRAINED_WINDOW
     values += _string("llama.rope.scaling.factor") + struct.pack("<If", _FLOAT32, factor)
     infos, data, count, at = bytearray(), [], 0, 0
-    for name, weights in _weights(shape):
+    for name, weights in _weights(shape, read_model(source).metadata["tokenizer.ggml.tokens"]):
         infos += _string(_gguf_name(name)) + struct.pack("<I", weights.ndim)
         infos += struct.pack(f"<{weights.ndim}Q", *reversed(weights.shape)) + struct.pack("<IQ", _F32, at)
         data.append(weights.tobytes() + bytes(-weights.nbytes % _ALIGNMENT))
@@ -119,8 +123,9 @@ def write_folder(source: Path, target: Path, shape: RandomShape) -> Path:
         "dtype": "float32",
     }
     (target / "config.json").write_text(json.dumps(config))
+    vocabulary: dict[str, int] = json.loads((source / "tokenizer.json").read_bytes())["model"]["vocab"]
     tensors, data, at = {}, [], 0
-    for name, weights in _weights(shape):
+    for name, weights in _weights(shape, sorted(vocabulary, key=lambda token: vocabulary[token])):
         end = at + weights.nbytes
         tensors[f"{name}.weight"] = {"dtype": "F32", "shape": list(weights.shape), "data_offsets": [at, end]}
         data.append(weights.tobytes())
@@ -133,8 +138,9 @@ def write_folder(source: Path, target: Path, shape: RandomShape) -> Path:
     return target
 
 
-def _weights(shape: RandomShape) -> Iterator[tuple[str, Any]]:
-    """All tensors by the names that safetensors have, rows first."""
+def _weights(shape: RandomShape, vocabulary: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """All tensors by the names that safetensors have, rows first. What is no word in `vocabulary` is never the
+    likeliest."""
     chance = np.random.default_rng(shape.seed)
     width, inner = shape.width, shape.inner
 
@@ -153,7 +159,9 @@ def _weights(shape: RandomShape) -> Iterator[tuple[str, Any]]:
         yield begin + "mlp.up_proj", matrix(inner, width)
         yield begin + "mlp.down_proj", matrix(width, inner)
     yield "model.norm", norm
-    yield "lm_head", matrix(shape.vocabulary, width, width**0.5)
+    head = matrix(shape.vocabulary, width, width**0.5)
+    head[[number for number, token in enumerate(vocabulary) if not _WORD.fullmatch(token)]] = 0.0
+    yield "lm_head", head
 
 
 def _gguf_name(name: str) -> str:
