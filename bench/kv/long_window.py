@@ -192,7 +192,7 @@ class VllmSide(Side):
         return engine._offload.tiers
 
 
-class Turn(NamedTuple):
+class LongTurn(NamedTuple):
     ttft_s: float
     tokens: bytes  # that the engine wrote
     body: ResponseBody
@@ -227,7 +227,7 @@ class LongSession:
     def engine(self) -> Any:
         return self.replica.replica.engine
 
-    async def turn(self, text: str, parent: ItemId | None) -> Turn:
+    async def turn(self, text: str, parent: ItemId | None) -> LongTurn:
         command = cm.MessageCreate(
             id=CommandId(new_id()),
             session=self.key.session,
@@ -256,7 +256,7 @@ class LongSession:
         (body,) = [
             each.event.response for each in mine if isinstance(each.event, ResponseCompleted | ResponseIncomplete)
         ]
-        return Turn(ttft_s, tokens, body)
+        return LongTurn(ttft_s, tokens, body)
 
     async def move(self) -> float:
         """To the other replica; what the first one had of it is gone then. Returns the seconds."""
@@ -291,7 +291,7 @@ async def words_for(engine: Engine, tokens: int) -> int:
 class Stages:
     """What one question costs, by where the session's KV is."""
 
-    def __init__(self, session: LongSession, first: Turn, block: int, lag: LoopLag) -> None:
+    def __init__(self, session: LongSession, first: LongTurn, block: int, lag: LoopLag) -> None:
         self.session = session
         self.first = first
         self.block = block
@@ -300,7 +300,7 @@ class Stages:
         self.faults: list[str] = []
         self.answer = b""
 
-    async def ask(self, stage: str) -> None:
+    async def measure(self, stage: str) -> None:
         parent = self.first.body.output[-1].id
         self.lag.taken("")
         turn = await self.session.turn(QUESTION, parent)
@@ -358,24 +358,24 @@ async def through_tiers(arguments: argparse.Namespace, side: Side) -> bool:
         show(**figures)
         stages = Stages(session, first, side.block, lag)
         stages.judge(prefill)
-        await stages.ask("resident")
+        await stages.measure("resident")
         begun = time.perf_counter()
         await side.spill(engine, session.key)
         figures["spill_s"] = time.perf_counter() - begun
         figures["host_mb"] = side.tiers(engine).host.bytes / 1e6
         await side.empty(engine, session.key)
-        await stages.ask("restored")
+        await stages.measure("restored")
         await side.spill(engine, session.key)
         await side.empty(engine, session.key)
         await side.sink(engine, session.key)
-        await stages.ask("from_disk")
+        await stages.measure("from_disk")
         lag.taken("")
         figures["move_s"] = await session.move()
         moving = lag.taken("move")
         figures |= moving
         stages.judge(moving)
         show(spill_s=figures["spill_s"], host_mb=figures["host_mb"], move_s=figures["move_s"])
-        await stages.ask("moved")
+        await stages.measure("moved")
         lag.close()
     report("long_window", {**about(arguments, side.shape), **figures, **stages.figures, "faults": len(stages.faults)})
     for fault in stages.faults:
