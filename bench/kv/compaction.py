@@ -142,6 +142,8 @@ class Figures:
     def __init__(self) -> None:
         self.resident: list[float] = []
         self.behind: list[float] = []
+        self.behind_computed: list[int] = []
+        self.resident_computed: list[int] = []
         self.prefilling: list[float] = []  # turns that come while the new head is prefilled
         self.interrupting: list[float] = []  # turns that break a summary off
         self.kept: list[float] = []  # of their prompts, what was resident
@@ -174,6 +176,7 @@ async def compacting(talk: CompactedTalk, figures: Figures, room: int, words: in
     figures.saw(await talk.compacted(), time.monotonic() - begun)
     turn = await talk.day(words)
     figures.behind.append(turn.ttft_s)
+    figures.behind_computed.append(turn.computed)
     figures.show(behind_ttft_s=turn.ttft_s, computed=turn.computed)
 
 
@@ -218,6 +221,7 @@ async def lived(arguments: argparse.Namespace, server: ServerProcess, figures: F
             await talk.fill(int(room * 0.86) - turn_tokens, words)
             turns = [await talk.day(words) for _ in range(4)]
             figures.resident += [turn.ttft_s for turn in turns]
+            figures.resident_computed += [turn.computed for turn in turns]
             figures.show(resident_ttft_s_max=max(figures.resident), computed=turns[-1].computed)
             if policy == "compact":
                 if facts:
@@ -264,6 +268,8 @@ async def main(arguments: argparse.Namespace) -> bool:
             "computed_bar": 0.03,
             **spread("resident_ttft_s_{}", figures.resident, "p50 p95"),
             **spread("behind_ttft_s_{}", figures.behind, "p50 p95"),
+            "resident_computed_max": max(figures.resident_computed),
+            "behind_computed_max": max(figures.behind_computed),
             **(spread("while_prefilled_ttft_s_{}", figures.prefilling, "p50 max") if figures.prefilling else {}),
             **(spread("interrupting_ttft_s_{}", figures.interrupting, "p50 max") if figures.interrupting else {}),
             **({"interrupting_cached_share_min": min(figures.kept)} if figures.kept else {}),

@@ -94,6 +94,8 @@ class TellingEngine(SimulatedEngine):
         text = decode(request.prompt)
         if not request.emitted:
             self.judge.prompt(request, text)
+        if INSTRUCTION in text:  # one that was broken off is made anew, of what is there by then
+            self.judge.given.pop(request.response_id, None)
         answer = self.judge.given.setdefault(request.response_id, self.written(request, text)).encode()
         done = len(decode(request.emitted).encode())
         left = answer[done : done + request.max_tokens]

@@ -36,7 +36,7 @@ _TRUSTED_SHARE: Final = 0.05  # for one that is not
 _NOTHING_SHARE: Final = 0.1  # of what computing takes: how long a look waits for the first bytes
 _FORGET_S: Final = 60.0  # an estimate without measurements falls back to its prior in this time (e-fold)
 DEADLINE_MIN_S: Final = 0.05
-DEADLINE_MAX_S: Final = 30.0
+DEADLINE_MAX_S: Final = 30.0  # unless computing takes longer: long contexts of large models do
 
 
 class LinearFit:
@@ -183,7 +183,8 @@ class CostModel:
         The last of `tiers` is the way from host memory into the engine; a read can be looked at before that."""
         restore_s = sum(self.move_s(tier, num_bytes, now_s) for tier in tiers)
         recompute_s = self.prefill_s(begin, end)
-        deadline_s = min(max(DEADLINE_MIN_S, restore_s + recompute_s), DEADLINE_MAX_S)
+        bound_s = DEADLINE_MAX_S if math.isinf(recompute_s) else max(DEADLINE_MAX_S, recompute_s)
+        deadline_s = min(max(DEADLINE_MIN_S, restore_s + recompute_s), bound_s)
         below = tiers[:-1]
         read_max_s = max(0.0, recompute_s - self.move_s(tiers[-1], num_bytes, now_s))
         looks = (

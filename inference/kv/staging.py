@@ -44,6 +44,19 @@ class StagingFolder(PrivateFolder):
         return min(room, requested)
 
 
+def warn_where_small(host_bytes_max: int, session_bytes: int) -> None:
+    """Logs that a session as long as the window allows has no room in host memory: then it is never spilled, and is
+    computed anew wherever it comes back. `session_bytes`: what one takes at most while it is saved."""
+    if host_bytes_max < session_bytes:
+        log.warning(
+            "host_tier_small",
+            host_mb=host_bytes_max // 1_000_000,
+            session_mb=-(-session_bytes // 1_000_000),
+            advice="give more with --kv-host-mb, or a smaller --context: KV of longer sessions is kept on the device"
+            " alone",
+        )
+
+
 def create_staging_folder(named: Path | None) -> StagingFolder | None:
     """In the folder that is named, else in memory. None, with a log line, where the system offers no memory.
 

@@ -23,7 +23,7 @@ from inference.http_client import HttpClient
 from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
 from inference.kv.envelope import KvIdentity
-from inference.kv.staging import StagingFolder, create_staging_folder
+from inference.kv.staging import StagingFolder, create_staging_folder, warn_where_small
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.llama.completion import LlamaCompletion
@@ -188,6 +188,8 @@ class LlamaEngine:
             quota = TenantKvQuota(catalog, usage, lambda tenant: self.holdings.ceiling(tenant))
             tiers = Tiers(identity, catalog, quota)
             await tiers.open()
+            if options.host_bytes_max:
+                warn_where_small(tiers.host.bytes_max, usage.bytes_per_token * window)
             server = LlamaServer(self.options, window, staging.path)
             http = await server.start()
             undo.push_async_callback(server.stop)

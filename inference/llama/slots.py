@@ -73,8 +73,8 @@ class SlotTable:
 
         Best first: the session's slot that shares most of `prompt`, an empty one, the one whose session is
         ranked lowest. In the last case the slot still holds the other session (`slot.key != key`): the caller
-        saves or drops that, and then calls `assign`. `beside`: an empty slot first where the session's own holds mostly
-        what `prompt` has not.
+        saves or drops that, and then calls `assign`. `beside`: where that slot of the session's own holds mostly what
+        `prompt` has not, an empty one first, then another of its own, and the one that it used last only at last.
         """
         idle = [slot for slot in self._slots if not slot.busy]
         if not idle:
@@ -83,7 +83,8 @@ class SlotTable:
         if own:
             slot = self._best_own(own, prompt)
             if beside and 2 * common_prefix(slot.tokens, prompt) < len(slot.tokens):
-                slot = next((each for each in idle if each.key is None), slot)
+                empty = next((each for each in idle if each.key is None), None)
+                slot = empty or min(own, key=lambda each: each.used)
         else:
             slot = min(idle, key=self._place_in_line)
         slot.busy = True

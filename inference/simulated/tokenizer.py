@@ -6,9 +6,11 @@ can ever become one.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -18,6 +20,7 @@ from sessions.ports import ChatMessage
 
 _PIECES = re.compile(r" ?[a-z]+|[^a-z ]+| +?")
 _TEMPLATE = "begin; role text end; tools; call id name arguments"
+_INLINE_CHARS_MAX: Final = 16_384  # encoded in a millisecond or two
 
 
 def _encode(text: str) -> list[int]:
@@ -31,8 +34,19 @@ def _encode(text: str) -> list[int]:
     return tokens
 
 
+async def _encode_in_parts(text: str) -> list[int]:
+    """Of a long text part by part: others have the loop in between."""
+    tokens: list[int] = []
+    begin, end = 0, text.find(" ", _INLINE_CHARS_MAX)  # with a space a piece begins
+    while 0 < end < len(text) - 1:
+        tokens += _encode(text[begin:end])
+        begin, end = end, text.find(" ", end + _INLINE_CHARS_MAX)
+        await asyncio.sleep(0)
+    return tokens + _encode(text[begin:])
+
+
 class SimulatedTokenizer:
-    """Implements `Tokenizer`. Never waits for anything."""
+    """Implements `Tokenizer`."""
 
     def __init__(self) -> None:
         digest = hashlib.blake2b(b"\0".join(TOKEN_BYTES) + _TEMPLATE.encode(), digest_size=8)
@@ -57,20 +71,20 @@ class SimulatedTokenizer:
     async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
         tokens = [BEGIN]
         if instructions is not None:
-            tokens += [ROLE["system"], *_encode(instructions), END]
+            tokens += [ROLE["system"], *await _encode_in_parts(instructions), END]
         for tool in tools:
-            tokens += [TOOLS, *_encode(msgspec.json.encode(tool).decode()), END]
+            tokens += [TOOLS, *await _encode_in_parts(msgspec.json.encode(tool).decode()), END]
         return tuple(tokens)
 
     async def message(self, message: ChatMessage) -> Tokens:
         tokens = [ROLE[message.role]]
         if message.call_id is not None:
-            tokens += [CALL, *_encode(f"{message.call_id} {message.name or ''}\n")]
-        tokens += _encode(message.text)
+            tokens += [CALL, *await _encode_in_parts(f"{message.call_id} {message.name or ''}\n")]
+        tokens += await _encode_in_parts(message.text)
         for call in message.calls:
-            tokens += [CALL, *_encode("\n".join(call))]
+            tokens += [CALL, *await _encode_in_parts("\n".join(call))]
         tokens.append(END)
         return tuple(tokens)
 
     async def text(self, text: str) -> Tokens:
-        return tuple(_encode(text))
+        return tuple(await _encode_in_parts(text))

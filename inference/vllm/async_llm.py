@@ -235,6 +235,7 @@ class VllmCore:
     def _prepare(self, folder: Path) -> None:
         """What vLLM takes from the environment alone, for its processes and for its own front half."""
         variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
+        variables["TOKENIZERS_PARALLELISM"] = "false"  # a text is one task; its threads would not outlive a fork
         variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would have the memory that holds our secrets
         if not any(name in self.options.engine_args for name in _MULTI_NODE_ARGS):
             variables |= {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": _LOOPBACK}

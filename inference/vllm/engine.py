@@ -27,7 +27,7 @@ from inference.chat_template import ChatTemplate, template_source
 from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
 from inference.kv.envelope import KvIdentity
-from inference.kv.staging import StagingFolder, create_staging_folder
+from inference.kv.staging import StagingFolder, create_staging_folder, warn_where_small
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.request_checks import check_model, check_prompt
@@ -264,6 +264,8 @@ class VllmEngine:
         quota = TenantKvQuota(catalog, self._block_usage, lambda tenant: self.holdings.ceiling(tenant))
         tiers = Tiers(identity, catalog, quota)
         await tiers.open()
+        if self.options.write_through:  # a snapshot is there beside the longer one that takes its place
+            warn_where_small(tiers.host.bytes_max, 2 * -(-window // self.options.block_tokens) * block_bytes)
         offload = KvOffload(
             tiers,
             block_tokens=self.options.block_tokens,

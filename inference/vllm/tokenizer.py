@@ -1,8 +1,8 @@
 """The tokenizer of a Hugging Face model folder: `tokenizers` encodes, our scaffold says what is encoded.
 
 Special tokens are parsed in scaffold strings only, which the tags around a call are too: some models know them as
-special tokens. Scaffold and openings are tokenised once and kept; long texts are encoded in a thread, because the
-library gives the interpreter's lock back.
+special tokens. Scaffold and openings are tokenised once and kept; long texts are encoded in a thread, by the one call
+of the library that gives the interpreter's lock back meanwhile.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class VllmTokenizer(TemplateTokenizer):
         if not text:
             return ()
         encoder = self._parsing if special else self._plain
+        if len(text) > _INLINE_CHARS_MAX:  # `encode` keeps the interpreter's lock: in a thread, too, nobody else runs
+            return tuple(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         return tuple(encoder.encode(text, add_special_tokens=False).ids)
 
 

@@ -8,8 +8,8 @@ the filters of the tenant's policy judge it, redact it, or have it thrown away. 
 oldest turns out, as they do for everybody (`sessions.turn.context_fitting`).
 
 A summary that is written waits until what prompts begin with under it is prefilled, beside what the session has: until
-then turns go on from the whole conversation, whose KV is there. It does not wait where a command requested it, nor
-where the window is all but full.
+then, however busy the engine is, turns go on from the whole conversation, whose KV is there. It does not wait where a
+command requested it, nor where the window is all but full.
 
 What is under way or waits comes to nothing where somebody undoes a summary, for it may have read that one; and where
 the policy becomes another, unless a command requested it.
@@ -32,6 +32,7 @@ import msgspec
 import structlog
 
 from sessions.actor.actor_context import ActorContext
+from sessions.backoff import Backoff
 from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, CompactionWritten, Input, Prepared
 from sessions.machine.responses import derive
 from sessions.machine.state import State
@@ -49,8 +50,9 @@ INSTRUCTION: Final = (
 )
 PRIORITY: Final = BACKGROUND_PRIORITY
 SUMMARY_S: Final = 300.0
-PREFILL_S: Final = 120.0  # a summary waits no longer for its prompts' KV
-PREFILL_RETRY_S: Final = 1.0  # the engine has no idle slot
+PREFILL_WAIT_S: Final = 600.0  # for an engine without an idle slot; then the next answer begins anew
+PREFILL_RETRY_S: Final = 1.0  # and twice as long each time, up to
+PREFILL_RETRY_MAX_S: Final = 15.0
 
 _THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 _SENTENCES: Final = re.compile(r"(?<=[.!?\n])")
@@ -153,7 +155,7 @@ class Compactor:
         elif requested is not None:
             self._give_up(Conflict("nothing_to_compact", "There is nothing to summarise here."))
         elif prefill and self._gives_extras and self._prefilled not in self._state.compactions:
-            await self._prefill(await self._ledger.whole(self._state.newest), tries=1)
+            await self._prefill(await self._ledger.whole(self._state.newest))
 
     async def _put_in_force(self) -> bool:
         """Puts the summary that waits in force, once its prompts are prefilled. False: none waits that still holds."""
@@ -164,9 +166,8 @@ class Compactor:
         holds = waiting.in_force == tuple(state.compactions) and state.retracted_at <= written.at
         short = await self._ledger.shortened(state.newest, written) if holds else None
         if short is not None and not short.full:
-            if not self._gives_extras:
+            if not self._gives_extras or not await self._prefill(short.prompt):
                 return True
-            await self._prefill(short.prompt, tries=round(PREFILL_S / PREFILL_RETRY_S))
             self._prefilled = written.compaction_id
         if short is None or self._ledger.policy != "compact":
             self._waiting = None
@@ -175,19 +176,21 @@ class Compactor:
         self._post(msgspec.structs.replace(written, tokens_before=short.tokens_before, tokens_after=after))
         return True
 
-    async def _prefill(self, prompt: Tokens, *, tries: int) -> None:
-        """`tries`: how often, where the engine is busy. Raises nothing: the turn itself reports what fails."""
-        key = self._state.key
+    async def _prefill(self, prompt: Tokens) -> bool:
+        """Whether it is there. However long it takes: whoever comes breaks it off. Raises nothing: the turn itself
+        reports what fails."""
+        key, loop = self._state.key, asyncio.get_running_loop()
+        pause, until_s = Backoff(PREFILL_RETRY_S, PREFILL_RETRY_MAX_S), loop.time() + PREFILL_WAIT_S
         try:
-            async with asyncio.timeout(PREFILL_S):
-                for _ in range(tries):
-                    if await self._world.engine.warm(key, prompt, background=True):
-                        return
-                    await asyncio.sleep(PREFILL_RETRY_S)
-        except TimeoutError:
-            log.info("prefill_timed_out", session=key.session)
+            while not await self._world.engine.warm(key, prompt, background=True):
+                if loop.time() >= until_s:
+                    log.info("prefill_timed_out", session=key.session)
+                    return False
+                await asyncio.sleep(pause.next_s())
         except Exception:
             log.exception("prefill_failed", session=key.session)
+            return False
+        return True
 
     def _failed(self, requested: Compact | None, error: Exception) -> None:
         self._world.metrics.compactions.add("failed")

@@ -24,7 +24,8 @@ from sessions.model.errors import BadInput
 from sessions.model.types import CallId, ItemId
 
 LOW_WATER = 0.6
-ANSWER_SHARE = 4  # an answer without a limit of its own is given at least window // ANSWER_SHARE
+ANSWER_SHARE = 4  # an answer without a limit of its own is given at least window // ANSWER_SHARE,
+ANSWER_ROOM_MAX: Final = 8_192  # or as much of a large window: the rest is the conversation's
 COMPACT_AT: Final = 0.85
 COMPACT_TO: Final = 0.5
 COMPACT_NOW: Final = 0.95  # a summary that is there is put in force whatever it is worth to wait
@@ -107,7 +108,7 @@ def fit(
 
 def reserved(window: int, answer: int | None) -> int:
     """What a prompt leaves of the window to its answer."""
-    return min(answer if answer is not None else window // ANSWER_SHARE, window // 2)
+    return min(answer if answer is not None else min(window // ANSWER_SHARE, ANSWER_ROOM_MAX), window // 2)
 
 
 def _pinned_length(segments: Sequence[Segment], pinned: Collection[int], end: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,3 +72,29 @@ async def test_a_long_message_with_calls_is_encoded_in_a_thread(model: Path, mon
     call = ("c", "f", json.dumps({"q": "word " * 1_000}))
     await tokenizer.message(ChatMessage(role="assistant", text="Let me see.", calls=(call,)))
     assert threads and threading.get_ident() not in threads
+
+
+class _Watched:
+    """An encoder whose `encode`, which keeps the interpreter's lock, is noted."""
+
+    def __init__(self, encoder: Any) -> None:
+        self._encoder = encoder
+        self.locked: list[int] = []
+
+    def encode(self, text: str, **options: Any) -> Any:
+        self.locked.append(len(text))
+        return self._encoder.encode(text, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+
+async def test_a_long_text_is_encoded_without_the_interpreters_lock_to_the_same_tokens(model: Path) -> None:
+    read = read_vllm_model(model)
+    tokenizer = VllmTokenizer(model / "tokenizer.json", _template("chatml", read), bos=read.token_text("bos_token"))
+    watched = tokenizer._plain = _Watched(tokenizer._plain)
+    text = "A word, <|im_end|> and 日本語 after it. " * 2_000
+    assert list(await tokenizer.text(text)) == watched._encoder.encode(text, add_special_tokens=False).ids
+    assert watched.locked == []
+    await tokenizer.text("A word.")
+    assert watched.locked == [7]

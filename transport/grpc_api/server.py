@@ -43,7 +43,7 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     handshake_s: float = 10.0  # of TLS and HTTP/2
     idle_s: float = 300.0  # of a connection without a call
     shares: ShareLimits = ShareLimits()
-    message_bytes_max: int = 1024 * 1024  # from a client, as on a WebSocket
+    message_bytes_max: int = 4 * 1024 * 1024  # from a client, as on a WebSocket
     keepalive_s: float = 25.0
     keepalive_timeout_s: float = 10.0
     stop_s: float = 5.0

@@ -60,7 +60,7 @@ class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """All sizes of a connection."""
 
-    frame_bytes_max: int = 1024 * 1024
+    frame_bytes_max: int = 4 * 1024 * 1024  # as a request body's: a message may be JSON with each letter escaped
     window_events: int = 1024
     window_bytes: int = 256 * 1024
     commands_max: int = 32  # unanswered

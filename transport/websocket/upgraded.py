@@ -233,9 +233,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._count_bytes()
         over = self._counted_bytes > LARGE_BYTES and self._shared.message_bytes > MESSAGE_BYTES_MAX
         if over and self._ws.state is OPEN:
-            self._end_overloaded(
-                Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)
-            )
+            self._end_overloaded(too_many_messages())
 
     def _count_bytes(self) -> None:
         kept = len(self._ws.reader.buffer) + len(self._message or b"") + self._held()
@@ -359,3 +357,7 @@ class UpgradedConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def too_many_messages() -> Overloaded:
+    return Overloaded("overloaded", "Too many large messages are under way.", retry_after_ms=5000)

@@ -69,6 +69,7 @@ class WebSocketConnection(UpgradedConnection):
             self._channel.close()
             self._channel = None
         self._out.clear()
+        self._count(0)
 
     def _stalled(self) -> None:
         if self._core is not None:

@@ -17,6 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 SUBPROTOCOL: Final = Subprotocol("sessile.v1+json")
+ACK_BYTES: Final = 128 * 1024  # half a window
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -34,13 +35,14 @@ class WireClient:
         self.others: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._last: dict[str, int] = {}
-        self._unacked = 0
+        self._unacked = self._unacked_bytes = 0
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         with contextlib.suppress(Exception):
             async for data in self.socket:
                 arrived = time.monotonic()
+                self._unacked_bytes += len(data)
                 frame = msgspec.json.decode(data)
                 for each in frame if isinstance(frame, list) else (frame,):
                     await self._take(each, arrived)
@@ -54,8 +56,8 @@ class WireClient:
             frame["arrived"] = arrived
             self._last[frame["session"]] = frame["offset"]
             self._unacked += 1
-            if self._unacked >= 256:
-                self._unacked = 0
+            if self._unacked >= 256 or self._unacked_bytes >= ACK_BYTES:
+                self._unacked = self._unacked_bytes = 0
                 for session, offset in self._last.items():
                     await self.send({"type": "ack", "session": session, "offset": offset})
             self.events.put_nowait(frame)

@@ -69,3 +69,12 @@ def test_too_little_memory_is_said_with_what_to_do(tmp_path: Path, monkeypatch: 
     (entry,) = logs
     assert (entry["event"], entry["room_mb"], entry["requested_mb"]) == ("host_tier_reduced", 51, 4294)
     assert "--shm-size" in entry["advice"] and "--kv-host-mb" in entry["advice"]
+
+
+def test_host_memory_that_holds_no_whole_session_is_said_at_the_start() -> None:
+    with capture_logs() as logs:
+        staging_module.warn_where_small(1 << 30, 1 << 30)
+        assert not logs
+        staging_module.warn_where_small(4 << 30, 120_000 * 131_072)
+    (entry,) = logs
+    assert (entry["event"], entry["host_mb"], entry["session_mb"]) == ("host_tier_small", 4294, 15729)

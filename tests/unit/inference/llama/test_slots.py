@@ -104,3 +104,17 @@ def test_beside_what_a_session_has_there_is_an_empty_slot_or_its_own() -> None:
     assert table.acquire(key("a"), as_tokens([0, 1, 77, 78]), beside=True) is own, "no other is left"
     table.release(own)
     assert table.acquire(key("a"), as_tokens(range(20)), beside=True) is own, "it holds most of that already"
+
+
+def test_beside_what_a_session_goes_on_from_a_branch_that_it_has_left_is_overwritten() -> None:
+    table = SlotTable(2)
+    left, live = (table.acquire(key("a"), as_tokens([])) for _ in range(2))
+    assert left is not None and live is not None
+    for slot, tokens in ((left, [0, 1, 2, 3, 4, 5]), (live, [0, 1, 2, 6, 7, 8, 9])):
+        table.assign(slot, key("a"))
+        slot.tokens = as_tokens(tokens)
+        table.release(slot)
+    head = as_tokens([0, 77, 78])
+    assert table.acquire(key("a"), head, beside=True) is left
+    table.release(left)
+    assert table.acquire(key("a"), head) is left, "it was used last now"

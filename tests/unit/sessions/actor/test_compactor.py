@@ -32,6 +32,7 @@ class Small(Scripted):
         self.warmed: list[list[int]] = []
         self.prefills = asyncio.Event()
         self.prefills.set()
+        self.idle = True
 
     @property
     def info(self) -> EngineInfo:
@@ -46,6 +47,8 @@ class Small(Scripted):
             yield part
 
     async def warm(self, key: Any, prompt: Any, *, background: bool = False) -> bool:
+        if not self.idle:
+            return False
         self.warmed.append(list(prompt))
         await self.prefills.wait()
         return True
@@ -163,6 +166,47 @@ async def test_until_its_prompts_are_prefilled_turns_go_on_from_the_whole_conver
         await turn(replica, reader, "5")
         assert list(engine.requests[-1].prompt[: len(engine.warmed[-1])]) == engine.warmed[-1]
         assert "Four." in engine.prompts[-1] and not events(place, ev.ContextFitted)
+
+
+@virtual
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_prefill_that_takes_long_or_has_no_slot_leaves_the_next_turn_nothing_to_wait_for(busy: bool) -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "Ana is 7.", "Four.", "Five.")
+        engine.idle = not busy
+        engine.prefills.clear()
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(300.0)
+        assert len(engine.summaries) == 1 and not events(place, ev.ContextCompacted)
+        await turn(replica, reader, "4")
+        assert "first" in engine.prompts[-1]
+        await advance(300.0)
+        engine.idle = True
+        engine.prefills.set()
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        await settled()
+        await turn(replica, reader, "5")
+        assert list(engine.requests[-1].prompt[: len(engine.warmed[-1])]) == engine.warmed[-1]
+        assert "Ana is 7." in engine.prompts[-1] and len(engine.summaries) == 1
+
+
+@virtual
+async def test_one_that_did_not_wait_is_prefilled_as_soon_as_the_engine_is_idle() -> None:
+    async with Place() as place:
+        engine = Small("One.", "Two.", "Ana is 7.", "Three.")
+        replica, reader = await at_work(place, engine, "truncate")
+        for word in ("first", "second"):
+            await turn(replica, reader, word)
+        engine.idle = False
+        await replica.do(cm.SessionCompact(id=place.name(), session=SESSION))
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        await advance(60.0)
+        assert not engine.warmed
+        engine.idle = True
+        await advance(60.0)
+        await turn(replica, reader, "third")
+        (head,) = engine.warmed
+        assert list(engine.requests[-1].prompt[: len(head)]) == head
 
 
 @virtual

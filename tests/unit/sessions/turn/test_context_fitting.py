@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sessions.model.errors import BadInput
 from sessions.model.types import ItemId
+from sessions.turn import context_fitting
 from sessions.turn.context_fitting import LOW_WATER, Fit, Kept, Marks, Segment, SummarySpan, compact, fit
 
 lengths = st.integers(0, 60)
@@ -31,6 +32,14 @@ def branches(draw: st.DrawFn, *, turns_max: int = 30) -> list[Segment]:
 
 def reserved(answer: int | None, window: int) -> int:
     return min(answer if answer is not None else window // 4, window // 2)
+
+
+def test_a_large_window_leaves_an_answer_without_a_limit_its_room_and_no_quarter() -> None:
+    assert context_fitting.reserved(32_768, None) == context_fitting.reserved(131_072, None) == 8_192
+    long = [Segment(ItemId("s0"), 120_000, True)]
+    assert fit(long, opening=20, closing=3, window=131_072, answer=None, cut=None) == Fit(0, False, 0)
+    with pytest.raises(BadInput, match="This turn alone"):
+        fit(long, opening=20, closing=3, window=131_072, answer=16_384, cut=None)
 
 
 def total(segments: list[Segment]) -> int:
