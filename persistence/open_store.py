@@ -199,15 +199,8 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         database = PostgresKeyDatabase(url)
     if keys is not None:
         database = keys.database
-    wrapper: KeyWrapper | None = None
-    if settings.key_service:
-        wrapper = TransitWrapper(
-            settings.key_service,
-            token=settings.key_service_token,
-            token_file=settings.key_service_token_file,
-            authority=settings.key_service_authority,
-        )
-    elif masters is not None and (url == "sqlite" or settings.master_key):
+    wrapper = _service_of(settings)
+    if wrapper is None and masters is not None and (url == "sqlite" or settings.master_key):
         wrapper = MasterKeyWrapper(masters)
     if mode == "on" and wrapper is None:
         raise BadInput(
@@ -233,6 +226,23 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         refuses_plain=mode == "on"
         or url == "sqlite",  # a folder has one process; others may still write rows in the clear
     )
+
+
+def _service_of(settings: StoreSettings) -> KeyWrapper | None:
+    if not settings.key_service:
+        return None
+    return TransitWrapper(
+        settings.key_service,
+        token=settings.key_service_token,
+        token_file=settings.key_service_token_file,
+        authority=settings.key_service_authority,
+    )
+
+
+def existing_wrapper(settings: StoreSettings) -> KeyWrapper:
+    """What wraps the keys of a journal that there is, or was: nothing is made. Raises BadInput. Blocking."""
+    path = Path(settings.master_key) if settings.master_key else Path(settings.data) / "master.key"
+    return _service_of(settings) or MasterKeyWrapper(read_master_keys(path))
 
 
 def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:
