@@ -59,7 +59,7 @@ from deploy.model_commands import model_notice, prepared, run_models_command
 from inference import audit_policies, make_engine, open_filters, personal_texts
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, reach_once
-from persistence.backup.opening import backing_up
+from persistence.backup.opening import archivers, backing_up
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -347,7 +347,12 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
-            works += (prices.run(), retention.run(), *stores.background(reencryption))
+            works += (
+                prices.run(),
+                retention.run(),
+                *stores.background(reencryption),
+                *archivers(settings, stores, measures),
+            )
             others = [tasks.create_task(work) for work in works]
             await start_doors(server, grpc)
             tune_process()

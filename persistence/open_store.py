@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from persistence.archive.cold_sessions import ColdSessions
 from persistence.at_rest.administration import EncryptionAdministration
 from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.server_keys import MemoryServerKeys, StoredServerKeys
@@ -22,10 +23,11 @@ from persistence.key_database import KeyDatabase, PostgresKeyDatabase
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import MasterKeyRing, read_master_keys, read_secret
 from persistence.memory.store import MemoryStore
+from persistence.objects.object_store import ObjectStore, open_objects
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
 from persistence.sql.script import SqlDatabase
-from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.database import SqliteDatabase, SqliteTuning
 from persistence.sqlite.store import SqliteStore
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
@@ -49,7 +51,9 @@ async def reach_once(name: str, attempt: Callable[[], Awaitable[T]]) -> T:
     return await attempt()
 
 
-def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Codec | None = None) -> Store:
+def open_store(
+    url: str, *, folder: Path | None, audit_key: str = "", codec: Codec | None = None, cold: Archive | None = None
+) -> Store:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
@@ -59,7 +63,9 @@ def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Cod
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
         case ("sqlite", "", _) if folder is not None:
-            return SqliteStore(SqliteDatabase(folder, audit_key=sealed, codec=codec))
+            tuning = SqliteTuning(gives_back=cold is not None and cold.objects is not None)
+            database = SqliteDatabase(folder, audit_key=sealed, codec=codec, tuning=tuning)
+            return SqliteStore(database, cold and ColdSessions(database, cold.objects, now_ms=cold.now_ms))
         case ("memory", "", _):
             return MemoryStore()
         case ("postgresql" | "postgres", _, address) if address:
@@ -70,7 +76,16 @@ def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Cod
             )
 
 
+class Archive(NamedTuple):
+    """Where cold sessions of an SQLite journal go; None: nothing is moved there."""
+
+    objects: ObjectStore | None
+    now_ms: Callable[[], UnixMs]
+
+
 class StoreSettings(Protocol):
+    @property
+    def archive(self) -> str: ...
     @property
     def journal(self) -> str: ...
     @property
@@ -214,7 +229,12 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         codec = SealingCodec(TenantKeys(database, wrapper, now_ms=now_ms), writes=mode != "off")
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
-    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec)
+    cold = Archive(open_objects(settings.archive, "archive") if settings.archive else None, now_ms)
+    if settings.archive and url != "sqlite":
+        raise BadInput(
+            "archive_not_possible", "--archive moves sessions out of an SQLite journal only.", param="archive"
+        )
+    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec, cold=cold)
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
     return OpenableStores(
         store=store,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
+from persistence.archive.archiver import Archiver, ArchiveTimes
 from persistence.backup.restore import RestoreServices
 from persistence.backup.shipper import BackupShipper, ShippingTimes, shipping, stop_noting
 from persistence.objects.object_store import ObjectStore, open_objects
@@ -25,6 +26,8 @@ class BackupSettings(StoreSettings, Protocol):
     def backup_base_hours(self) -> float: ...
     @property
     def backup_days(self) -> float: ...
+    @property
+    def archive_days(self) -> float: ...
 
 
 def backup_objects(settings: BackupSettings) -> ObjectStore:
@@ -66,6 +69,19 @@ def make_shipper(settings: BackupSettings, stores: OpenableStores, metrics: Metr
         ),
         metrics=metrics,
     )
+
+
+def archivers(
+    settings: BackupSettings, stores: OpenableStores, metrics: Metrics | None = None
+) -> list[Coroutine[Any, Any, None]]:
+    """What moves cold sessions away, where --archive says so."""
+    store = stores.store
+    if not settings.archive or not isinstance(store, SqliteStore) or store.cold is None:
+        return []
+    # An object may go when no restore leads to it any more.
+    replaced_s = 0.0 if not settings.backup else settings.backup_days * 86_400 or None
+    times = ArchiveTimes(cold_s=settings.archive_days * 86_400, replaced_s=replaced_s)
+    return [Archiver(store.database, store.cold, times, now_ms=stores.now_ms, metrics=metrics).run()]
 
 
 @asynccontextmanager

@@ -20,11 +20,13 @@ from persistence.validation import FENCES_PER_INCARNATION
 from sessions.model.journal_types import restored_epoch
 from sessions.model.types import SessionKey
 
-_OF_SESSION: Final = ("events", "commands", "responses", "reviews", "shares", "snapshots")
+_OF_SESSION: Final = ("events", "commands", "responses", "reviews", "shares", "snapshots", "archived")
 _AUDIT_TRIGGERS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'audit'"
 _TOPS: Final = """
-UPDATE heads SET top = max(top, coalesce(
-    (SELECT max("offset") FROM events e WHERE e.tenant = heads.tenant AND e.session = heads.session), 0))
+UPDATE heads SET top = max(
+    top,
+    coalesce((SELECT max("offset") FROM events e WHERE e.tenant = heads.tenant AND e.session = heads.session), 0),
+    coalesce((SELECT max(a.top) FROM archived a WHERE a.tenant = heads.tenant AND a.session = heads.session), 0))
 WHERE tenant <> ''
 """
 
@@ -89,7 +91,7 @@ class Rebuilding:
     def finish(self, incarnation: str, new_id: Callable[[], str]) -> Counts:
         """What stands there is a journal now: every fence is another, and every session begins a new epoch."""
         connection = self._connection
-        for table in ("commands", "responses", "reviews", "shares", "snapshots", "events"):
+        for table in _OF_SESSION:
             connection.execute(
                 f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM heads h"
                 f" WHERE h.tenant = {table}.tenant AND h.session = {table}.session)"

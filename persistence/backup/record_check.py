@@ -5,7 +5,6 @@ Blocking, on a connection that only reads; keys are loaded before, so that it ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,9 @@ from sessions.model.types import SessionId, SessionKey, TenantId
 PROBLEMS_MAX: Final = 1000
 _HEADS: Final = "SELECT tenant, session, top, key_id, about FROM heads WHERE tenant <> '' ORDER BY tenant, session"
 _EVENTS: Final = 'SELECT tenant, session, "offset", key_id, body FROM events ORDER BY tenant, session, "offset"'
+_ARCHIVED: Final = (
+    "SELECT tenant, session, top FROM archived WHERE recalled_at IS NULL AND replaced_at IS NULL AND length(sealed) > 0"
+)
 _KEYS: Final = "SELECT tenant, key_id FROM events UNION SELECT tenant, key_id FROM heads WHERE tenant <> ''"
 
 
@@ -46,8 +48,8 @@ async def load_keys(path: Path, codec: Codec) -> None:
             continue
 
 
-def check_records(path: Path, codec: Codec, archived: Sequence[SessionKey] = ()) -> RecordCheck:
-    """`archived`: sessions whose log lies elsewhere. Keys were loaded by `load_keys`."""
+def check_records(path: Path, codec: Codec) -> RecordCheck:
+    """Keys were loaded by `load_keys`. What lies in the archive is not looked at."""
     connection = sqlite3.connect(path, isolation_level=None)
     problems: list[str] = []
     sessions = records = unreadable = 0
@@ -65,10 +67,11 @@ def check_records(path: Path, codec: Codec, archived: Sequence[SessionKey] = ())
             except Internal as error:
                 problems.append(f"{tenant}/{session}: its head: {error}")
         seen: dict[tuple[str, str], int] = {}
+        elsewhere = {(tenant, session): top for tenant, session, top in connection.execute(_ARCHIVED)}
         for tenant, session, offset, key_id, body in connection.execute(_EVENTS):
             place = (tenant, session)
             records += 1
-            if offset != seen.get(place, 0) + 1:
+            if offset != seen.get(place, 0) + 1 and (place in seen or offset != elsewhere.get(place, 0) + 1):
                 problems.append(f"{tenant}/{session}: a hole before offset {offset}")
             seen[place] = offset
             key = SessionKey(TenantId(tenant), SessionId(session))
@@ -80,10 +83,10 @@ def check_records(path: Path, codec: Codec, archived: Sequence[SessionKey] = ())
                 problems.append(f"{tenant}/{session}: offset {offset}: {error}")
             if len(problems) >= PROBLEMS_MAX:
                 break
-        elsewhere = {tuple(key) for key in archived}
         for place, top in tops.items():
-            if seen.get(place, 0) != top and place not in elsewhere:
-                problems.append(f"{place[0]}/{place[1]}: its log ends at {seen.get(place, 0)} instead of {top}")
+            last = max(seen.get(place, 0), elsewhere.get(place, 0))
+            if last != top:
+                problems.append(f"{place[0]}/{place[1]}: its log ends at {last} instead of {top}")
     finally:
         connection.close()
     return RecordCheck(

@@ -39,7 +39,7 @@ from sessions.model.types import SessionKey, UnixMs
 log = structlog.get_logger(__name__)
 
 PART_FOLDER: Final = "restore.part"
-_TABLES_OF_SESSION: Final = ("events", "commands", "responses", "reviews", "shares", "snapshots", "heads")
+_TABLES_OF_SESSION: Final = ("events", "commands", "responses", "reviews", "shares", "snapshots", "archived", "heads")
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,8 @@ async def restore_session(
                 param="session",
             )
         rows = await asyncio.to_thread(_rows_of, work / "journal.db", key)
-        await database.submit(JobWrite(key, lambda connection: _put_session(connection, key, rows, services.new_id())))
+        unique, now = services.new_id(), services.now_ms()
+        await database.submit(JobWrite(key, lambda connection: _put_session(connection, key, rows, unique, now)))
         return report
     finally:
         await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
@@ -219,6 +220,7 @@ def _put_session(
     key: SessionKey,
     rows: dict[str, tuple[list[str], list[tuple[Any, ...]]]],
     unique: str,
+    now: UnixMs,
 ) -> None:
     ((fence,),) = connection.execute(
         "SELECT coalesce(max(fence), 0) FROM heads WHERE tenant = ? AND session = ?", key
@@ -227,7 +229,10 @@ def _put_session(
         "SELECT incarnation FROM heads WHERE tenant = '' AND session = ''"
     ).fetchall()
     for table, (columns, values) in rows.items():
-        connection.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", key)
+        if table == "archived":  # its object goes when no backup leads to it any more
+            connection.execute("UPDATE archived SET replaced_at = ? WHERE tenant = ? AND session = ?", (now, *key))
+        elif table != "heads":  # that would be noted as a purge, whose keys are destroyed
+            connection.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", key)
         names, marks = ", ".join(f'"{name}"' for name in columns), ", ".join("?" * len(columns))
         connection.executemany(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", values)
     connection.execute(

@@ -62,6 +62,7 @@ TABLES: Final = (
     TableSpec("revocations", ("issuer", "kind", "name"), "server"),
     TableSpec("shares", ("tenant", "session", "id"), "session"),
     TableSpec("memories", ("tenant", "end_user", "id"), "user"),
+    TableSpec("archived", ("tenant", "session", "object"), "session", deletes=False),
 )
 _STATE: Final = """
 CREATE TABLE IF NOT EXISTS backup_state (

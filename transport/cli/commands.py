@@ -86,7 +86,7 @@ DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry",
 
 COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(
-        Serve, (*DOORS, "Journal", "Backup", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"
+        Serve, (*DOORS, "Journal", "Backup", "Archive", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"
     ),
     "gateway": CommandSpec(
         RunGateway,

@@ -187,6 +187,11 @@ class Settings:
         0.0, "DAYS", "what no restore to the last so many days needs is deleted; 0: nothing is", ge=0
     )
 
+    archive: str = option(
+        "", "URL", "sessions that are cold move there, and back when they are used: as --backup", group="Archive"
+    )
+    archive_days: float = option(30.0, "DAYS", "a session is cold when it was not used for so many days", gt=0)
+
     retention_days: float = option(
         30.0, "DAYS", "deleted sessions are purged after so many days", ge=0, group="Retention"
     )

@@ -183,7 +183,7 @@ async def test_what_is_left_is_shipped_at_the_end(tmp_path: Path) -> None:
 
 async def test_without_a_backup_nothing_is_noted(tmp_path: Path) -> None:
     bed = BackupBed(tmp_path)
-    async with bed.opened() as (store, shipper):
+    async with bed.opened() as (store, _):
         await a_log(store.journal, "s", 1)
         await stop_noting(store.database)
         await a_log(store.journal, "t", 1)
