@@ -164,11 +164,11 @@ async def _run_backup_command(settings: Settings, command: backup.BackupCommand,
 async def _restore(settings: Settings, command: backup.RestoreBackup, now_ms: NowMs) -> RestoreReport:
     parsed = backup.parse_time(command.at)
     at = None if parsed is None else UnixMs(parsed)
+    if command.session and not command.tenant:
+        raise BadSetting("session: name whose it is with --tenant")
     services = await asyncio.to_thread(_restore_services, settings, now_ms)
     if not command.session:
         return await restore_journal(services, Path(settings.data), at=at)
-    if not command.tenant:
-        raise BadSetting("session: name whose it is with --tenant")
     check_journal_exists(settings)
     stores = offline_stores(settings, now_ms)
     async with stores.opened() as store:

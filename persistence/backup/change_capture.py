@@ -22,7 +22,7 @@ from persistence.backup.row_tables import (
     DELETE,
     ERASURES,
     EVENTS,
-    EVENTS_FROM,
+    EVENTS_LEFT,
     HEADS,
     PUT,
     SERVER,
@@ -215,11 +215,11 @@ class _Reading:
     def _events_deleted(self, tenant: str, session: str) -> None:
         if not self._lives(tenant, session):
             return  # it goes with its session
-        ((first,),) = self._connection.execute(
-            'SELECT min("offset") FROM events WHERE tenant = ? AND session = ?', (tenant, session)
+        ((first, last),) = self._connection.execute(
+            'SELECT min("offset"), max("offset") FROM events WHERE tenant = ? AND session = ?', (tenant, session)
         )
         # In front of the events of the same state, some of which may have come back.
-        self._rows[session_scope(tenant, session)].insert(0, (EVENTS, EVENTS_FROM, (tenant, session, first)))
+        self._rows[session_scope(tenant, session)].insert(0, (EVENTS, EVENTS_LEFT, (tenant, session, first, last)))
 
     def _deleted(self, table: int, key: Sequence[Any]) -> None:
         spec = TABLES[table]

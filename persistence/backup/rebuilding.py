@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from persistence.backup.row_tables import DELETE, EVENTS, EVENTS_FROM, HEADS, PUT, TABLES
+from persistence.backup.row_tables import DELETE, EVENTS, EVENTS_LEFT, HEADS, PUT, TABLES
 from persistence.backup.segments import DamagedBackup, OpenedPart
 from persistence.sql.migrations import read_migrations
 from persistence.sqlite.library import sqlite3
@@ -26,7 +26,8 @@ _TOPS: Final = """
 UPDATE heads SET top = max(
     top,
     coalesce((SELECT max("offset") FROM events e WHERE e.tenant = heads.tenant AND e.session = heads.session), 0),
-    coalesce((SELECT max(a.top) FROM archived a WHERE a.tenant = heads.tenant AND a.session = heads.session), 0))
+    coalesce((SELECT max(a.top) FROM archived a WHERE a.tenant = heads.tenant AND a.session = heads.session
+        AND a.replaced_at IS NULL), 0))
 WHERE tenant <> ''
 """
 
@@ -80,8 +81,8 @@ class Rebuilding:
                     raise DamagedBackup(f"it has rows of table {table}, which this version does not know")
                 if what == PUT:
                     puts[table].append(values)
-                elif what == EVENTS_FROM:
-                    self._events_from(*values)
+                elif what == EVENTS_LEFT:
+                    self._events_left(*values)
                 elif what == DELETE:
                     self._delete(table, values)
         for table, rows in puts.items():
@@ -132,10 +133,10 @@ class Rebuilding:
             rows,
         )
 
-    def _events_from(self, tenant: str, session: str, first: int | None) -> None:
+    def _events_left(self, tenant: str, session: str, first: int | None, last: int | None) -> None:
         self._connection.execute(
-            'DELETE FROM events WHERE tenant = ? AND session = ? AND (? IS NULL OR "offset" < ?)',
-            (tenant, session, first, first),
+            'DELETE FROM events WHERE tenant = ? AND session = ? AND (? IS NULL OR "offset" NOT BETWEEN ? AND ?)',
+            (tenant, session, first, first, last),
         )
 
     def _delete(self, table: int, key: Sequence[Any]) -> None:

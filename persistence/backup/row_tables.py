@@ -18,8 +18,8 @@ Owner = Literal["session", "user", "tenant", "server"]
 
 PUT: Final = 0
 DELETE: Final = 1
-EVENTS_FROM: Final = 2
-"""Of a session: (tenant, session, the first offset that is left, or NULL)."""
+EVENTS_LEFT: Final = 2
+"""Of a session: (tenant, session, the first and the last offset that are left, or NULL)."""
 
 SERVER: Final = "\x7fbackup"
 """In a tenant's place for rows of no tenant; no name has a control character."""

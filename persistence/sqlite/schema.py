@@ -94,9 +94,6 @@ async def prepare_giving_back(connection: aiosqlite.Connection, path: Path) -> N
     if await _pragma(connection, "auto_vacuum") == INCREMENTAL:
         return
     await connection.execute_fetchall(f"PRAGMA auto_vacuum = {INCREMENTAL}")
-    ((tables,),) = await connection.execute_fetchall("SELECT count(*) FROM sqlite_schema")
-    if not tables:
-        return
     log.info("journal_vacuum_started", path=str(path))
     try:
         await connection.execute_fetchall("PRAGMA temp_store = FILE")

@@ -77,7 +77,7 @@ async def a_turn(url: str) -> tuple[str, str, int]:
 async def test_a_killed_server_is_restored_and_its_readers_are_reset(tmp_path: Path) -> None:
     data, backup = tmp_path / "data", tmp_path / "backup"
     flags = ("--backup", str(backup), "--backup-interval-s", "0.1")
-    with serving(data, *flags, "--metrics-port", "0") as (server, url):
+    with serving(data, *flags) as (server, url):
         session, epoch, offset = await a_turn(url)
         server.send_signal(signal.SIGTERM)  # it ships the rest before it ends
         server.wait(20)

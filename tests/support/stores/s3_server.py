@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import boto3
 from moto.server import ThreadedMotoServer
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
-VERSIONING = (
-    b'<VersioningConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Status>Enabled</Status>'
-    b"</VersioningConfiguration>"
-)
 
 
 @contextmanager
@@ -23,16 +19,13 @@ def s3_server(bucket: str, *, versions: bool = False) -> Iterator[str]:
     try:
         host, port = server.get_host_and_port()
         endpoint = f"http://{host}:{port}"
-        _put(f"{endpoint}/{bucket}")
+        client = boto3.client(
+            "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+        )
+        client.create_bucket(Bucket=bucket)
         if versions:
-            _put(f"{endpoint}/{bucket}?versioning", VERSIONING)
+            client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        client.close()
         yield f"s3://{bucket}/sessile?endpoint={endpoint}"
     finally:
         server.stop()
-
-
-def _put(url: str, data: bytes = b"") -> None:
-    request = urllib.request.Request(url, data, method="PUT")
-    request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request")
-    with urllib.request.urlopen(request, timeout=10):
-        pass
