@@ -347,13 +347,9 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
-            works += (
-                prices.run(),
-                retention.run(),
-                *stores.background(reencryption),
-                *archivers(settings, stores, measures),
-            )
-            others = [tasks.create_task(work) for work in works]
+            works += (prices.run(), retention.run(), *stores.background(reencryption))
+            works += tuple(archivers(settings, stores, measures))
+            others = [*map(tasks.create_task, works)]
             await start_doors(server, grpc)
             tune_process()
             startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)

@@ -23,7 +23,8 @@ from persistence.key_database import KeyDatabase, PostgresKeyDatabase
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import MasterKeyRing, read_master_keys, read_secret
 from persistence.memory.store import MemoryStore
-from persistence.objects.object_store import ObjectStore, open_objects
+from persistence.objects.addresses import open_objects
+from persistence.objects.object_store import ObjectStore
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
 from persistence.sql.script import SqlDatabase
@@ -193,6 +194,10 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is named: one
     that a process made for itself would lock the others out. Raises BadInput. Blocking."""
     url, mode = settings.journal, settings.journal_encryption
+    if settings.archive and url != "sqlite":
+        raise BadInput(
+            "archive_not_possible", "--archive moves sessions out of an SQLite journal only.", param="archive"
+        )
     if url == "memory":
         return OpenableStores(
             store=open_store(url, folder=folder, audit_key=settings.audit_key),
@@ -230,10 +235,6 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
     cold = Archive(open_objects(settings.archive, "archive") if settings.archive else None, now_ms)
-    if settings.archive and url != "sqlite":
-        raise BadInput(
-            "archive_not_possible", "--archive moves sessions out of an SQLite journal only.", param="archive"
-        )
     store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec, cold=cold)
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
     return OpenableStores(

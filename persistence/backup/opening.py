@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from persistence.archive.archiver import Archiver, ArchiveTimes
 from persistence.backup.restore import RestoreServices
 from persistence.backup.shipper import BackupShipper, ShippingTimes, shipping, stop_noting
-from persistence.objects.object_store import ObjectStore, open_objects
+from persistence.objects.addresses import open_objects
+from persistence.objects.object_store import ObjectStore
 from persistence.open_store import OpenableStores, StoreSettings, existing_wrapper
 from persistence.sqlite.store import SqliteStore
 from sessions.metrics import Metrics

@@ -64,7 +64,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[PartHeader, ...]
 
 
-class Place(NamedTuple):
+class SegmentPlace(NamedTuple):
     chain: str
     number: int
 
@@ -112,7 +112,7 @@ def first_hash(chain: str) -> bytes:
 
 def encode_segment(header: SegmentHeader, parts: Sequence[SealedPart]) -> bytes:
     """`header` as it is to be, but for its parts."""
-    place = Place(header.chain, header.number)
+    place = SegmentPlace(header.chain, header.number)
     sealed, about = [], []
     for index, part in enumerate(parts):
         plain = _encode((part.subject, part.rows))
@@ -165,7 +165,7 @@ def part_bytes(data: bytes, header: SegmentHeader, begin: int) -> list[bytes]:
 def open_part(header: SegmentHeader, index: int, stored: bytes, cipher: AESGCM) -> OpenedPart:
     """Raises DamagedBackup."""
     part = header.parts[index]
-    about = _associated(Place(header.chain, header.number), index, part.tenant, part.key_id)
+    about = _associated(SegmentPlace(header.chain, header.number), index, part.tenant, part.key_id)
     try:
         plain = cipher.decrypt(stored[:NONCE_BYTES], stored[NONCE_BYTES:], about)
         subject, rows = _decode_part(plain)
@@ -176,7 +176,7 @@ def open_part(header: SegmentHeader, index: int, stored: bytes, cipher: AESGCM) 
     return OpenedPart(subject, rows)
 
 
-def _associated(place: Place, index: int, tenant: str, key_id: str) -> bytes:
+def _associated(place: SegmentPlace, index: int, tenant: str, key_id: str) -> bytes:
     return _encode(("backup", *place, index, tenant, key_id))
 
 

@@ -7,13 +7,9 @@ s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME    the S3 API; credentials 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-from typing import Final, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Protocol
 
-from sessions.model.errors import BadInput, Unavailable
-
-_S3_OPTIONS: Final = frozenset({"endpoint", "region"})
+from sessions.model.errors import Unavailable
 
 
 class ObjectStore(Protocol):
@@ -38,32 +34,6 @@ class ObjectStore(Protocol):
     async def delete(self, names: Sequence[str]) -> None:
         """What is not there is no error."""
         ...
-
-
-def open_objects(address: str, setting: str) -> ObjectStore:
-    """Raises BadInput for an address that is none. Blocking; nothing is reached yet."""
-    parts = urlsplit(address)
-    match parts.scheme:
-        case "":
-            from persistence.objects.folder import FolderObjects
-
-            return FolderObjects(Path(address))
-        case "file" if parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-            from persistence.objects.folder import FolderObjects
-
-            return FolderObjects(Path(unquote(parts.path)))
-        case "s3" if parts.netloc and "@" not in parts.netloc:
-            options = dict(parse_qsl(parts.query, keep_blank_values=True))
-            if options.keys() <= _S3_OPTIONS:
-                from persistence.objects.s3 import S3Objects  # its library takes a moment to load
-
-                return S3Objects(parts.netloc, parts.path.strip("/"), **options)
-    raise BadInput(
-        "invalid_setting",
-        f"{setting} is the path of a folder, or s3://BUCKET/PREFIX with ?endpoint=https://HOST and &region=NAME where "
-        "they are needed; credentials stand in AWS's own variables or files, never here.",
-        param=setting,
-    )
 
 
 def objects_unavailable(exc: BaseException) -> Unavailable:

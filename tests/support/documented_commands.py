@@ -38,7 +38,7 @@ COMMANDS = (
     *("tokens revoke", "tokens list"),
     *("users export", "users erase", "usage reconcile"),
     *("encryption status", "encryption rotate", "encryption rewrap", "encryption stop", "encryption resume"),
-    *("encryption destroy", "encryption master"),
+    *("encryption destroy", "encryption master", "backup run", "backup verify", "backup restore"),
     *("models list", "models pull", "models remove"),
 )
 NO_COMMAND = "planted"

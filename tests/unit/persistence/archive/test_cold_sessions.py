@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from persistence.archive.archiver import Archiver, ArchiveTimes
 from persistence.archive.cold_sessions import ColdSessions
-from persistence.key_database import SqliteKeyDatabase
 from persistence.objects.folder import FolderObjects
-from persistence.objects.object_store import ObjectStore, objects_unavailable
-from persistence.sqlite.database import SqliteDatabase, SqliteTuning
-from persistence.sqlite.store import SqliteStore
+from persistence.objects.object_store import objects_unavailable
 from sessions.model.errors import Internal, Unavailable
-from sessions.model.events import Record
 from sessions.model.journal_types import Due, Snapshot
-from sessions.model.types import SessionKey, UnixMs
-from sessions.ports import Journal
+from sessions.model.types import UnixMs
+from tests.support.stores.archives import LATER, log_of, opened
 from tests.support.stores.backups import BackupBed, rows
-from tests.support.stores.journals import NOW, a_codec, a_log, an_append, grant, key, patch, purge
-
-LATER = UnixMs(NOW + 1_000_000)
+from tests.support.stores.journals import NOW, a_log, an_append, grant, key, patch, purge
 
 
 class LostObjects(FolderObjects):
@@ -32,30 +23,9 @@ class LostObjects(FolderObjects):
         raise objects_unavailable(ConnectionError())
 
 
-@asynccontextmanager
-async def opened(folder: Path, objects: ObjectStore | None) -> AsyncIterator[tuple[SqliteStore, ColdSessions]]:
-    keys = SqliteKeyDatabase(folder / "keys.db")
-    tuning = SqliteTuning(gives_back=True)
-    database = SqliteDatabase(folder, codec=await a_codec(keys), tuning=tuning)
-    cold = ColdSessions(database, objects, now_ms=lambda: LATER)
-    store = SqliteStore(database, cold)
-    await store.open()
-    try:
-        yield store, cold
-    finally:
-        await store.close()
-        await keys.close()
-
-
 @pytest.fixture
 def objects(tmp_path: Path) -> FolderObjects:
     return FolderObjects(tmp_path / "objects")
-
-
-async def log_of(journal: Journal, at: SessionKey) -> tuple[Record, ...]:
-    page = await journal.read(at, after=0, limit=100_000, bytes_max=2**30)
-    assert page is not None
-    return page.records
 
 
 async def test_the_first_touch_brings_a_session_back(tmp_path: Path, objects: FolderObjects) -> None:
@@ -171,37 +141,6 @@ async def test_a_server_without_the_archive_says_what_is_missing(tmp_path: Path,
         with pytest.raises(Unavailable) as error:
             await log_of(store.journal, key("s"))
         assert error.value.code == "archive_missing"
-
-
-async def test_the_archiver_moves_what_is_cold_and_the_file_shrinks(tmp_path: Path, objects: FolderObjects) -> None:
-    async with opened(tmp_path / "data", objects) as (store, cold):
-        for number in range(30):
-            await a_log(store.journal, f"s{number:02}", 300)
-        archiver = Archiver(store.database, cold, ArchiveTimes(cold_s=500.0), now_ms=lambda: LATER)
-        await store.database.give_back(0)
-        size = rows(tmp_path / "data", "PRAGMA page_count")[0][0]
-        assert await archiver.sweep() == 30
-        assert rows(tmp_path / "data", "PRAGMA page_count")[0][0] < size / 5
-        assert len(await log_of(store.journal, key("s07"))) == 300
-        assert await archiver.sweep() == 0, "what was used just now is not cold"
-        young = Archiver(store.database, cold, ArchiveTimes(cold_s=5000.0), now_ms=lambda: LATER)
-        assert await young.sweep() == 0
-
-
-async def test_a_file_that_was_made_without_gives_its_space_back_as_well(
-    tmp_path: Path, objects: FolderObjects
-) -> None:
-    keys = SqliteKeyDatabase(tmp_path / "data" / "keys.db")
-    old = SqliteStore(SqliteDatabase(tmp_path / "data", codec=await a_codec(keys)))
-    await old.open()
-    await a_log(old.journal, "s", 2000)
-    await old.close()
-    await keys.close()
-    assert rows(tmp_path / "data", "PRAGMA auto_vacuum") == [(0,)]
-    async with opened(tmp_path / "data", objects) as (store, cold):
-        assert await cold.archive(key("s")) == 2000
-        assert await Archiver(store.database, cold, ArchiveTimes(cold_s=1), now_ms=lambda: NOW).shrink() < 5
-        assert rows(tmp_path / "data", "PRAGMA freelist_count") == [(0,)]
 
 
 async def test_a_restored_journal_finds_what_is_archived(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from persistence.archive.cold_sessions import ColdSessions
-from persistence.objects.object_store import open_objects
+from persistence.objects.addresses import open_objects
 from sessions.model.errors import BadInput, Unavailable
 from tests.support.stores.backups import BackupBed, content
 from tests.support.stores.journals import NOW, a_log, key
+from tests.support.stores.objects import check_objects
 from tests.support.stores.s3_server import CREDENTIALS, s3_server
-from tests.unit.persistence.objects.test_object_store import check_objects
 
 
 @pytest.fixture(autouse=True)
