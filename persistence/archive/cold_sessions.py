@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -29,6 +29,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from persistence.codec import Codec, archived_row, with_keys
+from persistence.group_commit import Write
 from persistence.master_key import KEY_BYTES
 from persistence.objects.object_store import ObjectStore
 from persistence.write_batch import JobWrite
@@ -104,7 +105,7 @@ class ArchiveDatabase(Protocol):
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]: ...
 
-    async def submit(self, write: JobWrite, /) -> Any: ...
+    def submit(self, write: Write) -> Awaitable[Any]: ...
 
 
 class ColdSessions:
@@ -139,7 +140,7 @@ class ColdSessions:
         top, now = len(rows), self._now_ms()
         last = await self._database.fetch(_LAST, *key)
         if last and last[0][1] == top:  # brought back for a reader alone: the object is still good
-            keep = [(_AGAIN, (*key, last[0][0], now))]
+            keep: list[tuple[str, tuple[Any, ...]]] = [(_AGAIN, (*key, last[0][0], now))]
         else:
             keep = [(_REPLACED, (*key, now)), (_KEEP, await self._store(key, rows, now))]
 

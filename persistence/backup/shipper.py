@@ -228,7 +228,8 @@ class BackupShipper:
         assert data is not None
         ahead = msgspec.structs.replace(state, number=number, hash=hash_of(data))
         log.info("backup_went_on", chain=state.chain, segment=number)
-        return await self._write(lambda connection: write_state(connection, ahead) or ahead)
+        await self._write(lambda connection: write_state(connection, ahead))
+        return ahead
 
     async def _begin_base(self) -> None:
         state, now = self.state, self._now_ms()
@@ -295,10 +296,10 @@ class BackupShipper:
         for scope, rows in taken.rows.items():
             if scope.name:
                 key = keys[scope]
-                parts.append(SealedPart("", key.id, key.page, key.cipher, tuple(scope), rows))
+                parts.append(SealedPart("", key.id, key.page, key.cipher, (scope.tenant, scope.name), rows))
             else:
                 key = await self._keys.of_tenant(scope.tenant)
-                parts.append(SealedPart(scope.tenant, key.id, 0, key.cipher, tuple(scope), rows))
+                parts.append(SealedPart(scope.tenant, key.id, 0, key.cipher, (scope.tenant, scope.name), rows))
         return parts
 
     async def _store_tenants(self, now: UnixMs, *, first: bool = False) -> None:
@@ -366,8 +367,8 @@ async def shipping(shipper: BackupShipper) -> AsyncIterator[BackupShipper]:
             log.error("backup_incomplete", cause=repr(error), hint="the next start ships the rest")
         finally:
             shipper.close_files()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure
 
 
 async def stop_noting(database: SqliteDatabase) -> None:

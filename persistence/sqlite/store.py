@@ -22,7 +22,7 @@ class SqliteStore:
         """`cold`: where logs are that are not here, and how they come back."""
         self.database = database
         self.cold = cold
-        self.journal = SqliteJournal(database, cold and cold.recall)
+        self.journal = SqliteJournal(database, None if cold is None else cold.recall)
         self.tallies = self.journal
         self.usage = SqlUsage(database)
         self.reviews = SqlReviews(database)

@@ -66,6 +66,6 @@ async def test_rows_of_another_version_are_refused(tmp_path: Path) -> None:
     rebuilding = Rebuilding(await a_file(tmp_path))
     for schema, row in ((14, (99, PUT, [])), (14, (HEADS, PUT, HEAD[:-1])), (99, (HEADS, PUT, HEAD))):
         with pytest.raises(DamagedBackup):
-            rebuilding.apply(schema, [OpenedPart(("acme", "s/s"), [row])])  # type: ignore[list-item]
+            rebuilding.apply(schema, [OpenedPart(("acme", "s/s"), [row])])
     rebuilding.close()
     assert len(columns_at(3)["usage"]) < len(columns_at(14)["usage"])

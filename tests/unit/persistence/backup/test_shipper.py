@@ -9,6 +9,8 @@ import pytest
 from persistence.backup.shipper import ShippingTimes, shipping, stop_noting
 from persistence.objects.folder import FolderObjects
 from persistence.objects.object_store import objects_unavailable
+from persistence.sqlite.transaction import STORE_KEY
+from persistence.write_batch import JobWrite
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.journal_types import Due
 from sessions.model.memories import MemoryId, UserMemory
@@ -102,10 +104,7 @@ async def test_the_chain_goes_on_after_an_end_at_any_moment(tmp_path: Path) -> N
         assert await content(again) == expected
 
 
-def _forget(number: int) -> object:
-    from persistence.sqlite.transaction import STORE_KEY
-    from persistence.write_batch import JobWrite
-
+def _forget(number: int) -> JobWrite:
     return JobWrite(
         STORE_KEY, lambda connection: connection.execute("UPDATE backup_state SET number = ?", (number,)).rowcount
     )
@@ -143,8 +142,8 @@ async def test_a_purged_session_is_unreadable_in_every_segment(tmp_path: Path) -
         assert (report.sessions, report.destroyed > 0, report.problems) == (1, True, ())
         assert rows(tmp_path / name, "SELECT session FROM heads WHERE tenant <> ''") == [("kept",)]
     assert rows(tmp_path / "now", "SELECT response FROM usage") == [("r9",)], "what it cost outlives it"
-    report = await bed.verify()
-    assert report.findings == [] and report.destroyed > 0
+    verified = await bed.verify()
+    assert verified.findings == [] and verified.destroyed > 0
 
 
 async def test_segments_that_no_restore_needs_are_pruned(tmp_path: Path) -> None:
