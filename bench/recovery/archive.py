@@ -76,7 +76,7 @@ async def main(arguments: argparse.Namespace) -> bool:
         began = time.perf_counter()
         moved = await archiver.sweep()
         took = time.perf_counter() - began
-        longest = await archiver.shrink()
+        longest = archiver.longest_step_s
         await store.close()
         after = size_of(folder)
         again = SqliteDatabase(folder, codec=codec, tuning=tuning)

@@ -63,6 +63,8 @@ class Archiver:
         self._cold = cold
         self._times = times
         self._now_ms = now_ms
+        self.longest_step_s = 0.0
+        """Of giving space back: for so long a commit may have waited."""
         self._archived = metrics.counter("archive_sessions", "Sessions that were moved to the object store.")
         metrics.gauge(
             "archive_recalls", "Sessions that were brought back.", (), lambda: {(): cold.num_recalled}, grows=True
@@ -101,6 +103,7 @@ class Archiver:
             before, left = left, await self._database.give_back(pages)
             took = loop.time() - began
             longest = max(longest, took)
+            self.longest_step_s = max(self.longest_step_s, took)
             if left == 0 or left == before:  # such a file keeps its pages: it was made without
                 return longest
             pages = max(PAGES_MIN, min(PAGES_MAX, pages * 2 if took < STEP_S / 2 else round(pages * STEP_S / took)))

@@ -23,7 +23,6 @@ from sessions.model.types import (
     Usage,
 )
 
-
 _RESTORED: Final = "restored-"
 
 
