@@ -21,6 +21,7 @@ from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import ResponseId, TenantId
 from sessions.ports import Engine
 from tests.support.engines.engines import WINDOW, ask, follow_up, key, open_stream, prompt_of, until
+from tests.support.virtual_time import virtual
 
 STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed."
 LARGE = SimulatedOptions(
@@ -191,6 +192,7 @@ async def test_of_a_session_that_left_memory_only_the_model_keeps_something(star
         assert smaller.holdings.bytes_of(a.tenant) == 0
 
 
+@virtual
 async def test_a_forecast_counts_what_only_the_other_one_holds() -> None:
     engine = make_brownout_engine(SimulatedEngine(LARGE), lambda _: SimulatedEngine(SMALL))
     async with alone(engine):

@@ -12,6 +12,7 @@ import pytest
 from persistence.group_commit import GroupCommit, GroupLimits, Write
 from sessions.model.errors import Fenced, OutcomeUnknown, Overloaded, Unavailable
 from sessions.model.types import SessionId, SessionKey, TenantId
+from tests.support.virtual_time import virtual
 
 
 def a_write(session: str, *, rows: int = 1, size: int = 1) -> Write:
@@ -160,6 +161,7 @@ async def test_a_bug_in_the_store_answers_its_batch_and_the_next_one_runs() -> N
     await group.stop()
 
 
+@virtual
 async def test_under_load_batches_keep_their_distance_and_a_small_one_does_not() -> None:
     loop = asyncio.get_running_loop()
     began_s: list[float] = []
@@ -173,11 +175,11 @@ async def test_under_load_batches_keep_their_distance_and_a_small_one_does_not()
     for width in (4, 4, 1, 1):
         await asyncio.gather(*submit(group, *(a_write(str(n)) for n in range(width))))
     gaps_s = [b - a for a, b in itertools.pairwise(began_s)]
-    assert gaps_s[0] >= 0.045 and gaps_s[1] >= 0.045
-    assert gaps_s[2] < 0.045
+    assert gaps_s == pytest.approx([0.05, 0.05, 0.0])
     await group.stop()
 
 
+@virtual
 async def test_batches_of_many_keep_a_longer_distance() -> None:
     loop = asyncio.get_running_loop()
     began_s: list[float] = []
@@ -192,10 +194,11 @@ async def test_batches_of_many_keep_a_longer_distance() -> None:
     for width in (8, 7, 1):
         await asyncio.gather(*submit(group, *(a_write(str(n)) for n in range(width))))
     gaps_s = [b - a for a, b in itertools.pairwise(began_s)]
-    assert gaps_s[0] >= 0.045 and 0.009 <= gaps_s[1] < 0.045
+    assert gaps_s == pytest.approx([0.05, 0.01])
     await group.stop()
 
 
+@virtual
 async def test_after_a_batch_of_several_the_first_of_the_next_waits_for_its_neighbours() -> None:
     store = Store()
     group = a_group(store, gather_s=0.02)
@@ -207,21 +210,22 @@ async def test_after_a_batch_of_several_the_first_of_the_next_waits_for_its_neig
     for _ in range(3):  # it arrives by itself
         await asyncio.sleep(0)
     await asyncio.gather(*first, *submit(group, a_write("d")))
-    assert store.batches == [["a"], ["a", "b"], ["c", "d"]] and loop.time() - began >= 0.019
+    assert store.batches == [["a"], ["a", "b"], ["c", "d"]] and loop.time() - began == pytest.approx(0.02)
     await asyncio.gather(*submit(group, a_write("e")))
     began = loop.time()
     await asyncio.gather(*submit(group, a_write("f")))
-    assert loop.time() - began < 0.019, "one alone waits for nobody"
+    assert loop.time() == began, "one alone waits for nobody"
     await group.stop()
 
 
+@virtual
 async def test_what_somebody_waits_for_does_not_wait_for_neighbours() -> None:
-    """Several rows begin or end an answer; the gather would outlast the test."""
-    store = Store()
+    """Several rows begin or end an answer."""
+    store, began = Store(), asyncio.get_running_loop().time()
     group = a_group(store, gather_s=60.0)
     await asyncio.gather(*submit(group, a_write("a", rows=3), a_write("b", rows=3)))
     await asyncio.gather(*submit(group, a_write("c", rows=3)))
-    assert store.batches == [["a", "b"], ["c"]]
+    assert store.batches == [["a", "b"], ["c"]] and asyncio.get_running_loop().time() == began
     await group.stop()
 
 

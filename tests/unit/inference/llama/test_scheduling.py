@@ -15,6 +15,8 @@ from inference.tokens import as_tokens
 from sessions.model.errors import Overloaded, Unavailable
 from tests.support.engines.kv import key
 
+PATIENCE_S = 60.0  # what never comes is waited for so long
+
 
 async def turns() -> None:
     for _ in range(5):
@@ -65,7 +67,7 @@ async def test_a_waiter_whose_cancellation_has_not_run_yet_keeps_nobody_from_a_f
     await turns()
     waiter.cancel()
     scheduler.leave(slot)
-    async with asyncio.timeout(5):  # no task in between: the cancelled one must not have its turn first
+    async with asyncio.timeout(PATIENCE_S):  # no task in between: the cancelled one must not have its turn first
         await take(scheduler, "c")
 
 
@@ -196,9 +198,9 @@ async def test_prompts_of_who_goes_first_are_waited_for_piece_by_piece() -> None
     gone = [run for run, gate in zip(flood, gates, strict=True) if gate.done()]
     assert [run.yields for run in gone] == [True], "one makes room between two pieces, so that a slot is idle"
     assert not await gates[flood.index(gone[0])]
-    assert await asyncio.wait_for(scheduler.wait_to_prefill(other), 1), "it goes first"
+    assert await asyncio.wait_for(scheduler.wait_to_prefill(other), PATIENCE_S), "it goes first"
     scheduler.on_output(other, 1)
-    assert sorted(await asyncio.wait_for(asyncio.gather(*gates), 1)) == [False, True, True]
+    assert sorted(await asyncio.wait_for(asyncio.gather(*gates), PATIENCE_S)) == [False, True, True]
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
