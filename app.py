@@ -59,6 +59,7 @@ from deploy.commands.models import model_notice, prepared, run_models_command
 from inference import audit_policies, make_engine, open_filters, personal_texts
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, reach_once
+from persistence.backup.opening import archivers, backing_up
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -296,9 +297,11 @@ async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(stores: OpenableStores, engine: Engine, reach: Reach = reach_once) -> AsyncIterator[None]:
-    """Store, key store and engine, opened; closed in the order that loses nothing."""
-    async with stores.opened(reach):
+async def running(
+    settings: Settings, stores: OpenableStores, engine: Engine, measures: Metrics, reach: Reach = reach_once
+) -> AsyncIterator[None]:
+    """Store, key store, backup and engine, opened; closed in the order that loses nothing."""
+    async with stores.opened(reach), backing_up(settings, stores, measures):
         await engine.start()
         try:
             yield
@@ -321,7 +324,7 @@ async def serve(settings: Settings) -> int:
         open_telemetry(settings, measures, role="serve", readiness=startup.readiness) as exposition,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
-        running(stores, engine, startup.reach if "://" in settings.journal else reach_once),  # a file does not come
+        running(settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once),
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
@@ -367,7 +370,8 @@ async def serve(settings: Settings) -> int:
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
             works += (prices.run(), pools.run(), retention.run(), *stores.background(reencryption))
-            others = [tasks.create_task(work) for work in works]
+            works += tuple(archivers(settings, stores, measures))
+            others = [*map(tasks.create_task, works)]
             await start_doors(server, grpc)
             tune_process()
             startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)
@@ -433,7 +437,7 @@ async def replica_role(settings: Settings) -> int:
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         stack.push_async_callback(directory.close)
         await startup.reach("directory", directory.open)  # before the engine, whose model takes long to load
-        await stack.enter_async_context(running(stores, engine, startup.reach))
+        await stack.enter_async_context(running(settings, stores, engine, measures, startup.reach))
         # A gateway that demands keys has these where no file is named: what it reserved is settled here.
         settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
         limited = await stack.enter_async_context(settled)

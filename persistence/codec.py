@@ -203,6 +203,10 @@ def memory_row(user: str, memory_id: str) -> str:
     return f"memory {memory_id} {user}"
 
 
+def archived_row(name: str) -> str:
+    return f"archive {name}"
+
+
 def command_row(principal_id: str, command_id: CommandId | str) -> str:
     return f"command {principal_id} {command_id}"
 

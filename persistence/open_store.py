@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from persistence.archive.cold_sessions import ColdSessions
 from persistence.at_rest.administration import EncryptionAdministration
 from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.server_keys import MemoryServerKeys, StoredServerKeys
@@ -22,10 +23,12 @@ from persistence.key_database import KeyDatabase, PostgresKeyDatabase
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import MasterKeyRing, read_master_keys, read_secret
 from persistence.memory.store import MemoryStore
+from persistence.objects.addresses import open_objects
+from persistence.objects.object_store import ObjectStore
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
 from persistence.sql.script import SqlDatabase
-from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.database import SqliteDatabase, SqliteTuning
 from persistence.sqlite.store import SqliteStore
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
@@ -49,7 +52,9 @@ async def reach_once(name: str, attempt: Callable[[], Awaitable[T]]) -> T:
     return await attempt()
 
 
-def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Codec | None = None) -> Store:
+def open_store(
+    url: str, *, folder: Path | None, audit_key: str = "", codec: Codec | None = None, cold: Archive | None = None
+) -> Store:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
@@ -59,7 +64,9 @@ def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Cod
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
         case ("sqlite", "", _) if folder is not None:
-            return SqliteStore(SqliteDatabase(folder, audit_key=sealed, codec=codec))
+            tuning = SqliteTuning(gives_back=cold is not None and cold.objects is not None)
+            database = SqliteDatabase(folder, audit_key=sealed, codec=codec, tuning=tuning)
+            return SqliteStore(database, cold and ColdSessions(database, cold.objects, now_ms=cold.now_ms))
         case ("memory", "", _):
             return MemoryStore()
         case ("postgresql" | "postgres", _, address) if address:
@@ -70,7 +77,16 @@ def open_store(url: str, *, folder: Path | None, audit_key: str = "", codec: Cod
             )
 
 
+class Archive(NamedTuple):
+    """Where cold sessions of an SQLite journal go; None: nothing is moved there."""
+
+    objects: ObjectStore | None
+    now_ms: Callable[[], UnixMs]
+
+
 class StoreSettings(Protocol):
+    @property
+    def archive(self) -> str: ...
     @property
     def journal(self) -> str: ...
     @property
@@ -178,6 +194,10 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is named: one
     that a process made for itself would lock the others out. Raises BadInput. Blocking."""
     url, mode = settings.journal, settings.journal_encryption
+    if settings.archive and url != "sqlite":
+        raise BadInput(
+            "archive_not_possible", "--archive moves sessions out of an SQLite journal only.", param="archive"
+        )
     if url == "memory":
         return OpenableStores(
             store=open_store(url, folder=folder, audit_key=settings.audit_key),
@@ -199,15 +219,8 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         database = PostgresKeyDatabase(url)
     if keys is not None:
         database = keys.database
-    wrapper: KeyWrapper | None = None
-    if settings.key_service:
-        wrapper = TransitWrapper(
-            settings.key_service,
-            token=settings.key_service_token,
-            token_file=settings.key_service_token_file,
-            authority=settings.key_service_authority,
-        )
-    elif masters is not None and (url == "sqlite" or settings.master_key):
+    wrapper = _service_of(settings)
+    if wrapper is None and masters is not None and (url == "sqlite" or settings.master_key):
         wrapper = MasterKeyWrapper(masters)
     if mode == "on" and wrapper is None:
         raise BadInput(
@@ -221,7 +234,8 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         codec = SealingCodec(TenantKeys(database, wrapper, now_ms=now_ms), writes=mode != "off")
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
-    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec)
+    cold = Archive(open_objects(settings.archive, "archive") if settings.archive else None, now_ms)
+    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec, cold=cold)
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
     return OpenableStores(
         store=store,
@@ -233,6 +247,23 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         refuses_plain=mode == "on"
         or url == "sqlite",  # a folder has one process; others may still write rows in the clear
     )
+
+
+def _service_of(settings: StoreSettings) -> KeyWrapper | None:
+    if not settings.key_service:
+        return None
+    return TransitWrapper(
+        settings.key_service,
+        token=settings.key_service_token,
+        token_file=settings.key_service_token_file,
+        authority=settings.key_service_authority,
+    )
+
+
+def existing_wrapper(settings: StoreSettings) -> KeyWrapper:
+    """What wraps the keys of a journal that there is, or was: nothing is made. Raises BadInput. Blocking."""
+    path = Path(settings.master_key) if settings.master_key else Path(settings.data) / "master.key"
+    return _service_of(settings) or MasterKeyWrapper(read_master_keys(path))
 
 
 def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:

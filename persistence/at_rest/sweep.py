@@ -25,6 +25,7 @@ from persistence.codec import (
     HEAD_ROW,
     Codec,
     Row,
+    archived_row,
     command_row,
     decode_command,
     encode_command,
@@ -101,6 +102,14 @@ def _memory(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Ch
     return {"key_id": key_id, "body": stored}
 
 
+def _archived(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
+    key, row = SessionKey(tenant, SessionId(keys[0])), archived_row(keys[1])
+    if not columns[1]:  # its session is purged
+        return {"key_id": codec.encode(key, row, b"")[0]}
+    key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
+    return {"key_id": key_id, "sealed": stored}
+
+
 def _own_column(columns: Values) -> set[str]:
     return {columns[0]}
 
@@ -152,6 +161,7 @@ TABLES: Final = (
         _review,
     ),
     _Table("memories", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _memory),
+    _Table("archived", ("session", "object"), ("", ""), ("key_id", "sealed"), "length(sealed)", _own_column, _archived),
 )
 
 _NEXT_TENANT: Final = "SELECT tenant FROM heads WHERE tenant > $1 ORDER BY tenant LIMIT 1"

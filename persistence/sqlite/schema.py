@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 APPLICATION_ID: Final = 0x5365731E
 SQLITE_VERSION_MIN: Final = (3, 38, 0)
+INCREMENTAL: Final = 2
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
 
 
@@ -96,10 +97,40 @@ async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
         await connection.execute_fetchall("VACUUM")
         await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         await connection.execute_fetchall("UPDATE reencryptions SET plain = 0")
+        await _rows_moved(connection)
     except sqlite3.OperationalError as exc:
         log.warning("journal_vacuum_failed", cause=repr(exc))
     finally:
         await connection.execute_fetchall("PRAGMA temp_store = MEMORY")
+
+
+async def prepare_giving_back(connection: aiosqlite.Connection, path: Path) -> None:
+    """Has the file keep what `give_back_pages` needs. One that was made without is written anew, once: takes as long as
+    copying it does, and as much room; where there is none it is tried again at the next opening."""
+    if await _pragma(connection, "auto_vacuum") == INCREMENTAL:
+        return
+    await connection.execute_fetchall(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+    log.info("journal_vacuum_started", path=str(path))
+    try:
+        await connection.execute_fetchall("PRAGMA temp_store = FILE")
+        await connection.execute_fetchall("VACUUM")
+        await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        await _rows_moved(connection)
+    except sqlite3.OperationalError as exc:
+        log.warning("journal_vacuum_failed", cause=repr(exc))
+    finally:
+        await connection.execute_fetchall("PRAGMA temp_store = MEMORY")
+
+
+def give_back_pages(pages: int, connection: sqlite3.Connection) -> list[tuple[int]]:
+    connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+    return connection.execute("PRAGMA freelist_count").fetchall()
+
+
+async def _rows_moved(connection: aiosqlite.Connection) -> None:
+    """A `VACUUM` may give rows other numbers, by which a backup finds new events: it ships all of them again."""
+    if await connection.execute_fetchall("SELECT 1 FROM sqlite_schema WHERE name = 'backup_state'"):
+        await connection.execute_fetchall("UPDATE backup_state SET lowest = 0")
 
 
 async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole_bytes_max: int) -> None:

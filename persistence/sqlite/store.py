@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from persistence.archive.cold_sessions import ColdSessions
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.audit import SqlAudit
 from persistence.sql.end_users import SqlEndUsers
@@ -17,9 +18,11 @@ from persistence.sqlite.journal import SqliteJournal
 class SqliteStore:
     """The Store port."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: SqliteDatabase, cold: ColdSessions | None = None) -> None:
+        """`cold`: where logs are that are not here, and how they come back."""
         self.database = database
-        self.journal = SqliteJournal(database)
+        self.cold = cold
+        self.journal = SqliteJournal(database, None if cold is None else cold.recall)
         self.tallies = self.journal
         self.usage = SqlUsage(database)
         self.reviews = SqlReviews(database)

@@ -31,14 +31,23 @@ INLINE = re.compile(r"`([^`\n]+)`")
 ASSIGNMENT = re.compile(r"^[A-Z][A-Z_]*=")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 COMMAND_HEADS = ("make ", "python ", "./sessile ", "app.py ", "bench.", "curl ", "pip ", "npm ", "openssl ", ".venv")
-FAMILIES = ("keys", "tokens", "audit", "users", "usage", "encryption", "models")  # commands that have their own
+FAMILIES = (
+    "keys",
+    "tokens",
+    "audit",
+    "users",
+    "usage",
+    "encryption",
+    "models",
+    "backup",
+)  # commands that have their own
 COMMANDS = (
     *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "plan", "chat", "load", *FAMILIES),
     *("keys create", "keys list", "keys show", "keys revoke", "audit list", "audit verify"),
     *("tokens revoke", "tokens list"),
     *("users export", "users erase", "usage reconcile"),
     *("encryption status", "encryption rotate", "encryption rewrap", "encryption stop", "encryption resume"),
-    *("encryption destroy", "encryption master"),
+    *("encryption destroy", "encryption master", "backup run", "backup verify", "backup restore"),
     *("models list", "models pull", "models remove"),
 )
 NO_COMMAND = "planted"

@@ -1,0 +1,1 @@
+"""What is left after a loss: restores, damage in backups, archived sessions."""
