@@ -69,7 +69,6 @@ class WebSocketConnection(UpgradedConnection):
             self._channel.close()
             self._channel = None
         self._out.clear()
-        self._count(0)
 
     def _stalled(self) -> None:
         if self._core is not None:
