@@ -182,7 +182,7 @@ class _Reading:
             place, based = self._base(place)
         if not changes and watermark == known and not began:
             return None
-        ((schema,),) = self._connection.execute("PRAGMA user_version")
+        ((schema,),) = self._connection.execute("SELECT number FROM applied_migrations")
         return Taken(
             state=state,
             rows=dict(self._rows),

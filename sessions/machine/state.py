@@ -38,7 +38,7 @@ from sessions.model.types import (
 )
 from sessions.model.verdicts import Finding
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 FINDINGS_MAX = 32  # of one answer that are remembered
 COMPACTIONS_MAX = 64  # of one session, on all its branches
 _SHOWN_OF_ANSWER: Final = ("status", "model", "created_at", "completed_at", "usage")
@@ -602,8 +602,8 @@ def begin(head: Head, snapshot: State | None) -> State:
 def replay(loaded: Loaded) -> State:
     """The state that a loaded log describes.
 
-    Raises ValueError when the snapshot cannot be read and the records do not begin at the log's start: the caller
-    loads the whole log instead.
+    Raises ValueError when the snapshot cannot be read and the log that it stood for was left out, or part of it: the
+    caller loads the whole log instead.
     """
     snapshot = unpack_state(loaded.snapshot.body) if loaded.snapshot is not None else None
     state = begin(loaded.head, snapshot)
@@ -613,6 +613,8 @@ def replay(loaded: Loaded) -> State:
         if record.offset != state.top + 1:
             raise ValueError("the snapshot cannot be read and the log behind it was left out")
         apply(state, record)
+    if loaded.snapshot is not None and snapshot is None and state.top < loaded.head.top:
+        raise ValueError("the snapshot cannot be read and nothing stands behind it")
     return state
 
 

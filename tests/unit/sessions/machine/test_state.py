@@ -54,6 +54,8 @@ def test_a_log_whose_snapshot_cannot_be_read_needs_its_beginning(ground: Ground)
     records = tuple(ground.records)
     with pytest.raises(ValueError, match="left out"):
         replay(Loaded(ground.head(), Snapshot(2, b"?"), records[2:], (), True))
+    with pytest.raises(ValueError, match="nothing stands behind"):  # idle, as most are
+        replay(Loaded(ground.head(), Snapshot(len(records), b"?"), (), (), True))
     assert replay(Loaded(ground.head(), Snapshot(2, b"?"), records, (), True)).top == len(records)
 
 
