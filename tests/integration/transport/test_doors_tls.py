@@ -159,7 +159,7 @@ async def test_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> 
             certificate.write_bytes(new_certificate)
             with capture_logs() as logs:
                 assert not await watcher.look(), "its key is not there yet"
-            assert logs[0]["event"] == "tls_certificate_refused"
+            assert "tls_certificate_refused" in [entry["event"] for entry in logs], "other parts of the server log too"
             assert await served(open_) == [CERTIFICATE] * 2
             key.write_bytes(new_key)
             assert await watcher.look()
