@@ -69,7 +69,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full",
     ErrorRow(503, "UNAVAILABLE"): (
         "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
-        "starting"
+        "starting archive_unavailable"
     ),
     ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable",
@@ -79,7 +79,8 @@ CODES: Final = {code: row for row, codes in _ROWS.items() for code in codes.spli
 
 _INNER: Final = {
     "too_large": "append_too_large",
-    "internal_error": "body_unreadable internal journal_hole tokenizer_failed",
+    "internal_error": "archive_damaged archive_lost body_unreadable internal journal_hole tokenizer_failed",
+    "archive_unavailable": "archive_differs archive_missing object_store_unavailable",
     "directory_unavailable": (
         "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed "
         "results_unavailable"
@@ -106,11 +107,18 @@ INNER: Final = {code: public for public, codes in _INNER.items() for code in cod
 STARTUP: Final = frozenset(
     {
         "address_unavailable",
+        "archive_not_possible",
+        "backup_damaged",
+        "backup_keeps_versions",
+        "backup_locked",
+        "backup_not_found",
+        "backup_not_possible",
+        "backup_too_new",
         "bad_brownout_model",
         "bad_chat_template",
         "bad_directory_url",
-        "bad_kv_folder",
         "bad_key_service",
+        "bad_kv_folder",
         "bad_master_key",
         "bad_model",
         "bad_model_bytes",
@@ -122,11 +130,13 @@ STARTUP: Final = frozenset(
         "hub_offline",
         "hub_unavailable",
         "invalid_setting",
+        "journal_busy",
         "journal_encrypted",
-        "journal_key_missing",
+        "journal_exists",
         "journal_folder_locked",
         "journal_folder_unusable",
         "journal_foreign",
+        "journal_key_missing",
         "journal_newer",
         "journal_sqlite_old",
         "journal_unusable",
@@ -135,10 +145,11 @@ STARTUP: Final = frozenset(
         "model_not_pulled",
         "model_unknown",
         "replica_differs",
+        "session_not_in_backup",
         "unknown_journal",
     }
 )
-"""Codes that only stop a server from starting; no client ever meets them."""
+"""Codes that only stop a server from starting, or a command line; no client ever meets them."""
 
 
 def public_code(code: str) -> str:

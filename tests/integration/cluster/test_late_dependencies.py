@@ -123,7 +123,7 @@ async def test_they_wait_alive_and_not_ready_and_start_when_it_comes(tmp_path: P
 
             code, findings = await doctor("--gateways", door, "--data", str(tmp_path), **shared)
             assert code == 0 and findings.keys() >= {"directory", "journal", "disk", f"gateway {door}"}
-            assert {each["level"] for each in findings.values()} == {"ok"} and len(findings) == 5
+            assert {each["level"] for each in findings.values()} == {"ok"}
 
             replica.process.send_signal(signal.SIGTERM)
             await replica.process.wait()

@@ -43,6 +43,13 @@ WHERE_WANTED = {  # with a setting that asks for what they count
     "sessile_journal_reencryption_pending",
     "sessile_journal_reencrypted_rows",
     "sessile_journal_unreadable_rows",
+    "sessile_archive_recalls",
+    "sessile_archive_sessions",
+    "sessile_backup_bytes",
+    "sessile_backup_failures",
+    "sessile_backup_lag_seconds",
+    "sessile_backup_segments",
+    "sessile_model_switches",
 }
 
 
