@@ -55,6 +55,7 @@ from sessions.turn.output_pipeline import beginnings, held_back
 ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
 SKELETON_MIN: Final = 6  # letters of a phrase that is left without its vowels
 LINES_TRIED_MAX: Final = 4
+CODED_WORDS_MANY: Final = 3
 _WORD_END: Final = re.compile(r"[!-~]*\Z")
 _NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
 WORD_LENGTH_MAX: Final = 8_192
@@ -180,8 +181,13 @@ class Scanner:
         for packed, start, end in parts_of(plain):
             if (inner := self._encoded(packed, depth)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
-        for text, start, end in (*code_runs(plain), *coded_words(plain)):
+        for text, start, end in code_runs(plain):
             if (inner := next(self._inside(text, depth - 1), None)) is not None:
+                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
+        for (text, start, end), num_words in coded_words(plain):
+            # One or two stand in plain text also: names of things, in which nobody hides a disguise.
+            hits = self._inside(text, depth - 1) if num_words >= CODED_WORDS_MANY else self._as_it_is(text)
+            if (inner := next(hits, None)) is not None:
                 yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
         behind = tried = 0  # of lines that begin in what was tried already, a few more
         for start, end in words:
@@ -208,6 +214,14 @@ class Scanner:
             for word in words:
                 if (inner := self._encoded(plain[slice(*word)], depth)) is not None:
                     yield inner
+
+    def _as_it_is(self, decoded: str) -> Iterator[Hit]:
+        """The hits in a decoded text that is disguised no further."""
+        plain = normalize_text(decoded)
+        folded = fold_case(plain)
+        yield from self._literal_hits(folded, "")
+        yield from self._pattern_hits(plain, "")
+        yield from (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
 
     def raw_hits(self, text: str) -> Iterator[Hit]:
         """Phrases in other signs, and words in base85; [start, end) of the text as it came, not of its plain form."""

@@ -168,8 +168,8 @@ def code_runs(text: str) -> Iterator[Decoded]:
             yield from (Decoded(made, *found.span()) for base in (10, 16, 8) if (made := _characters(codes, base)))
 
 
-def coded_words(text: str) -> Iterator[Decoded]:
-    """Words that are encoded one by one, also too short to be read alone, with those between them."""
+def coded_words(text: str) -> Iterator[tuple[Decoded, int]]:
+    """Words that are encoded one by one, also too short to be read alone, with those between them; and how many."""
     if len(text) > PARTED_MAX:
         return
     signs = [found.start() for found in islice(_CODED_SIGN.finditer(text), _CODED_WORDS_MAX)]
@@ -181,9 +181,17 @@ def coded_words(text: str) -> Iterator[Decoded]:
             continue
         first, behind = max(0, at - _CODED_AROUND), at + 2 * _CODED_AROUND
         window = text[first:behind]
-        made = _CODED_WORD.sub(lambda found: _word_in(found[0]) or found[0], window)
-        if made != window:
-            yield Decoded(made, first, first + len(window))
+        words = 0
+
+        def decoded(found: re.Match[str]) -> str:
+            nonlocal words
+            word = _word_in(found[0])
+            words += word is not None
+            return word or found[0]
+
+        made = _CODED_WORD.sub(decoded, window)
+        if words:
+            yield Decoded(made, first, first + len(window)), words
 
 
 def _word_in(packed: str) -> str | None:

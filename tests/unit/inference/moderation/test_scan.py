@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -108,6 +108,24 @@ def test_lines_of_encoded_words_are_not_tried_from_each_of_their_words(monkeypat
     plain = text * 200
     scanner.find(plain, plain.lower(), whole=True)
     assert sum(tried) < 20 * len(plain)
+
+
+def test_names_of_things_are_read_as_words_and_not_as_disguises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`586818` is `Xh` in hexadecimal digits: a text with such a name took three times as long."""
+    inside: list[str] = []
+
+    def counted(self: Scanner, decoded: str, depth: int) -> Iterator[Hit]:
+        inside.append(decoded)
+        return iter(())
+
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=("project nightjar",))))
+    monkeypatch.setattr(Scanner, "_inside", counted)
+    plain = "version v4.1.586818 of the guide, item 4a4b4c"
+    assert scanner.find(plain, plain, whole=True) == [] and inside == []
+    word = base64.b64encode(b"nightjar").decode()
+    assert scanner.find(f"project {word} aB1", f"project {word} ab1", whole=True) and inside == []
+    scanner.find(" ".join(["project", word] * 3), "", whole=True)
+    assert len(inside) == 1
 
 
 def last_word_titled(text: str) -> str:
