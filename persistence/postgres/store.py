@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from persistence.postgres import statements
 from persistence.postgres.audit import PostgresAudit
 from persistence.postgres.database import PostgresDatabase
@@ -12,6 +15,10 @@ from persistence.sql.reviews import SqlReviews
 from persistence.sql.revocations import SqlRevocations
 from persistence.sql.shares import SqlShares
 from persistence.sql.usage import SqlUsage
+from sessions.model.types import OPENINGS, SessionKey, TenantId
+
+WARM_CONNECTIONS: Final = 4
+_NO_SESSION: Final = SessionKey(TenantId("local"), OPENINGS)
 
 
 class PostgresStore:
@@ -30,7 +37,15 @@ class PostgresStore:
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:
+        """Also makes the first connections: when a gateway is replaced, all its readers come at once, and a connection
+        takes tens of milliseconds until its first rows."""
         await self.database.open()
+        try:
+            reads = (self.journal.read(_NO_SESSION, after=0, limit=1, bytes_max=1) for _ in range(WARM_CONNECTIONS))
+            await asyncio.gather(*reads)
+        except BaseException:
+            await self.database.close()
+            raise
 
     async def close(self) -> None:
         await self.database.close()
