@@ -286,11 +286,11 @@ async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
         print(f"{READY_GRPC}{grpc.address}", flush=True)
 
 
-async def stop_doors(server: Server, grpc: GrpcServer | None) -> None:
+async def stop_doors(server: Server, grpc: GrpcServer | None, *, spread: bool = False) -> None:
     """Says goodbye on every door, then closes them; the gateway behind them closes last."""
     if grpc is not None:
         await grpc.drain()
-    await server.drain("restart", after_ms=GOODBYE_MS)
+    await server.drain("restart", after_ms=GOODBYE_MS, spread=spread)
     if grpc is not None:
         await grpc.stop()
     await server.stop()
@@ -566,7 +566,7 @@ async def gateway_role(settings: Settings) -> int:
         print(f"Sessile is ready: {server.url}/", flush=True)
         await stop.wait()
         manager.stopping()
-        await stop_doors(server, grpc)
+        await stop_doors(server, grpc, spread=True)
     return 0
 
 

@@ -35,6 +35,9 @@ WEB: Final = Path(__file__).parent.parent / "web"
 
 log = structlog.get_logger(__name__)
 
+SPREAD_MS: Final = 2_000.0
+STEP_MS: Final = 400.0  # between two connections, where they are few
+
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 50_000  # WebSockets
@@ -121,16 +124,19 @@ class Server:
         self.gateway.start()
         log.info("server_started", url=self.url)
 
-    async def drain(self, reason: str, after_ms: int) -> None:
+    async def drain(self, reason: str, after_ms: int, *, spread: bool = False) -> None:
         """Takes no new connections, sends `goaway` to every open one, and returns when all have left: after
-        `after_ms` they are closed with 1012, and a little later what is left is cut."""
+        `after_ms` they are closed with 1012, and a little later what is left is cut. `spread`: not all at once, because
+        they come back to servers that are there already; over `SPREAD_MS` at most."""
         self.gateway.draining = True
         door = self._door
         if door is None:
             return
         log.info("drain_started", connections=len(door.connections), after_ms=after_ms)
-        door.goaway(reason, after_ms)
-        timeout_s = after_ms / 1000 + self._limits.connection.timing.close_s + 1
+        step_ms = min(STEP_MS, SPREAD_MS / max(1, len(door.connections))) if spread else 0.0
+        door.goaway(reason, after_ms, step_ms)
+        last_s = (after_ms + len(door.connections) * step_ms) / 1000
+        timeout_s = last_s + self._limits.connection.timing.close_s + 1
         try:
             async with asyncio.timeout(timeout_s):
                 await door.empty.wait()

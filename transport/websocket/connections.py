@@ -100,10 +100,11 @@ class WebSocketConnections:
                 log.exception("flush_failed")
                 connection.abort()
 
-    def goaway(self, reason: str, after_ms: int) -> None:
-        """Tells every connection that it will be closed with 1012 after a while."""
-        for connection in list(self.connections):
-            connection.goaway(reason, after_ms)
+    def goaway(self, reason: str, after_ms: int, step_ms: float = 0.0) -> None:
+        """Tells every connection that it will be closed with 1012 after a while, each `step_ms` after the one before:
+        those who come back together wait for each other."""
+        for number, connection in enumerate(list(self.connections)):
+            connection.goaway(reason, after_ms + round(number * step_ms))
 
     def abort(self) -> None:
         """Cuts what is left."""

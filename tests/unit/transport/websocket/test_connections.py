@@ -56,6 +56,14 @@ async def test_it_knows_how_many_there_are_and_when_all_have_left() -> None:
     assert connections.empty.is_set() and first.calls == ["goaway restart 5"]
 
 
+async def test_they_are_closed_one_after_the_other_where_that_is_wanted() -> None:
+    connections, members = await opened(4), [Member() for _ in range(4)]
+    for member in members:
+        connections.opened(member)
+    connections.goaway("restart", 250, 62.5)
+    assert sorted(member.calls[0] for member in members) == [f"goaway restart {250 + n}" for n in (0, 62, 125, 188)]
+
+
 async def test_what_is_left_is_cut() -> None:
     connections, member = await opened(), Member()
     connections.opened(member)
