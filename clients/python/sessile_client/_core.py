@@ -52,6 +52,7 @@ class ClientCore:
     new_id: Callable[[], str]
     now: InitVar[float] = 0.0
     device: str | None = None
+    rollup_ms: int = 0
     limits: Limits = field(default_factory=Limits)
     link: Link = field(default=Link.OFFLINE, init=False)
     dial_at: float = field(init=False)
@@ -181,7 +182,9 @@ class ClientCore:
             self.stop(errors.ConnectionStopped(str(failure), http_status=failure.http_status))
             self._close = None
             return
-        self._dial_later(now, policy.CLOSE_ABNORMAL, str(failure), failure.retry_after_s)
+        self._dial_later(
+            now, policy.CLOSE_ABNORMAL, str(failure), failure.retry_after_s, captive_portal=failure.captive_portal
+        )
 
     def opened(self, now: float) -> None:
         """The transport is open: greet, and resume every session that is being read."""
@@ -192,6 +195,8 @@ class ClientCore:
         hello: Frame = {"type": "hello"}
         if self.device is not None:
             hello["device"] = self.device
+        if self.rollup_ms:
+            hello["rollup_ms"] = self.rollup_ms
         resume = [track.request() for track in self.tracks.values() if track.reading]
         if resume:
             hello["resume"] = resume
@@ -218,7 +223,19 @@ class ClientCore:
         """The peer does not speak the protocol; another attempt would not change that."""
         self.stop(errors.ConnectionStopped(str(error), close_code=error.close_code), error.close_code)
 
-    def closed(self, code: int, reason: str, now: float) -> None:
+    def redial(self, now: float) -> None:
+        """The network is another: give the connection up, whatever it looks like, and dial at once."""
+        if self.link is Link.STOPPED:
+            return
+        if self.link in (Link.CONNECTING, Link.READY):
+            self._close = policy.CLOSE_NORMAL
+            self.link = Link.OFFLINE
+            self._reset_connection()
+            self._notices.append(notices.Disconnected(policy.CLOSE_NORMAL, "another network", 0.0))
+        self._attempt = 0
+        self.dial_at = now
+
+    def closed(self, code: int, reason: str, now: float, *, captive_portal: bool = False) -> None:
         """The transport ended, and not by us."""
         if self.link not in (Link.CONNECTING, Link.READY):
             return
@@ -229,7 +246,7 @@ class ClientCore:
             self.stop(errors.ConnectionStopped(message, close_code=code))
             self._close = None
             return
-        self._dial_later(now, code, reason)
+        self._dial_later(now, code, reason, captive_portal=captive_portal)
 
     def tick(self, now: float) -> None:
         """Whatever time alone brings about."""
@@ -390,13 +407,21 @@ class ClientCore:
 
     def _send_commands(self) -> None:
         """Send what waits, in the order in which it was made, as far as the server's bound on unanswered ones
-        allows.
+        allows. What is said behind a message that may be refused for a moment (``queue_full``) waits for its answer:
+        it must not stand before it.
         """
         if self.link is not Link.READY:
             return
+        waited: set[object] = set()
         for command in self._commands.values():
             if self._in_flight >= self.limits.in_flight_max:
                 return
+            if command.body["type"] == "message.create":
+                session = command.body.get("session")
+                if session in waited:
+                    continue
+                if command.body.get("queue") is True or command.due_at is not None:
+                    waited.add(session)
             if not command.in_flight and command.due_at is None:
                 command.in_flight = True
                 command.attempts += 1
@@ -421,10 +446,12 @@ class ClientCore:
         self._close = code
         self._dial_later(now, code, reason)
 
-    def _dial_later(self, now: float, code: int, reason: str, at_least_s: float = 0.0) -> None:
+    def _dial_later(
+        self, now: float, code: int, reason: str, at_least_s: float = 0.0, *, captive_portal: bool = False
+    ) -> None:
         delay_s = max(policy.backoff_s(self._attempt, self.rng, self.limits), at_least_s, self.dial_at - now)
         self._attempt += 1
         self.link = Link.OFFLINE
         self.dial_at = now + delay_s
         self._reset_connection()
-        self._notices.append(notices.Disconnected(code, reason, delay_s))
+        self._notices.append(notices.Disconnected(code, reason, delay_s, captive_portal))

@@ -56,11 +56,14 @@ class GoingAway:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The connection ended; the client dials again in ``retry_in_s``."""
+    """The connection ended; the client dials again in ``retry_in_s``. ``captive_portal``: somebody else answers in the
+    server's place, and the user has to sign in there first.
+    """
 
     code: int
     reason: str
     retry_in_s: float
+    captive_portal: bool = False
 
 
 @dataclass(frozen=True)

@@ -54,16 +54,28 @@ class Limits:
 class DialError(SessileError):
     """A connection could not be opened. ``http_status`` where the server answered without upgrading."""
 
-    def __init__(self, message: str, *, http_status: int | None = None, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        http_status: int | None = None,
+        retry_after_s: float = 0.0,
+        captive_portal: bool = False,
+    ) -> None:
         super().__init__(message)
+        #: somebody else answered in the server's place
+        self.captive_portal = captive_portal
         self.http_status = http_status
         self.retry_after_s = retry_after_s
 
     @property
     def fatal(self) -> bool:
         """A status that another attempt will not change; no answer at all, 429 and 5xx are worth one."""
-        status = self.http_status
-        return status is not None and 400 <= status < 500 and status not in _RETRY_STATUSES
+        return self.http_status is not None and is_final_status(self.http_status)
+
+
+def is_final_status(status: int) -> bool:
+    return 400 <= status < 500 and status not in _RETRY_STATUSES
 
 
 def backoff_s(attempt: int, rng: random.Random, limits: Limits) -> float:

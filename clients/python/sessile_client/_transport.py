@@ -1,11 +1,13 @@
 """The socket under the client: one small interface, and its implementation on ``websockets``.
 
-Decides how to dial (subprotocol, credential, no compression, the protocol's own heartbeat in place of WebSocket
-pings) and what a refused handshake means. It does NOT know frames. Tests put their own ``Connect`` in its place.
+Decides how to dial (subprotocol, credential, compression where it is asked for, the protocol's own heartbeat in place
+of WebSocket pings) and what a refused handshake means. It does NOT know frames. Tests put their own ``Connect`` in its
+place.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -52,9 +54,17 @@ class Dial:
     timeout_s: float
     frame_bytes_max: int
     headers: Mapping[str, str] = field(default_factory=dict)
+    deflate: bool = False
 
 
 Connect = Callable[[Dial], Awaitable[Transport]]
+
+
+class _Dialling(websockets_connect):
+    """Follows no redirect: the key is for the address that the program named."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 async def connect(dial: Dial) -> Transport:
@@ -63,12 +73,12 @@ async def connect(dial: Dial) -> Transport:
     if dial.api_key is not None:
         headers["Authorization"] = f"Bearer {dial.api_key}"
     try:
-        socket = await websockets_connect(
-            dial.url,
+        socket = await _Dialling(
+            _deflating(dial.url) if dial.deflate else dial.url,
             subprotocols=[Subprotocol(dial.subprotocol)],
             additional_headers=headers,
             user_agent_header=_USER_AGENT,
-            compression=None,
+            compression="deflate" if dial.deflate else None,
             open_timeout=dial.timeout_s,
             close_timeout=_CLOSE_TIMEOUT_S,
             ping_interval=None,
@@ -87,7 +97,10 @@ async def connect(dial: Dial) -> Transport:
     except InvalidURI as exc:
         raise DialError(str(exc), http_status=400) from exc
     except (OSError, TimeoutError, InvalidHandshake) as exc:
-        raise DialError(f"no connection to {dial.url}: {str(exc) or type(exc).__name__}") from exc
+        raise DialError(
+            f"no connection to {dial.url}: {str(exc) or type(exc).__name__}",
+            captive_portal=isinstance(exc, ssl.SSLCertVerificationError),
+        ) from exc
     if socket.subprotocol != dial.subprotocol:
         await socket.close(1002, "subprotocol")
         raise DialError(f"{dial.url} does not speak {dial.subprotocol}", http_status=400)
@@ -116,6 +129,11 @@ class _WebSocket:
     def _closed(self) -> TransportClosed:
         code = self._socket.close_code
         return TransportClosed(CLOSE_ABNORMAL if code is None else code, self._socket.close_reason or "")
+
+
+def _deflating(url: str) -> str:
+    """The address that asks the server for compression."""
+    return url + ("&" if "?" in url else "?") + "compress=deflate"
 
 
 def _seconds(value: str | None) -> float:

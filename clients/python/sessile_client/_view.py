@@ -72,14 +72,14 @@ class View:
 
     @property
     def pending_calls(self) -> list[Item]:
-        """Tool calls of completed responses that nobody has answered yet."""
+        """Tool calls of completed responses that a client is to answer, and none has yet."""
         answered = {item.call_id for item in self.items.values() if item.type == "function_call_output"}
         return [
             item
             for response in self.responses.values()
             if response.status == "completed"
             for item in self.output(response.id)
-            if item.type == "function_call" and item.call_id not in answered
+            if item.type == "function_call" and item.call_id not in answered and not item.data.get("server")
         ]
 
     # Snapshots

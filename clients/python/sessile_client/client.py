@@ -25,9 +25,10 @@ from ._notices import Link
 from ._policy import DialError, Limits
 from ._saver import Saver
 from ._track import Event, Snapshot, Track
-from ._transport import Connect, Dial, Transport, TransportClosed, connect
+from ._transport import Connect, Dial, Transport, TransportClosed
 from ._values import entries, text_or_none
 from ._view import View
+from ._ways import Ways
 from ._wire import SUBPROTOCOLS, Encoding, Frame, decode, encode
 from .errors import Lost, SessileError, WireError
 from .session import Session
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
 OnLink = Callable[[notices.LinkNotice], None]
+#: how long text may wait for what follows it on a slow link
+ROLLUP_MS = 200
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,13 @@ class SessionInfo:
 
 class ClientOptions(TypedDict, total=False):
     """What few programs set. ``connect_with``, ``rng`` and ``now_ms`` are for tests: the socket, chance (jitter, ids)
-    and the wall clock (ids); deadlines run on the event loop's clock.
+    and the wall clock (ids); deadlines run on the event loop's clock. ``slow_link``: bytes are dear, so text comes up
+    to 200 ms later, in fewer frames, and compressed.
     """
 
     device: str | None
     headers: Mapping[str, str] | None
+    slow_link: bool
     connect_with: Connect
     rng: random.Random | None
     now_ms: Callable[[], int] | None
@@ -90,10 +95,18 @@ class Client:
         self._store: PositionStore = store if store is not None else MemoryStore()
         self._headers = dict(options.get("headers") or {})
         self._on_link = on_link
-        self._connect = options.get("connect_with", connect)
+        self._ways = Ways()
+        self._connect: Connect = options.get("connect_with", self._ways)
         rng = options.get("rng") or random.Random()
         new_id = ulid_factory(options.get("now_ms") or (lambda: time.time_ns() // 1_000_000), rng)
-        self._core = ClientCore(rng=rng, new_id=new_id, device=options.get("device"), limits=self.limits)
+        self._slow_link = options.get("slow_link", False)
+        self._core = ClientCore(
+            rng=rng,
+            new_id=new_id,
+            device=options.get("device"),
+            rollup_ms=ROLLUP_MS if self._slow_link else 0,
+            limits=self.limits,
+        )
         self._sessions: dict[str, Session] = {}
         self._answers: dict[str, asyncio.Future[Frame]] = {}
         self._wake = asyncio.Event()
@@ -145,6 +158,25 @@ class Client:
     def closed(self) -> bool:
         """The program closed the client (it did not stop by itself)."""
         return isinstance(self.error, Lost)
+
+    @property
+    def captive_portal(self) -> bool:
+        """Somebody else answers in the server's place, as a rule a network that wants its user to sign in."""
+        return self._ways.captive_portal
+
+    @property
+    def over_http(self) -> bool:
+        """Something on the way lets no WebSocket through: commands go by POST, events come by long poll."""
+        return self._ways.http
+
+    def reconnect(self) -> None:
+        """The network is another one, or has given this machine another address: the connection is given up at once
+        and resumed by cursor, instead of after 35 s of silence.
+        """
+        self._check_open()
+        self._ways.forget()
+        self._core.redial(self._now())
+        self._flush()
 
     async def ready(self) -> None:
         """Wait for a connection. Raises what stopped the client."""
@@ -364,6 +396,7 @@ class Client:
                 timeout_s=self.limits.dial_timeout_s,
                 frame_bytes_max=self.limits.frame_bytes_max,
                 headers=self._headers,
+                deflate=self._slow_link,
             )
         )
 
@@ -374,7 +407,7 @@ class Client:
                 data = await transport.recv()
                 core.received(decode(data, self._encoding), len(data), self._now())
             except TransportClosed as exc:
-                core.closed(exc.code, exc.reason, self._now())
+                core.closed(exc.code, exc.reason, self._now(), captive_portal=self._ways.captive_portal)
             except WireError as exc:
                 core.broken(exc)
             self._flush()

@@ -86,7 +86,7 @@ class Response:
     @property
     def tool_calls(self) -> list[Item]:
         """The tool calls that its client must run."""
-        return [item for item in self.output if item.type == "function_call"]
+        return [item for item in self.output if item.type == "function_call" and not item.data.get("server")]
 
     @property
     def text_so_far(self) -> str:

@@ -201,6 +201,12 @@ class Client(_Bridge[_async.Client]):
     link = _Value[Link](_async.Client.link)
     error = _Value[SessileError | None](_async.Client.error)
     closed = _Value[bool](_async.Client.closed)
+    captive_portal = _Value[bool](_async.Client.captive_portal)
+    over_http = _Value[bool](_async.Client.over_http)
+
+    def reconnect(self) -> None:
+        """The network is another: give the connection up at once, and resume by cursor."""
+        self._loop.read(self._of.reconnect)
 
     def ready(self, timeout_s: float | None = None) -> None:
         """Wait for a connection."""

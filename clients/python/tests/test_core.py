@@ -31,6 +31,7 @@ from sessile_client._ids import ulid, ulid_factory
 from sessile_client._items import difference, moved
 from sessile_client._policy import FATAL_CLOSES, RETRY_CLOSE_CODES, backoff_s
 from sessile_client._track import Track
+from sessile_client._transport import _deflating
 from sessile_client._wire import decode, encode
 from sessile_client.errors import server_error
 
@@ -110,6 +111,30 @@ def test_a_command_id_that_is_waiting_is_not_taken_twice() -> None:
     core.submit("session.warm", {"session": "s"}, 0.0, id="one")
     with pytest.raises(ValueError, match="one"):
         core.submit("session.warm", {"session": "s"}, 0.0, id="one")
+
+
+def test_what_is_said_after_a_message_that_is_refused_for_a_moment_waits_for_it() -> None:
+    core = ready_core()
+    one, two = (core.submit("message.create", {"session": "s", "content": word, "queue": True}, 0.0) for word in "12")
+    other = core.submit("message.create", {"session": "t", "content": "3", "queue": True}, 0.0)
+    assert [frame["id"] for frame in core.take_outbox()] == [one, other]
+    full = {"code": "overloaded", "message": "Too much at once.", "retryable": True, "retry_after_ms": 1000}
+    core.received([{"type": "error", "id": one, "error": full}], 10, 0.0)
+    core.tick(0.9)
+    assert core.take_outbox() == []
+    core.tick(1.0)
+    assert [frame["id"] for frame in core.take_outbox()] == [one]
+    core.received([{"type": "ok", "id": one}], 10, 1.1)
+    assert [frame["id"] for frame in core.take_outbox()] == [two]
+
+
+def test_another_network_ends_the_connection_at_once_and_dials() -> None:
+    core = ready_core()
+    core.redial(5.0)
+    assert (core.link.value, core.take_close(), core.wakeup()) == ("offline", 1000, 5.0)
+    core.stop()
+    core.redial(6.0)
+    assert core.link.value == "stopped"
 
 
 def test_backoff_stays_within_its_ceiling() -> None:
@@ -246,3 +271,13 @@ def test_an_item_that_is_deleted_is_out_of_the_tree() -> None:
     for item_id in ("b", "none", "c"):
         view.apply({"type": "content.retracted", "category": "item_deleted", "item_id": item_id, "start": 0, "end": 9})
     assert list(view.items) == ["a"] and view.head == "a" and view.children("a") == []
+
+
+def test_on_a_slow_link_hello_asks_for_a_roll_up_and_the_address_for_compression() -> None:
+    rng = random.Random(1)
+    core = ClientCore(rng=rng, new_id=ulid_factory(lambda: 1, rng), rollup_ms=200)
+    core.dialing()
+    core.opened(0.0)
+    assert core.take_outbox() == [{"type": "hello", "rollup_ms": 200}]
+    assert _deflating("ws://h/v1/ws") == "ws://h/v1/ws?compress=deflate"
+    assert _deflating("ws://h/v1/ws?ticket=t") == "ws://h/v1/ws?ticket=t&compress=deflate"

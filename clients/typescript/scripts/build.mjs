@@ -24,10 +24,10 @@ async function charts() {
   return results.map((result) => result.outputFiles[0].text);
 }
 
-/** The whole SDK as one minified ES module. */
-export async function bundle() {
+/** The SDK as one minified ES module; with what it loads when it first connects in it, or without. */
+export async function bundle(isWhole = true) {
   const banner = { js: "/* Built from clients/typescript (npm run build). Do not edit. */" };
-  const result = await build({ ...common, entryPoints: ["src/index.ts"], minify: true, banner });
+  const result = await build({ ...common, entryPoints: ["src/index.ts"], external: isWhole ? [] : ["./ways.js"], minify: true, banner });
   return result.outputFiles[0].text;
 }
 
@@ -100,7 +100,7 @@ export async function pageBundles() {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   rmSync(`${root}/dist`, { recursive: true, force: true });
-  await build({ ...common, entryPoints: ["src/index.ts", "src/react.ts", "src/node.ts"], external: ["react"], outdir: "dist", write: true });
+  await build({ ...common, entryPoints: ["src/index.ts", "src/react.ts", "src/node.ts", "src/ways.ts"], splitting: true, external: ["react"], outdir: "dist", write: true });
   execFileSync(process.execPath, ["node_modules/typescript/bin/tsc", "--noEmit", "false", "--emitDeclarationOnly", "--outDir", "dist"], {
     cwd: root,
     stdio: "inherit",

@@ -40,11 +40,11 @@ export class Answer implements AsyncIterable<Piece> {
   async done(): Promise<ResponseRecord> {
     this.session.open();
     try {
-      await this.session.until(() => this.isOver());
+      await this.session.until(() => this.#isOver());
     } finally {
       this.session.close();
     }
-    return this.ended();
+    return this.#ended();
   }
 
   /** See `Session.steer`. */
@@ -70,9 +70,9 @@ export class Answer implements AsyncIterable<Piece> {
         else channel.push({ delta: text, text, restarted: true });
         shown = text;
       }
-      if (!this.isOver()) return;
+      if (!this.#isOver()) return;
       try {
-        this.ended();
+        this.#ended();
         channel.end();
       } catch (error) {
         channel.end(error);
@@ -84,7 +84,7 @@ export class Answer implements AsyncIterable<Piece> {
     return channel;
   }
 
-  private isOver(): boolean {
+  #isOver(): boolean {
     const { response } = this;
     if (response !== undefined) return !isOpen(response);
     // The log is past the point of its beginning, and it is not in the view: it ended while we were away.
@@ -92,7 +92,7 @@ export class Answer implements AsyncIterable<Piece> {
     return phase === "deleted" || (phase === "live" && this.offset > 0 && (position?.offset ?? 0) >= this.offset);
   }
 
-  private ended(): ResponseRecord {
+  #ended(): ResponseRecord {
     const { response } = this;
     if (response !== undefined) return response;
     throw new SessileError("outcome_unknown", "The answer ended while nobody read; its items are in the view.");

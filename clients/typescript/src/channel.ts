@@ -5,10 +5,10 @@
 import { OverflowError } from "./errors.js";
 
 export class Channel<T> implements AsyncIterableIterator<T> {
-  private readonly queue: T[] = [];
-  private readonly waiting: { resolve(result: IteratorResult<T>): void; reject(error: unknown): void }[] = [];
-  private ended = false;
-  private error: unknown;
+  readonly #queue: T[] = [];
+  readonly #waiting: { resolve(result: IteratorResult<T>): void; reject(error: unknown): void }[] = [];
+  #ended = false;
+  #error: unknown;
 
   constructor(
     private readonly limit: number,
@@ -16,31 +16,31 @@ export class Channel<T> implements AsyncIterableIterator<T> {
   ) {}
 
   push(value: T): void {
-    if (this.ended) return;
-    const reader = this.waiting.shift();
+    if (this.#ended) return;
+    const reader = this.#waiting.shift();
     if (reader !== undefined) reader.resolve({ done: false, value });
-    else if (this.queue.length < this.limit) this.queue.push(value);
+    else if (this.#queue.length < this.limit) this.#queue.push(value);
     else this.end(new OverflowError(`More than ${this.limit} events were not read in time.`));
   }
 
   end(error?: unknown): void {
-    if (this.ended) return;
-    this.ended = true;
-    this.error = error;
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#error = error;
     this.onEnd();
-    for (const reader of this.waiting.splice(0)) this.finish(reader);
+    for (const reader of this.#waiting.splice(0)) this.#finish(reader);
   }
 
   next(): Promise<IteratorResult<T>> {
     return new Promise((resolve, reject) => {
-      if (this.queue.length > 0) resolve({ done: false, value: this.queue.shift()! });
-      else if (this.ended) this.finish({ resolve, reject });
-      else this.waiting.push({ resolve, reject });
+      if (this.#queue.length > 0) resolve({ done: false, value: this.#queue.shift()! });
+      else if (this.#ended) this.#finish({ resolve, reject });
+      else this.#waiting.push({ resolve, reject });
     });
   }
 
   return(): Promise<IteratorResult<T>> {
-    this.queue.length = 0;
+    this.#queue.length = 0;
     this.end();
     return Promise.resolve({ done: true, value: undefined });
   }
@@ -49,9 +49,9 @@ export class Channel<T> implements AsyncIterableIterator<T> {
     return this;
   }
 
-  private finish(reader: { resolve(result: IteratorResult<T>): void; reject(error: unknown): void }): void {
-    const { error } = this;
-    this.error = undefined; // thrown once, then simply done
+  #finish(reader: { resolve(result: IteratorResult<T>): void; reject(error: unknown): void }): void {
+    const error = this.#error;
+    this.#error = undefined; // thrown once, then simply done
     if (error === undefined) reader.resolve({ done: true, value: undefined });
     else reader.reject(error);
   }

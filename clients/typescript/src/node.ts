@@ -21,7 +21,7 @@ export function nodeWebSocket(
 ): WebSocketClass {
   // A constructor that returns an object: `new` then gives that one.
   return function (url: string, protocols: string[]): WebSocketLike {
-    const socket = new WebSocket(url, protocols, { perMessageDeflate: false }) as NodeSocket;
+    const socket = new WebSocket(url, protocols, { perMessageDeflate: url.endsWith("compress=deflate") }) as NodeSocket;
     socket.on("unexpected-response", (request, response) => {
       const after = Number(response.headers["retry-after-ms"] ?? Number(response.headers["retry-after"] ?? 0) * 1000);
       socket.refusal = { httpStatus: response.statusCode ?? 0, retryAfterMs: Number.isFinite(after) ? after : 0 };

@@ -31,8 +31,29 @@ export interface Timers {
   clear(handle: unknown): void;
 }
 
+/** Ends a request. */
+export interface Abort {
+  readonly signal: { readonly aborted: boolean };
+  abort(): void;
+}
+
+/** As much of `fetch` as is used. */
+export type Fetch = (
+  url: string,
+  options: {
+    method?: string;
+    headers: Record<string, string>;
+    body?: string;
+    redirect: "manual";
+    cache: "no-store";
+    signal: any;
+  },
+) => Promise<{ status: number; headers: { get(name: string): string | null }; text(): Promise<string> }>;
+
 export interface Platform {
   WebSocket: WebSocketClass;
+  /** For where no WebSocket gets through. null: there is only WebSocket. */
+  fetch: Fetch | null;
   timers: Timers;
   /** Unix time in ms. Differences of it are durations, so it should not jump. */
   now: () => number;
@@ -42,6 +63,8 @@ export interface Platform {
 
 interface Surroundings {
   WebSocket?: WebSocketClass;
+  fetch?: Fetch;
+  AbortController: new () => Abort;
   crypto?: { getRandomValues(into: Uint32Array<ArrayBuffer>): unknown };
   setTimeout(run: () => void, ms: number): unknown;
   clearTimeout(handle: unknown): void;
@@ -56,6 +79,7 @@ export function platform(given: Partial<Platform>): Platform {
   }
   return {
     WebSocket,
+    fetch: given.fetch === undefined && here.fetch ? (url, options) => here.fetch!(url, options) : (given.fetch ?? null),
     timers: given.timers ?? { set: (run, ms) => here.setTimeout(run, ms), clear: (handle) => here.clearTimeout(handle) },
     now: given.now ?? Date.now,
     random: given.random ?? defaultRandom(),
@@ -70,6 +94,10 @@ function defaultRandom(): () => number {
     crypto.getRandomValues(one);
     return one[0]! / 2 ** 32;
   };
+}
+
+export function aborter(): Abort {
+  return new here.AbortController();
 }
 
 /** Report what a listener threw as uncaught, without letting it into our own work. */

@@ -70,15 +70,15 @@ const UNREAD_EVENTS_MAX = 4096;
 
 export class Session extends Emitter<SessionEvents> {
   readonly view = new View();
-  private phase_: SessionPhase = "detached";
-  private error_: SessileError | undefined;
-  private position_: Position | null = null;
-  private readers = 0;
-  private openings = 0;
-  private saveTimer: unknown = null;
-  private savedLength = 0;
-  private warmedAt = -Infinity;
-  private readonly channels = new Set<Channel<EventFrame>>();
+  #phase_: SessionPhase = "detached";
+  #error_: SessileError | undefined;
+  #position_: Position | null = null;
+  #readers = 0;
+  #openings = 0;
+  #saveTimer: unknown = null;
+  #savedLength = 0;
+  #warmedAt = -Infinity;
+  readonly #channels = new Set<Channel<EventFrame>>();
 
   constructor(
     readonly id: string,
@@ -88,66 +88,66 @@ export class Session extends Emitter<SessionEvents> {
   }
 
   get phase(): SessionPhase {
-    return this.phase_;
+    return this.#phase_;
   }
 
   /** Why it is `gone`. */
   get error(): SessileError | undefined {
-    return this.error_;
+    return this.#error_;
   }
 
   /** The last event that the view has. */
   get position(): Position | null {
-    return this.position_;
+    return this.#position_;
   }
 
   // -- reading -----------------------------------------------------------------------------------------------
 
   /** Read on from where this handle or the storage stands; otherwise from `from`, or from a snapshot. */
   open(from: Position | null = null): this {
-    if (this.readers++ > 0) return this;
-    this.phase_ = "attaching";
-    this.error_ = undefined;
-    const opening = ++this.openings;
-    if (this.position_ !== null) {
-      this.link.follow(this.position_);
+    if (this.#readers++ > 0) return this;
+    this.#phase_ = "attaching";
+    this.#error_ = undefined;
+    const opening = ++this.#openings;
+    if (this.#position_ !== null) {
+      this.link.follow(this.#position_);
       return this;
     }
     this.link.load((text) => {
-      if (this.readers === 0 || opening !== this.openings) return; // closed again while the storage was read
+      if (this.#readers === 0 || opening !== this.#openings) return; // closed again while the storage was read
       const saved = text === null ? null : parseSaved(text);
       if (saved !== null) {
         this.view.load(saved.state);
-        this.position_ = { epoch: saved.epoch, offset: saved.offset };
+        this.#position_ = { epoch: saved.epoch, offset: saved.offset };
       }
-      this.link.follow(this.position_ ?? from);
+      this.link.follow(this.#position_ ?? from);
     });
     return this;
   }
 
   /** One reader less; after the last one the server is told to send no more. */
   close(): void {
-    if (this.readers === 0 || --this.readers > 0) return;
+    if (this.#readers === 0 || --this.#readers > 0) return;
     this.save();
-    this.phase_ = "detached";
+    this.#phase_ = "detached";
     this.link.unfollow();
-    for (const channel of [...this.channels]) channel.end();
+    for (const channel of [...this.#channels]) channel.end();
   }
 
   /** Resolves when everything that had happened is in the view; rejects when the session is gone. */
   async live(): Promise<this> {
-    if (this.phase_ === "detached") throw new SessileError("detached", "The session is not open.");
-    await this.until(() => this.phase_ === "live" || this.phase_ === "deleted");
+    if (this.#phase_ === "detached") throw new SessileError("detached", "The session is not open.");
+    await this.until(() => this.#phase_ === "live" || this.#phase_ === "deleted");
     return this;
   }
 
   /** Every event applied from now on, in order, each once. What a snapshot stands for is not among them. */
   events(): AsyncIterableIterator<EventFrame> {
     const channel: Channel<EventFrame> = new Channel(UNREAD_EVENTS_MAX, () => {
-      this.channels.delete(channel);
+      this.#channels.delete(channel);
       this.close();
     });
-    this.channels.add(channel);
+    this.#channels.add(channel);
     this.open();
     return channel;
   }
@@ -160,13 +160,13 @@ export class Session extends Emitter<SessionEvents> {
   // -- speaking ----------------------------------------------------------------------------------------------
 
   async send(content: string | ContentPart[], options: SendOptions = {}): Promise<Sent> {
-    this.warmedAt = -Infinity;
-    return this.sent(await this.link.command("message.create", { content, ...options }));
+    this.#warmedAt = -Infinity;
+    return this.#sent(await this.link.command("message.create", { content, ...options }));
   }
 
   /** Say it differently: a sibling of `itemId`, on a new branch. */
   async edit(itemId: string, content: string | ContentPart[], options: Sampling & { respond?: boolean } = {}): Promise<Sent> {
-    return this.sent(await this.link.command("message.edit", { item_id: itemId, content, ...options }));
+    return this.#sent(await this.link.command("message.edit", { item_id: itemId, content, ...options }));
   }
 
   /** Another answer to `parent_id`: a sibling of those that are there. */
@@ -188,11 +188,11 @@ export class Session extends Emitter<SessionEvents> {
    * words. One that calls tools is let end: then the words are answered together with the tools' outputs.
    */
   async steer(responseId: string, content: string | ContentPart[]): Promise<Sent> {
-    return this.sent(await this.link.command("response.steer", { response_id: responseId, content }));
+    return this.#sent(await this.link.command("response.steer", { response_id: responseId, content }));
   }
 
   async toolOutput(callId: string, output: string, isError = false): Promise<Sent> {
-    return this.sent(await this.link.command("tool.output", { call_id: callId, output, ...(isError ? { is_error: true } : {}) }));
+    return this.#sent(await this.link.command("tool.output", { call_id: callId, output, ...(isError ? { is_error: true } : {}) }));
   }
 
   /**
@@ -241,12 +241,12 @@ export class Session extends Emitter<SessionEvents> {
 
   /** The user has begun to type. Call it on every key: it is sent at most every 20 s, and without a connection soon forgotten. */
   warm(): void {
-    if (this.link.now() - this.warmedAt < WARM_EVERY_MS) return;
-    this.warmedAt = this.link.now();
+    if (this.link.now() - this.#warmedAt < WARM_EVERY_MS) return;
+    this.#warmedAt = this.link.now();
     this.link.command("session.warm", {}, { timeoutMs: WARM_EVERY_MS }).catch(() => undefined); // a hint: its failure changes nothing
   }
 
-  private sent(ok: OkFrame): Sent {
+  #sent(ok: OkFrame): Sent {
     const offset = Number(ok["offset"] ?? 0);
     const responseId = ok["response_id"];
     return {
@@ -262,37 +262,37 @@ export class Session extends Emitter<SessionEvents> {
   take(effect: SessionEffect): void {
     switch (effect.type) {
       case "attaching":
-        this.phase_ = "attaching";
+        this.#phase_ = "attaching";
         return;
       case "replay":
         if (effect.from === 1) this.view.load({ items: [], open: [] });
-        this.position_ = { epoch: effect.epoch, offset: effect.from - 1 };
-        this.phase_ = "replaying";
+        this.#position_ = { epoch: effect.epoch, offset: effect.from - 1 };
+        this.#phase_ = "replaying";
         return;
       case "state":
         this.view.load(effect.state);
-        this.position_ = { epoch: effect.epoch, offset: effect.at };
-        this.phase_ = "replaying";
-        this.saveSoon();
+        this.#position_ = { epoch: effect.epoch, offset: effect.at };
+        this.#phase_ = "replaying";
+        this.#saveSoon();
         if (effect.mode === "reset") this.emit("reset", { reason: effect.reason });
         return;
       case "caught_up":
-        this.phase_ = "live";
+        this.#phase_ = "live";
         return;
       case "event":
         this.view.apply(effect.frame.event, effect.frame.at);
-        this.position_ = { epoch: effect.frame.epoch, offset: effect.frame.offset };
+        this.#position_ = { epoch: effect.frame.epoch, offset: effect.frame.offset };
         if (this.view.deleted) {
-          this.phase_ = "deleted";
-          this.stopSaving();
+          this.#phase_ = "deleted";
+          this.#stopSaving();
           this.link.store(null);
-        } else this.saveSoon();
-        for (const channel of this.channels) channel.push(effect.frame);
+        } else this.#saveSoon();
+        for (const channel of this.#channels) channel.push(effect.frame);
         this.emit("event", effect.frame);
         return;
       case "gone":
-        this.phase_ = "gone";
-        this.position_ = null;
+        this.#phase_ = "gone";
+        this.#position_ = null;
         this.link.store(null);
         return this.ended(fromWire(effect.error ?? { code: "session_not_found", message: "The session is gone." }, true));
     }
@@ -301,16 +301,16 @@ export class Session extends Emitter<SessionEvents> {
   /** @internal Everything that came together is applied. */
   settle(): void {
     this.emit("change", this);
-    if (this.phase_ === "deleted") for (const channel of [...this.channels]) channel.end();
+    if (this.#phase_ === "deleted") for (const channel of [...this.#channels]) channel.end();
   }
 
   /** @internal */
   ended(error: SessileError): void {
-    this.error_ = error;
-    if (this.phase_ !== "gone" && this.phase_ !== "deleted") this.phase_ = "detached";
-    this.readers = 0;
-    this.stopSaving();
-    for (const channel of [...this.channels]) channel.end(error);
+    this.#error_ = error;
+    if (this.#phase_ !== "gone" && this.#phase_ !== "deleted") this.#phase_ = "detached";
+    this.#readers = 0;
+    this.#stopSaving();
+    for (const channel of [...this.#channels]) channel.end(error);
     this.emit("gone", error);
     this.emit("change", this);
   }
@@ -320,7 +320,7 @@ export class Session extends Emitter<SessionEvents> {
     return new Promise((resolve, reject) => {
       const look = (): boolean => {
         if (is()) resolve();
-        else if (this.error_ !== undefined) reject(this.error_);
+        else if (this.#error_ !== undefined) reject(this.#error_);
         else return false;
         return true;
       };
@@ -333,24 +333,24 @@ export class Session extends Emitter<SessionEvents> {
 
   /** Write position and view together, if there is anything new. */
   save(): void {
-    if (this.saveTimer === null) return;
-    this.stopSaving();
-    const position = this.position_;
+    if (this.#saveTimer === null) return;
+    this.#stopSaving();
+    const position = this.#position_;
     if (position === null) return;
     const saved: Saved = { ...position, state: this.view.state() };
     const text = JSON.stringify(saved);
-    this.savedLength = text.length;
+    this.#savedLength = text.length;
     this.link.store(text.length > SAVED_MAX ? null : text);
   }
 
-  private saveSoon(): void {
+  #saveSoon(): void {
     if (!this.link.keeps) return;
-    this.saveTimer ??= this.link.timers.set(() => this.save(), Math.max(SAVE_AFTER_MS, this.savedLength / SAVED_PER_MS));
+    this.#saveTimer ??= this.link.timers.set(() => this.save(), Math.max(SAVE_AFTER_MS, this.#savedLength / SAVED_PER_MS));
   }
 
-  private stopSaving(): void {
-    if (this.saveTimer !== null) this.link.timers.clear(this.saveTimer);
-    this.saveTimer = null;
+  #stopSaving(): void {
+    if (this.#saveTimer !== null) this.link.timers.clear(this.#saveTimer);
+    this.#saveTimer = null;
   }
 }
 

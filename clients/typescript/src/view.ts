@@ -114,15 +114,15 @@ export class View {
   /** Goes up with every change. */
   version = 0;
 
-  private head_: string | null = null;
-  private newest: string | null = null;
-  private children = new Map<string | null, string[]>();
+  #head_: string | null = null;
+  #newest: string | null = null;
+  #children = new Map<string | null, string[]>();
   /** Which response an item belongs to. */
-  private owner = new Map<string, string>();
+  #owner = new Map<string, string>();
 
   /** The newest item in log order. */
   get head(): string | null {
-    return this.head_;
+    return this.#head_;
   }
 
   /** Responses without an end, oldest first. */
@@ -147,14 +147,14 @@ export class View {
   }
 
   responseOf(itemId: string): ResponseRecord | undefined {
-    const id = this.owner.get(itemId);
+    const id = this.#owner.get(itemId);
     return id === undefined ? undefined : this.responses.get(id);
   }
 
   /** The items from the root to the head. */
   branch(): string[] {
     const path: string[] = [];
-    for (let id = this.head_; id !== null && !path.includes(id); id = this.items.get(id)?.parent_id ?? null) path.push(id);
+    for (let id = this.#head_; id !== null && !path.includes(id); id = this.items.get(id)?.parent_id ?? null) path.push(id);
     return path.reverse();
   }
 
@@ -163,23 +163,23 @@ export class View {
    * A tip that is unknown here counts as none.
    */
   thread(tip?: string | null): Entry[] {
-    let id = tip !== undefined && tip !== null && this.parentOf(tip) !== undefined ? tip : this.newest;
+    let id = tip !== undefined && tip !== null && this.#parentOf(tip) !== undefined ? tip : this.#newest;
     const ids: string[] = [];
     const met = new Set<string>();
-    for (let up: string | null | undefined = id; up !== null && up !== undefined && !met.has(up); up = this.parentOf(up)) {
+    for (let up: string | null | undefined = id; up !== null && up !== undefined && !met.has(up); up = this.#parentOf(up)) {
       met.add(up);
       ids.push(up);
     }
     ids.reverse();
     for (;;) {
-      const below: string[] | undefined = this.children.get(id);
+      const below: string[] | undefined = this.#children.get(id);
       const last: string | undefined = below?.[below.length - 1];
       if (last === undefined || met.has(last)) break;
       met.add(last);
       ids.push(last);
       id = last;
     }
-    return ids.map((entryId) => this.entry(entryId));
+    return ids.map((entryId) => this.#entry(entryId));
   }
 
   // -- states ----------------------------------------------------------------------------------------------
@@ -193,16 +193,16 @@ export class View {
     this.feedback.clear();
     this.compactions.clear();
     this.pinned.clear();
-    this.children.clear();
-    this.owner.clear();
-    this.head_ = this.newest = null;
-    this.info(state);
-    for (const told of state.feedback ?? []) this.rated(told);
-    for (const told of state.reviews ?? []) this.review(told, told.appealed === true, told.outcome ?? null);
+    this.#children.clear();
+    this.#owner.clear();
+    this.#head_ = this.#newest = null;
+    this.#info(state);
+    for (const told of state.feedback ?? []) this.#rated(told);
+    for (const told of state.reviews ?? []) this.#review(told, told.appealed === true, told.outcome ?? null);
     const drafts = state.open.flatMap((open) => (open.output ?? []).map((item) => ({ item, by: open.response_id })));
     for (const open of state.open) {
       const first = open.output?.[0];
-      this.respond(open.response_id, {
+      this.#respond(open.response_id, {
         parentId: open.parent_id === undefined ? (first?.parent_id ?? state.head ?? null) : open.parent_id,
         output: (open.output ?? []).map((item) => item.id),
       });
@@ -211,22 +211,23 @@ export class View {
     const known = new Set(drafts.map(({ item }) => item.id));
     const finished = state.items.filter((item) => !known.has(item.id)).map((item) => ({ item, by: undefined }));
     const all = [...finished, ...drafts].sort((a, b) => (a.item.created_at ?? 0) - (b.item.created_at ?? 0));
-    for (const { item, by } of all) this.put(item, by);
+    for (const { item, by } of all) this.#put(item, by);
     for (const stored of (state["responses"] as ResponseRecord[] | undefined) ?? []) earlier.set(stored.id, stored);
-    for (const { response_id, item } of state.queued ?? []) this.enqueue(response_id, item);
-    if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.head_ = state.head;
-    this.loadEnded(earlier, state);
-    for (const told of state.compactions ?? []) this.compact(told);
+    for (const { response_id, item } of state.queued ?? []) this.#enqueue(response_id, item);
+    if (state.head !== undefined && state.head !== null && this.items.has(state.head)) this.#head_ = state.head;
+    this.#loadEnded(earlier, state);
+    for (const told of state.compactions ?? []) this.#compact(told);
     for (const id of state.pinned ?? []) this.pinned.add(id);
     // An answer without words has just begun, so it is younger than any item.
     const begun = this.open.filter((response) => response.status !== "queued" && response.output.length === 0);
     const newest = state["newest"] as string | null | undefined;
-    this.newest = typeof newest === "string" && this.parentOf(newest) !== undefined ? newest : (begun[begun.length - 1]?.id ?? this.head_);
+    const isKnown = typeof newest === "string" && this.#parentOf(newest) !== undefined;
+    this.#newest = isKnown ? newest : (begun[begun.length - 1]?.id ?? this.#head_);
     this.version++;
   }
 
   /** Responses that have ended: what their items tell, and what was known of them before (usage, reason, error). */
-  private loadEnded(earlier: Map<string, ResponseRecord>, state: SessionState): void {
+  #loadEnded(earlier: Map<string, ResponseRecord>, state: SessionState): void {
     const { made_by: madeBy = {}, incomplete = {}, answers = {} } = state;
     const outputs = new Map<string, string[]>();
     for (const id of this.items.keys()) {
@@ -248,8 +249,8 @@ export class View {
       const guess = answer?.status ?? (last?.status === "completed" ? "completed" : "incomplete");
       const status = known !== undefined && !isOpen(known) ? known.status : (guess as ResponseStatus);
       const parentId = first?.parent_id ?? known?.parentId ?? null;
-      this.respond(id, { ...known, ...(answer ? taken({ ...answer }) : {}), status, ...told, output, parentId });
-      for (const itemId of output) this.owner.set(itemId, id);
+      this.#respond(id, { ...known, ...(answer ? taken({ ...answer }) : {}), status, ...told, output, parentId });
+      for (const itemId of output) this.#owner.set(itemId, id);
     }
   }
 
@@ -266,8 +267,8 @@ export class View {
           output: output.map((itemId) => this.items.get(itemId)!),
         })),
       queued: queued.map(({ id, waiting }) => ({ response_id: id, ...(waiting === undefined ? {} : { item: waiting }) })),
-      made_by: Object.fromEntries(this.owner),
-      head: this.head_,
+      made_by: Object.fromEntries(this.#owner),
+      head: this.#head_,
       title: this.title,
       metadata: this.metadata,
       model: this.model,
@@ -276,7 +277,7 @@ export class View {
       max_output_tokens: this.maxOutputTokens,
       feedback: [...this.feedback.values()].map(({ responseId, by, rating, reason }) => ({ response_id: responseId, by, rating, reason })),
       responses: [...this.responses.values()].filter((response) => !isOpen(response)),
-      newest: this.newest,
+      newest: this.#newest,
       compactions: [...this.compactions.values()].map(({ id, text, model, items, readItemId }) => ({
         summary: { id, type: "message", role: "user", parent_id: null, content: [{ type: "input_text", text }] },
         model,
@@ -303,67 +304,67 @@ export class View {
     switch (event.type) {
       case "session.created":
       case "session.updated":
-        return this.info((event["info"] ?? event["session"] ?? event) as Record<string, unknown>);
+        return this.#info((event["info"] ?? event["session"] ?? event) as Record<string, unknown>);
       case "session.deleted":
         this.deleted = true;
         return;
       case "item.created":
-        return this.put(event["item"] as Item);
+        return this.#put(event["item"] as Item);
       case "context.compacted":
-        return this.compact(event as unknown as CompactionState);
+        return this.#compact(event as unknown as CompactionState);
       case "context.compaction_undone":
-        return this.uncompact(String(event["compaction_id"]));
+        return this.#uncompact(String(event["compaction_id"]));
       case "item.pinned":
         if (event["pinned"] === true) this.pinned.add(event.item_id ?? "");
         else this.pinned.delete(event.item_id ?? "");
         return;
       case "content.retracted":
-        if (event["category"] === "compaction_voided") return this.uncompact(event.item_id ?? "");
-        return event["category"] === "item_deleted" ? this.remove(event.item_id ?? "") : this.retract(event);
+        if (event["category"] === "compaction_voided") return this.#uncompact(event.item_id ?? "");
+        return event["category"] === "item_deleted" ? this.#remove(event.item_id ?? "") : this.#retract(event);
       case "review.appealed":
-        return this.review(event as unknown as ReviewState, true, null);
+        return this.#review(event as unknown as ReviewState, true, null);
       case "review.decided":
-        return this.review(event as unknown as ReviewState, undefined, event["outcome"] as ReviewRecord["outcome"]);
+        return this.#review(event as unknown as ReviewState, undefined, event["outcome"] as ReviewRecord["outcome"]);
       case "feedback.updated":
-        return this.rated(event as unknown as FeedbackState);
+        return this.#rated(event as unknown as FeedbackState);
     }
     if (responseId === undefined) return;
     const body = (event["response"] ?? {}) as Record<string, unknown>;
     switch (event.type) {
       case "response.queued":
-        return this.enqueue(responseId, event["item"] as Item | null | undefined);
+        return this.#enqueue(responseId, event["item"] as Item | null | undefined);
       case "response.created": {
-        const parentId = body["parent_id"] === undefined ? this.head_ : (body["parent_id"] as string | null);
-        return this.respond(responseId, { status: "in_progress", parentId, ...taken(body) });
+        const parentId = body["parent_id"] === undefined ? this.#head_ : (body["parent_id"] as string | null);
+        return this.#respond(responseId, { status: "in_progress", parentId, ...taken(body) });
       }
       case "response.output_item.added":
       case "response.output_item.done":
-        return this.put(event["item"] as Item, responseId);
+        return this.#put(event["item"] as Item, responseId);
       case "response.content_part.added":
       case "response.content_part.done":
-        return this.part(event, () => event["part"] as ContentPart);
+        return this.#part(event, () => event["part"] as ContentPart);
       case "response.output_text.delta":
-        return this.part(event, (part) => ({ ...part, type: "output_text", text: (part.text ?? "") + String(event["delta"]) }));
+        return this.#part(event, (part) => ({ ...part, type: "output_text", text: (part.text ?? "") + String(event["delta"]) }));
       case "response.output_text.done":
-        return this.part(event, (part) => ({ ...part, type: "output_text", text: String(event["text"]) }));
+        return this.#part(event, (part) => ({ ...part, type: "output_text", text: String(event["text"]) }));
       case "response.refusal.delta":
-        return this.part(event, (part) => ({ ...part, type: "refusal", refusal: (part.refusal ?? "") + String(event["delta"]) }));
+        return this.#part(event, (part) => ({ ...part, type: "refusal", refusal: (part.refusal ?? "") + String(event["delta"]) }));
       case "response.refusal.done":
-        return this.part(event, (part) => ({ ...part, type: "refusal", refusal: String(event["refusal"]) }));
+        return this.#part(event, (part) => ({ ...part, type: "refusal", refusal: String(event["refusal"]) }));
       case "response.function_call_arguments.delta":
-        return this.change(event.item_id, (item) => ({ ...item, arguments: (item.arguments ?? "") + String(event["delta"]) }));
+        return this.#change(event.item_id, (item) => ({ ...item, arguments: (item.arguments ?? "") + String(event["delta"]) }));
       case "response.function_call_arguments.done":
-        return this.change(event.item_id, (item) => ({ ...item, arguments: String(event["arguments"]) }));
+        return this.#change(event.item_id, (item) => ({ ...item, arguments: String(event["arguments"]) }));
       case "response.completed":
       case "response.incomplete":
       case "response.failed":
-        return this.end(responseId, event.type.slice("response.".length) as ResponseStatus, body, at);
+        return this.#end(responseId, event.type.slice("response.".length) as ResponseStatus, body, at);
       case "context.fitted":
-        return this.respond(responseId, { dropped: Number(event["dropped"]) });
+        return this.#respond(responseId, { dropped: Number(event["dropped"]) });
     }
   }
 
-  private info(fields: Record<string, unknown>): void {
+  #info(fields: Record<string, unknown>): void {
     if (fields["title"] !== undefined) this.title = fields["title"] as string | null;
     if (fields["metadata"] !== undefined) this.metadata = (fields["metadata"] as Metadata | null) ?? {};
     if (fields["model"] !== undefined) this.model = fields["model"] as string | null;
@@ -372,65 +373,65 @@ export class View {
     this.maxOutputTokens = (fields["max_output_tokens"] as number | null | undefined) ?? null;
   }
 
-  private rated({ response_id: responseId, by, rating, reason }: FeedbackState): void {
+  #rated({ response_id: responseId, by, rating, reason }: FeedbackState): void {
     const key = `${responseId} ${by}`;
     this.feedback.delete(key); // the newest stands last
     if (rating) this.feedback.set(key, { responseId, by, rating, reason: reason ?? "" });
   }
 
-  private compact({ summary, model, items, read_item_id: readItemId }: CompactionState): void {
+  #compact({ summary, model, items, read_item_id: readItemId }: CompactionState): void {
     this.compactions.set(summary.id, { id: summary.id, text: itemText(summary), model, items, readItemId });
-    const owner = this.owner.get(readItemId);
-    if (owner !== undefined) this.respond(owner, { summarised: items });
+    const owner = this.#owner.get(readItemId);
+    if (owner !== undefined) this.#respond(owner, { summarised: items });
   }
 
-  private uncompact(id: string): void {
-    const owner = this.owner.get(this.compactions.get(id)?.readItemId ?? "");
+  #uncompact(id: string): void {
+    const owner = this.#owner.get(this.compactions.get(id)?.readItemId ?? "");
     this.compactions.delete(id);
-    if (owner !== undefined) this.respond(owner, { summarised: 0 });
+    if (owner !== undefined) this.#respond(owner, { summarised: 0 });
   }
 
-  private enqueue(responseId: string, item: Item | null | undefined): void {
-    this.respond(responseId, { status: "queued", ...(item ? { waiting: normalise(item) } : {}) });
+  #enqueue(responseId: string, item: Item | null | undefined): void {
+    this.#respond(responseId, { status: "queued", ...(item ? { waiting: normalise(item) } : {}) });
   }
 
-  private end(responseId: string, status: ResponseStatus, body: Record<string, unknown>, at: number | undefined): void {
-    for (const item of (body["output"] as Item[] | undefined) ?? []) this.put(item, responseId);
+  #end(responseId: string, status: ResponseStatus, body: Record<string, unknown>, at: number | undefined): void {
+    for (const item of (body["output"] as Item[] | undefined) ?? []) this.#put(item, responseId);
     const details = body["incomplete_details"] as { reason?: string } | null | undefined;
     const known = this.responses.get(responseId);
-    this.respond(responseId, {
-      ...(known === undefined ? { parentId: (body["parent_id"] as string | null | undefined) ?? this.head_ } : {}),
+    this.#respond(responseId, {
+      ...(known === undefined ? { parentId: (body["parent_id"] as string | null | undefined) ?? this.#head_ } : {}),
       status,
       ...taken({ ...body, completed_at: at }),
       ...(details?.reason === undefined ? {} : { reason: details.reason }),
       ...(body["error"] ? { error: body["error"] as WireError } : {}),
     });
     for (const id of this.responses.get(responseId)!.output) {
-      this.change(id, (item) =>
+      this.#change(id, (item) =>
         item.status === "in_progress" ? { ...item, status: status === "completed" ? "completed" : "incomplete" } : item,
       );
     }
     // Cancelled while it waited: it never had a place in the tree.
-    if (known?.status === "queued") this.unplace(responseId);
+    if (known?.status === "queued") this.#unplace(responseId);
   }
 
-  private retract(event: LogEvent): void {
+  #retract(event: LogEvent): void {
     const left = (text: string | undefined): string => {
       const points = Array.from(text ?? "");
       points.splice(Number(event["start"]), Number(event["end"]) - Number(event["start"]), String(event["replacement"] ?? ""));
       return points.join("");
     };
     if (this.items.get(event.item_id ?? "")?.type === "function_call") {
-      return this.change(event.item_id, (item) => ({ ...item, arguments: left(item.arguments) }));
+      return this.#change(event.item_id, (item) => ({ ...item, arguments: left(item.arguments) }));
     }
-    this.part(event, (part) => {
+    this.#part(event, (part) => {
       const key = part.type === "refusal" ? "refusal" : "text";
       return { ...part, [key]: left(part[key]) };
     });
   }
 
   /** `appealed` undefined: as it was. */
-  private review(told: ReviewState, appealed: boolean | undefined, outcome: ReviewRecord["outcome"]): void {
+  #review(told: ReviewState, appealed: boolean | undefined, outcome: ReviewRecord["outcome"]): void {
     const known = this.reviews.get(told.review_id);
     this.reviews.set(told.review_id, {
       id: told.review_id,
@@ -443,91 +444,91 @@ export class View {
 
   // -- the tree --------------------------------------------------------------------------------------------
 
-  private put(raw: Item, responseId?: string): void {
+  #put(raw: Item, responseId?: string): void {
     const before = this.items.get(raw.id);
     const response = responseId === undefined ? undefined : this.responses.get(responseId);
     const item = normalise(raw);
     if (raw.parent_id === undefined) {
-      item.parent_id = before?.parent_id ?? response?.output[response.output.length - 1] ?? response?.parentId ?? this.head_;
+      item.parent_id = before?.parent_id ?? response?.output[response.output.length - 1] ?? response?.parentId ?? this.#head_;
     }
     this.items.set(item.id, item);
     if (before === undefined) {
-      this.head_ = this.newest = item.id;
-      if (responseId !== undefined) this.unplace(responseId);
-      const below = this.below(item.parent_id);
+      this.#head_ = this.#newest = item.id;
+      if (responseId !== undefined) this.#unplace(responseId);
+      const below = this.#below(item.parent_id);
       const young = below.findIndex((id) => !this.items.has(id) && isOpen(this.responses.get(id)!));
       below.splice(young < 0 ? below.length : young, 0, item.id);
     }
     const owner = responseId ?? item.response_id;
-    if (owner !== undefined) this.owner.set(item.id, owner);
+    if (owner !== undefined) this.#owner.set(item.id, owner);
     if (responseId !== undefined && !response?.output.includes(item.id)) {
-      this.respond(responseId, { output: [...(response?.output ?? []), item.id] });
+      this.#respond(responseId, { output: [...(response?.output ?? []), item.id] });
     }
   }
 
   /** Takes an item out; what stood below it stands below its parent. */
-  private remove(id: string): void {
+  #remove(id: string): void {
     const item = this.items.get(id);
     if (item === undefined) return;
     const parentId = item.parent_id;
-    const below = this.children.get(id) ?? [];
-    const beside = this.below(parentId);
+    const below = this.#children.get(id) ?? [];
+    const beside = this.#below(parentId);
     beside.splice(beside.indexOf(id), 1, ...below);
-    this.children.delete(id);
+    this.#children.delete(id);
     this.items.delete(id);
     for (const each of below) {
       const child = this.items.get(each);
       if (child !== undefined) this.items.set(each, { ...child, parent_id: parentId });
     }
     for (const response of [...this.responses.values()]) {
-      if (response.parentId === id) this.respond(response.id, { parentId });
-      if (response.output.includes(id)) this.respond(response.id, { output: response.output.filter((each) => each !== id) });
+      if (response.parentId === id) this.#respond(response.id, { parentId });
+      if (response.output.includes(id)) this.#respond(response.id, { output: response.output.filter((each) => each !== id) });
     }
-    this.owner.delete(id);
+    this.#owner.delete(id);
     this.pinned.delete(id);
-    if (this.head_ === id) this.head_ = parentId;
-    if (this.newest === id) this.newest = parentId;
+    if (this.#head_ === id) this.#head_ = parentId;
+    if (this.#newest === id) this.#newest = parentId;
   }
 
-  private respond(id: string, fields: Partial<ResponseRecord>): void {
+  #respond(id: string, fields: Partial<ResponseRecord>): void {
     const before = this.responses.get(id);
     const after: ResponseRecord = { status: "in_progress", parentId: null, output: [], ...before, ...fields, id };
     if (after.status !== "queued") delete (after as { waiting?: Item }).waiting;
     this.responses.set(id, after);
     const started = after.status !== "queued" && (before === undefined || before.status === "queued");
     if (started && after.output.length === 0) {
-      this.below(after.parentId).push(id);
-      this.newest = id;
+      this.#below(after.parentId).push(id);
+      this.#newest = id;
     }
   }
 
   /** Takes the stand-in of a response without items out of the tree. */
-  private unplace(responseId: string): void {
-    const below = this.below(this.responses.get(responseId)?.parentId ?? null);
+  #unplace(responseId: string): void {
+    const below = this.#below(this.responses.get(responseId)?.parentId ?? null);
     const at = below.indexOf(responseId);
     if (at >= 0) below.splice(at, 1);
-    if (this.newest === responseId) this.newest = this.head_;
+    if (this.#newest === responseId) this.#newest = this.#head_;
   }
 
-  private below(parentId: string | null): string[] {
-    let list = this.children.get(parentId);
-    if (list === undefined) this.children.set(parentId, (list = []));
+  #below(parentId: string | null): string[] {
+    let list = this.#children.get(parentId);
+    if (list === undefined) this.#children.set(parentId, (list = []));
     return list;
   }
 
   /** undefined: no such node. */
-  private parentOf(id: string): string | null | undefined {
+  #parentOf(id: string): string | null | undefined {
     const item = this.items.get(id);
     if (item !== undefined) return item.parent_id;
     const response = this.responses.get(id);
     return response === undefined || response.status === "queued" ? undefined : response.parentId;
   }
 
-  private entry(id: string): Entry {
+  #entry(id: string): Entry {
     const item = this.items.get(id);
     const response = item === undefined ? this.responses.get(id) : this.responseOf(id);
-    const parentId = this.parentOf(id) ?? null;
-    const siblings = this.children.get(parentId) ?? [id];
+    const parentId = this.#parentOf(id) ?? null;
+    const siblings = this.#children.get(parentId) ?? [id];
     return {
       id,
       parentId,
@@ -538,13 +539,13 @@ export class View {
     };
   }
 
-  private change(itemId: string | undefined, how: (item: Item) => Item): void {
+  #change(itemId: string | undefined, how: (item: Item) => Item): void {
     const item = itemId === undefined ? undefined : this.items.get(itemId);
     if (item !== undefined) this.items.set(item.id, how(item));
   }
 
-  private part(event: LogEvent, how: (part: ContentPart) => ContentPart): void {
-    this.change(event.item_id, (item) => {
+  #part(event: LogEvent, how: (part: ContentPart) => ContentPart): void {
+    this.#change(event.item_id, (item) => {
       const content = item.content.slice();
       const index = event.content_index ?? 0;
       while (content.length < index) content.push({ type: "output_text", text: "" });

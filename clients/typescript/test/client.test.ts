@@ -10,6 +10,8 @@ const EVENT = (offset: number, event: object = { type: "session.updated", title:
 const REPLAY = (from: number, top = from) => ({ type: "resumed", session: "S", mode: "replay", epoch: "E", from, top });
 const SNAPSHOT = (at: number, mode = "snapshot", epoch = "E") => ({ type: "resumed", session: "S", mode, epoch, at, state: { items: [], open: [], head: null, title: `s${at}` } });
 
+const quietly = (promise: Promise<unknown>): void => void promise.catch(() => undefined);
+
 test("the rule for one event", () => {
   const position = { epoch: "E", offset: 5 };
   assert.equal(place(position, { epoch: "E", offset: 6 }), "apply");
@@ -127,6 +129,29 @@ test("commands: repeated with the same id after a reconnect, in order, until the
   assert.deepEqual(it.socket.frames, [first[1]]);
   it.socket.play({ type: "ok", id: first[1]!["id"], item_id: "i2" }, { type: "ok", id: first[1]!["id"], item_id: "again" });
   assert.equal((await two)["item_id"], "i2");
+});
+
+test("what is said after a message that is refused for a moment waits for it: their order in the log is that of saying", async () => {
+  const it = world();
+  const say = (content: string, queue = true) => it.client.command("message.create", { session: "S", content, ...(queue && { queue }) });
+  const said = Promise.all([say("1"), say("2"), say("3", false), it.client.command("message.create", { session: "T", content: "other" })]);
+  const cancelled = it.client.command("response.cancel", { session: "S", response_id: "r" });
+  greet(it);
+  const taken: Record<string, unknown>[] = [];
+  const sent = (): unknown[] => it.socket.frames.splice(0).map((frame) => (taken.push(frame), frame["content"] ?? frame["type"]));
+  const answer = (error?: object): void => it.socket.play({ type: error ? "error" : "ok", id: taken.find((frame) => frame["content"] === "1")!["id"], ...error });
+  assert.deepEqual(sent(), ["1", "other", "response.cancel"]);
+  answer({ error: { code: "queue_full", message: "8 wait already.", retryable: true, retry_after_ms: 1000 } });
+  await it.clock.advance(999);
+  assert.deepEqual(sent(), []);
+  await it.clock.advance(1);
+  assert.deepEqual(sent(), ["1"]);
+  answer();
+  assert.deepEqual(sent(), ["2"]);
+  it.socket.play(...taken.filter((frame) => frame["content"] !== "1").map(({ id }) => ({ type: "ok", id })));
+  assert.deepEqual(sent(), ["3"]);
+  it.socket.play({ type: "ok", id: taken.at(-1)!["id"] });
+  await Promise.all([said, cancelled]);
 });
 
 test("a refusal with retry_after_ms is repeated by the same id; a busy branch is the caller's to judge", async () => {
@@ -520,6 +545,53 @@ test("storage that answers later works too", async () => {
   assert.deepEqual(greet(it)["resume"], [{ session: "S", epoch: "E", offset: 9 }]);
 });
 
+test("nothing is sent, and nothing stored over what an earlier run left, before the storage has answered", async () => {
+  const earlier = world();
+  quietly(earlier.client.session("S").send("early"));
+  let answer: (text: string | null) => void = () => undefined;
+  const { storage } = earlier;
+  const it = world({
+    random: () => 0.25,
+    storage: {
+      getItem: () => new Promise<string | null>((resolve) => (answer = resolve)),
+      setItem: (key, value) => storage.set(key, value),
+      removeItem: (key) => storage.delete(key),
+    },
+  });
+  const contents = (): unknown[] => (JSON.parse(storage.get("sessile:outbox")!) as { content: string }[]).map((frame) => frame.content);
+  it.client.connect();
+  quietly(it.client.session("S").send("late"));
+  it.client.resume();
+  await settled();
+  assert.equal(it.sockets.length, 0);
+  assert.deepEqual(contents(), ["early"]);
+  it.client.suspend();
+  answer(storage.get("sessile:outbox")!);
+  await settled();
+  assert.equal(it.sockets.length, 0, "it was suspended meanwhile");
+  assert.deepEqual(contents(), ["early", "late"]);
+  it.client.resume();
+  greet(it);
+  assert.deepEqual(it.socket.frames.map((frame) => frame["content"]), ["early", "late"]);
+});
+
+test("what an earlier run left is taken up without connecting, and a damaged outbox is told", async () => {
+  const earlier = world();
+  quietly(earlier.client.session("S").send("early"));
+  const it = world({ random: () => 0.25 }, earlier.storage);
+  it.client.suspend();
+  quietly(it.client.session("S").send("said while suspended"));
+  assert.deepEqual(it.client.unanswered.map((frame) => frame["content"]), ["early", "said while suspended"]);
+  assert.equal(it.sockets.length, 0);
+  assert.match(it.storage.get("sessile:outbox")!, /early.*said while suspended/);
+  const errors: unknown[] = [];
+  const damaged = world({}, new Map([["sessile:outbox", "{}"]]));
+  damaged.client.on("error", (error) => errors.push(error));
+  damaged.client.restore();
+  assert.ok(errors[0] instanceof StorageError && errors.length === 1);
+  assert.equal(damaged.sockets.length, 0);
+});
+
 test("a message written in a tunnel is sent by the next run, with the same id, though the program was killed", async () => {
   const it = world();
   it.client.session("S").send("hello?").catch(() => undefined);
@@ -626,4 +698,17 @@ test("urls", () => {
   }
   const it = world({ url: "ftp://x" });
   assert.throws(() => it.client.connect(), /Not a URL/);
+});
+
+test("on a slow link the hello asks for a roll-up, and the address for compression", () => {
+  const it = world({ slowLink: true });
+  it.client.connect();
+  it.socket.accept();
+  assert.match(it.socket.url, /\/v1\/ws\?compress=deflate$/);
+  assert.equal((it.socket.frames[0] as { rollup_ms?: number }).rollup_ms, 200);
+  const plain = world();
+  plain.client.connect();
+  plain.socket.accept();
+  assert.match(plain.socket.url, /\/v1\/ws$/);
+  assert.equal("rollup_ms" in (plain.socket.frames[0] as object), false);
 });

@@ -27,6 +27,9 @@ export interface Settings {
   answer: (prompt: string, attempt: number) => string[];
 }
 
+/** The server's own bound (protocol, 5.3). */
+const QUEUE_MAX = 8;
+const FULL = { error: { type: "server_error", code: "queue_full", message: "8 wait already.", retryable: true, retry_after_ms: 1_000 } };
 const BUSY: Reply = { error: { type: "invalid_request_error", code: "response_in_progress", message: "An answer is being written on this branch.", retryable: true } };
 
 export class FakeSession {
@@ -34,6 +37,8 @@ export class FakeSession {
   readonly items = new Map<string, Item>();
   readonly open = new Map<string, Writing>();
   readonly queue: Waiting[] = [];
+  /** What was taken, in order. */
+  readonly said: string[] = [];
   readonly answered = new Map<string, { body: string; reply: Reply }>();
   title: string | null = null;
   metadata: Record<string, never> = {};
@@ -129,11 +134,13 @@ export class FakeSession {
     const responseId = command["respond"] === false ? null : this.settings.newId("resp");
     if (busy !== null) {
       if (!queue || responseId === null) return BUSY;
+      if (this.queue.length >= QUEUE_MAX) return FULL;
       this.enqueue(responseId, item, busy);
     } else {
       this.add(item);
       if (responseId !== null) this.begin(responseId, item.id);
     }
+    this.said.push(String(command["content"]));
     return { ok: { item_id: item.id, ...(responseId === null ? {} : { response_id: responseId }), offset: this.top } };
   }
 

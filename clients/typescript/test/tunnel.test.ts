@@ -59,6 +59,7 @@ class Tunnel {
         setItem: (key, value) => this.storage.set(key, value),
         removeItem: (key) => this.storage.delete(key),
       },
+      fetch: null,
     });
     this.session = this.client.session("S").open();
     this.session.on("event", (frame) => this.heard.push(frame));
@@ -143,7 +144,7 @@ async function round(seed: number): Promise<void> {
   // The faults end: everything must come together by itself.
   for (let left = 0; left < 400 && (server.open.size > 0 || server.queue.length > 0); left++) server.step();
   const isTogether = (): boolean =>
-    tunnel.session.phase === "live" && tunnel.session.position!.offset === server.top && tunnel.client["waiting"].size === 0;
+    tunnel.session.phase === "live" && tunnel.session.position!.offset === server.top && tunnel.client.unanswered.length === 0;
   tunnel.client.resume();
   for (let tries = 0; tries < 400 && !isTogether(); tries++) {
     await clock.advance(500);
@@ -159,6 +160,8 @@ async function round(seed: number): Promise<void> {
   assert.equal(view.head, truth.head);
   const words = [...server.items.values()].filter((item) => item.role === "user").map((item) => item.content[0]!.text!);
   assert.deepEqual(words.length, new Set(words).size, `seed ${seed}: a command was applied twice`);
+  const numbers = server.said.map((word) => Number(word.slice(1)));
+  assert.deepEqual(numbers, [...numbers].sort((one, other) => one - other), `seed ${seed}: said in another order`);
   assert.equal(tunnel.storage.get("sessile:outbox"), undefined);
   for (let i = 1; i < tunnel.heard.length; i++) {
     const [before, after] = [tunnel.heard[i - 1]!, tunnel.heard[i]!];

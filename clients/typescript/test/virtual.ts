@@ -123,6 +123,7 @@ export function world(options: Partial<ClientOptions> & { random?: () => number 
     now: () => clock.now,
     random: () => 0.5,
     storage: store,
+    fetch: null,
     ...options,
   });
   return {
