@@ -1,0 +1,224 @@
+"""Has documents read for the server: from memory where their text is known, else in worker processes.
+
+Bounded: `WORKERS` documents at once, `WAITING_MAX` may wait, the next one is refused with a time to come back; texts
+are remembered by the hash of what they were taken from, `TEXTS_BYTES_MAX` of them. Workers start with the first
+document, and end with `close`, or with the server's pipe. One that ends by itself (killed from outside, out of memory
+as a whole) costs a second try in a new one, and no more.
+
+Invariants: every call ends. A cancelled call lets its worker finish, or end, before the next one gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections import OrderedDict
+from types import TracebackType
+from typing import Final
+
+import structlog
+
+from inference.documents.frames import DocumentReply, DocumentRequest, read_reply
+from inference.documents.sandbox import sandbox_layers
+from inference.worker_process import encode_frame, end_worker, start_worker
+from sessions.metrics import Metrics
+from sessions.model.errors import BadInput, Overloaded, TooLarge, Unavailable
+from sessions.model.knowledge.documents import DocumentText
+
+log = structlog.get_logger(__name__)
+
+WORKERS: Final = 2
+WAITING_MAX: Final = 64
+CPU_S: Final = 15
+WALL_S: Final = 30
+MEMORY_MIB: Final = 512
+START_S: Final = 30.0
+GRACE_S: Final = 10.0  # over a child's own deadline
+TEXTS_BYTES_MAX: Final = 32 << 20
+_RESULTS: Final = {
+    "file_type_unsupported": "unsupported",
+    "file_unreadable": "unreadable",
+    "file_too_complex": "too_complex",
+}
+
+
+class _WorkerEnded(Exception):
+    """Without an answer."""
+
+
+class DocumentWorkers:
+    """The TextExtractor port. Use as a context manager: no process outlives it."""
+
+    def __init__(
+        self, metrics: Metrics | None = None, *, workers: int = WORKERS, cpu_s: int = CPU_S, wall_s: int = WALL_S
+    ) -> None:
+        about = "Documents that text was to be taken out of, by result."
+        self.documents = (metrics or Metrics()).counter("documents", about, "result")
+        for result in ("read", *_RESULTS.values(), "worker_ended"):
+            self.documents.add(result, by=0)
+        self._arguments = (str(cpu_s), str(wall_s), str(MEMORY_MIB))
+        self._answer_s = wall_s + GRACE_S
+        self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
+        self._workers = [_Worker(self._arguments, self._answer_s) for _ in range(workers)]
+        for worker in self._workers:
+            self._free.put_nowait(worker)
+        self._waiting = 0
+        self._tasks: set[asyncio.Task[DocumentReply]] = set()
+        self._texts: OrderedDict[bytes, DocumentText] = OrderedDict()
+        self._texts_bytes = 0
+        self._closed = False
+
+    async def __aenter__(self) -> DocumentWorkers:
+        layers = sandbox_layers()
+        if "seccomp" in layers:
+            log.info("document_sandbox_found", layers=list(layers))
+        else:
+            log.warning(
+                "document_sandbox_weak",
+                layers=list(layers),
+                hint="documents are read within limits of memory and time alone: this kernel filters no system calls",
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the workers. What is under way, and what waits for a worker, raises Unavailable."""
+        self._closed = True
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+        for worker in self._workers:
+            await worker.end()
+
+    async def extract(self, content: bytes, *, filename: str = "", media_type: str = "") -> DocumentText:
+        digest = _digest(content, filename, media_type)
+        known = self._texts.get(digest)
+        if known is not None:
+            self._texts.move_to_end(digest)
+            return known
+        reply = await self._run(DocumentRequest(content, filename, media_type))
+        if reply.document is not None:
+            self.documents.add("read")
+            self._remember(digest, reply.document)
+            return reply.document
+        assert reply.fault is not None
+        self.documents.add(_RESULTS[reply.fault.code])
+        kind = TooLarge if reply.fault.code == "file_too_complex" else BadInput
+        raise kind(reply.fault.code, reply.fault.message)
+
+    def _remember(self, digest: bytes, document: DocumentText) -> None:
+        size = _size(document)
+        if size > TEXTS_BYTES_MAX // 4 or digest in self._texts:
+            return
+        self._texts[digest] = document
+        self._texts_bytes += size
+        while self._texts_bytes > TEXTS_BYTES_MAX:
+            _, oldest = self._texts.popitem(last=False)
+            self._texts_bytes -= _size(oldest)
+
+    async def _run(self, request: DocumentRequest) -> DocumentReply:
+        if self._waiting >= WAITING_MAX:
+            raise Overloaded("overloaded", "Too many documents wait to be read.", retry_after_ms=2_000)
+        self._waiting += 1
+        try:
+            worker = await self._free.get()
+        finally:
+            self._waiting -= 1
+        if self._closed:
+            self._free.put_nowait(worker)  # for the next who waits, to end in the same way
+            raise _closing()
+        task = asyncio.create_task(self._try(worker, request))
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: self._done(task, worker))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._closed and task.cancelled():
+                raise _closing() from None
+            raise
+
+    def _done(self, task: asyncio.Task[DocumentReply], worker: _Worker) -> None:
+        self._tasks.discard(task)
+        self._free.put_nowait(worker)
+        if not task.cancelled():
+            task.exception()  # whoever left does not read it
+
+    async def _try(self, worker: _Worker, request: DocumentRequest) -> DocumentReply:
+        """Raises Unavailable where no worker can be started, or two have ended."""
+        for _ in range(2):
+            try:
+                return await worker.exchange(request)
+            except _WorkerEnded:
+                self.documents.add("worker_ended")
+                log.warning("document_worker_ended")
+        raise _unavailable()
+
+
+class _Worker:
+    """One process, started when it is needed."""
+
+    def __init__(self, arguments: tuple[str, ...], answer_s: float) -> None:
+        self._arguments = arguments
+        self._answer_s = answer_s
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def exchange(self, request: DocumentRequest) -> DocumentReply:
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = await self._start()
+        whole = False
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            async with asyncio.timeout(self._answer_s):
+                process.stdin.write(encode_frame(request))
+                await process.stdin.drain()
+                reply = await read_reply(process.stdout)
+            whole = True
+            return reply
+        except (TimeoutError, OSError, EOFError, ValueError) as exc:
+            raise _WorkerEnded from exc
+        finally:
+            if not whole:
+                await self.end()
+
+    async def end(self) -> None:
+        process, self._process = self._process, None
+        await end_worker(process)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        try:
+            async with asyncio.timeout(START_S):
+                process = await start_worker("inference.documents.worker", *self._arguments)
+                self._process = process
+                assert process.stdout is not None
+                await read_reply(process.stdout)  # ready
+                return process
+        except (OSError, EOFError, TimeoutError, ValueError) as exc:
+            with contextlib.suppress(OSError):
+                await self.end()
+            raise _unavailable() from exc
+
+
+def _digest(content: bytes, filename: str, media_type: str) -> bytes:
+    """What a text is remembered by: names decide among kinds of text by their ends alone."""
+    hashed = hashlib.sha256(f"{filename.lower()}\0{media_type}\0".encode("utf-8", "replace"))
+    hashed.update(content)
+    return hashed.digest()
+
+
+def _size(document: DocumentText) -> int:
+    return 4 * len(document.text) + 128 * len(document.sections) + 256
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable("documents_unavailable", "Documents cannot be read at the moment.", retry_after_ms=1_000)
+
+
+def _closing() -> Unavailable:
+    return Unavailable("draining", "This server is shutting down.", retry_after_ms=1_000)

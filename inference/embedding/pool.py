@@ -1,0 +1,223 @@
+"""The packaged model behind its processes: what is short goes one way, what is long another, tenants in turns.
+
+Two lanes, each a process with a queue: questions (a few short texts, which somebody waits for) and everything else,
+niced all the way. A request is cut into batches of about `BATCH_TOKENS`, and every batch takes its turn by itself
+(`inference.fair_queue`): a tenant with a thousand chunks holds nobody up for longer than a batch. A request whose
+batches do not fit into the room that is left is refused as a whole, before any of it runs.
+
+A caller that leaves takes its waiting batches along; the one that runs is finished and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from inference.embedding.frames import DecodeTokens, EmbedBatch, EmbeddingReply, RankBatch, SplitText, WorkerRequest
+from inference.embedding.packaged import MODEL
+from inference.embedding.worker_client import EmbeddingWorker, embeddings_unavailable
+from inference.fair_queue import FairQueue, SlotClaim
+from sessions.metrics import Histogram
+from sessions.model.errors import BadInput, Overloaded, SessileError
+from sessions.model.types import TenantId
+from sessions.retrieval.embedding import EmbeddingInput, EmbeddingModel, Embeddings, Ranking, TokenSpans
+
+QUICK_CHARACTERS: Final = 2_000
+QUICK_INPUTS: Final = 4
+QUICK_NICENESS: Final = 5
+BULK_NICENESS: Final = 19
+BATCH_TOKENS: Final = 256
+WAITING_MAX: Final = 2_048  # batches of a lane
+CHARACTERS_PER_TOKEN: Final = 4
+SPLIT_CHARACTERS_PER_TOKEN: Final = 400  # tokenising costs a hundredth of running the model
+
+Weight = Callable[[TenantId], float]
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    request: WorkerRequest
+    reply: asyncio.Future[EmbeddingReply]
+
+
+def estimated_tokens(given: EmbeddingInput) -> int:
+    return len(given) // CHARACTERS_PER_TOKEN + 2 if isinstance(given, str) else len(given) + 2
+
+
+class _Lane:
+    """One process, and who waits for it."""
+
+    def __init__(self, name: str, niceness: int, waiting_max: int, batch_s: Histogram) -> None:
+        self.worker = EmbeddingWorker(name, niceness)
+        self.queue: FairQueue[_Batch] = FairQueue(1, waiting_max)
+        self._batch_s = batch_s
+        self._wakeup = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(
+        self, tenant: TenantId, weight: float, work: Sequence[tuple[WorkerRequest, int]]
+    ) -> list[EmbeddingReply]:
+        """The replies to these requests, whose costs in tokens are beside them. Raises SessileError."""
+        queue, loop = self.queue, asyncio.get_running_loop()
+        if queue.num_waiting + len(work) > queue.waiting_max or queue.is_full(tenant):
+            raise Overloaded("embeddings_full", "Too many texts wait to be embedded.", retry_after_ms=2_000)
+        claims: list[SlotClaim[_Batch]] = []
+        replies: list[asyncio.Future[EmbeddingReply]] = []
+        for request, tokens in work:
+            reply: asyncio.Future[EmbeddingReply] = loop.create_future()
+            batch = _Batch(request, reply)
+            claim = SlotClaim(batch, tenant=tenant, priority=0, weight=weight, prompt_tokens=tokens)
+            claims.append(claim)
+            replies.append(reply)
+            queue.join(claim)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._serve())
+        self._wakeup.set()
+        try:
+            return list(await asyncio.gather(*replies))
+        finally:
+            for claim, reply in zip(claims, replies, strict=True):
+                reply.cancel()
+                if hasattr(claim, "holder") and not claim.started:
+                    queue.leave(claim)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.worker.end()
+
+    async def _serve(self) -> None:
+        clock = asyncio.get_running_loop().time
+        try:
+            while True:
+                claim = self.queue.first()
+                if claim is None:
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
+                    continue
+                self.queue.start(claim)
+                batch, begun_at = claim.holder, clock()
+                try:
+                    _resolve(batch.reply, await self.worker.exchange(batch.request))
+                    self._batch_s.observe(clock() - begun_at)
+                except SessileError as error:
+                    if not batch.reply.done():
+                        batch.reply.set_exception(error)
+                finally:
+                    self.queue.leave(claim)
+        finally:
+            closing = embeddings_unavailable("This server is shutting down.")
+            for claim in self.queue.waiting:
+                if not claim.holder.reply.done():
+                    claim.holder.reply.set_exception(closing)
+
+
+def _resolve(reply: asyncio.Future[EmbeddingReply], result: EmbeddingReply) -> None:
+    if not reply.done():  # else whoever waited for it has left
+        reply.set_result(result)
+
+
+class PackagedEmbedder:
+    """The packaged model for all tenants of a process. `close` ends its processes."""
+
+    def __init__(
+        self, batch_s: Histogram, *, weight: Weight = lambda tenant: 1.0, waiting_max: int = WAITING_MAX
+    ) -> None:
+        """`weight`: of a tenant's share."""
+        self._weight = weight
+        self.quick = _Lane("quick", QUICK_NICENESS, waiting_max, batch_s)
+        self.bulk = _Lane("bulk", BULK_NICENESS, waiting_max, batch_s)
+
+    @property
+    def model(self) -> EmbeddingModel:
+        return MODEL
+
+    async def close(self) -> None:
+        await self.quick.close()
+        await self.bulk.close()
+
+    async def embed(self, tenant: TenantId, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Embeddings:
+        if dimensions not in (None, MODEL.dimensions):
+            raise BadInput(
+                "unsupported_parameter",
+                f"{MODEL.name} makes vectors of {MODEL.dimensions} dimensions and no others.",
+                param="dimensions",
+            )
+        work, firsts = self._batches(inputs), list[int]()
+        first = 0
+        for request, _ in work:
+            assert isinstance(request, EmbedBatch)
+            firsts.append(first)
+            first += len(request.inputs)
+        replies = await self._lane(inputs).run(tenant, self._weight(tenant), work)
+        for at, reply in zip(firsts, replies, strict=True):
+            _raise_refusal(reply, "input", at)
+        vectors = tuple(vector for reply in replies for vector in reply.vectors)
+        return Embeddings(vectors, sum(reply.tokens for reply in replies))
+
+    async def rank(self, tenant: TenantId, query: str, documents: Sequence[str]) -> Ranking:
+        asked = estimated_tokens(query)
+        work: list[tuple[WorkerRequest, int]] = []
+        batch: list[str] = []
+        size = 0
+        for document in documents:
+            tokens = estimated_tokens(document)
+            if batch and size + tokens > BATCH_TOKENS:
+                work.append((RankBatch(query, tuple(batch)), size + asked))
+                batch, size = [], 0
+            batch.append(document)
+            size += tokens
+        work.append((RankBatch(query, tuple(batch)), size + asked))
+        replies = await self._lane((query, *documents)).run(tenant, self._weight(tenant), work)
+        for reply in replies:
+            _raise_refusal(reply, "query", None)
+        tokens = sum(reply.tokens for reply in replies)
+        return Ranking(tuple(score for reply in replies for score in reply.scores), tokens)
+
+    async def decode(self, tenant: TenantId, inputs: Sequence[EmbeddingInput]) -> list[str]:
+        """Texts as they are, token ids as what they stand for."""
+        given = tuple(each for each in inputs if not isinstance(each, str))
+        if not given:
+            return [each for each in inputs if isinstance(each, str)]
+        cost = sum(map(len, given)) // SPLIT_CHARACTERS_PER_TOKEN + 1
+        (reply,) = await self._lane(inputs).run(tenant, self._weight(tenant), [(DecodeTokens(given), cost)])
+        _raise_refusal(reply, "input", None)
+        texts = iter(reply.texts)
+        return [each if isinstance(each, str) else next(texts) for each in inputs]
+
+    async def split(self, tenant: TenantId, text: str) -> TokenSpans:
+        cost = len(text) // SPLIT_CHARACTERS_PER_TOKEN + 1
+        (reply,) = await self._lane((text,)).run(tenant, self._weight(tenant), [(SplitText(text), cost)])
+        _raise_refusal(reply, "input", None)
+        return TokenSpans(reply.starts, reply.ends)
+
+    def _lane(self, inputs: Sequence[EmbeddingInput]) -> _Lane:
+        is_quick = len(inputs) <= QUICK_INPUTS and sum(map(len, inputs)) <= QUICK_CHARACTERS
+        return self.quick if is_quick else self.bulk
+
+    @staticmethod
+    def _batches(inputs: Sequence[EmbeddingInput]) -> list[tuple[WorkerRequest, int]]:
+        work: list[tuple[WorkerRequest, int]] = []
+        batch: list[EmbeddingInput] = []
+        size = 0
+        for given in inputs:
+            tokens = estimated_tokens(given)
+            if batch and size + tokens > BATCH_TOKENS:
+                work.append((EmbedBatch(tuple(batch)), size))
+                batch, size = [], 0
+            batch.append(given)
+            size += tokens
+        return [*work, (EmbedBatch(tuple(batch)), size)]
+
+
+def _raise_refusal(reply: EmbeddingReply, param: str, first: int | None) -> None:
+    if reply.error is None:
+        return
+    if reply.refused >= 0:
+        name = param if first is None else f"{param}[{first + reply.refused}]"
+        code = "context_length_exceeded" if reply.too_long else "invalid_request"
+        raise BadInput(code, f"'{name}' cannot be taken: {reply.error}.", param=param)
+    raise embeddings_unavailable("The embedding model failed on this request.")

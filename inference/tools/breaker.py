@@ -1,0 +1,39 @@
+"""Keeps calls from a tool that fails: after so many failures in a row none is sent for a while, then one is tried.
+
+Pure: the caller says what time it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FAILURES_MAX: Final = 5
+PAUSE_S: Final = 30.0
+
+
+class CircuitBreaker:
+    """Of one tenant's use of one tool."""
+
+    __slots__ = ("_failures", "_open_until")
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._open_until = 0.0
+
+    def permits(self, now: float) -> bool:
+        """Whether a call may be sent. Behind a pause the first may, and further ones once it has succeeded."""
+        if self._failures < FAILURES_MAX:
+            return True
+        if now < self._open_until:
+            return False
+        self._open_until = now + PAUSE_S
+        return True
+
+    def record(self, *, success: bool, now: float) -> None:
+        """What became of a call."""
+        if success:
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= FAILURES_MAX:
+            self._open_until = now + PAUSE_S

@@ -1,0 +1,174 @@
+"""Carries out calls of code tools on CPython: takes a sandbox, gives it the session's files, says what came of it.
+
+A run has no effect outside of its folder unless its tool has a network, so that it may be made again under the same
+key: then the answer of the first is given where it is known, and else it runs on the files that the first found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import structlog
+
+from inference.tools.code.sandbox_pool import (
+    Kind,
+    Sandbox,
+    SandboxBounds,
+    SandboxPool,
+    SandboxResult,
+    SandboxUnavailable,
+    find_kind,
+)
+from inference.tools.code.scratch import ScratchFile, ScratchFolders
+from inference.tools.tools_file import CodeTool
+from sessions.server_tools import ToolRequest, ToolResult
+
+log = structlog.get_logger(__name__)
+
+REMEMBERED_MAX: Final = 256
+FILES_NAMED_MAX: Final = 50
+_STOPPED: Final = {
+    "time": "it took longer than {timeout_s:g} s",
+    "cpu": "it used more than {cpu_s:g} s of CPU",
+    "memory": "it used more than {memory_mb} MB of memory",
+    "processes": "it had too many processes or threads",
+    "disk": "it wrote more than {disk_mb} MB, or more than {files} files",
+}
+
+
+class CodeTools:
+    """Code tools of one replica, in sandboxes that are begun with the first tool that needs them."""
+
+    def __init__(self, *, find: Callable[[], Kind] = find_kind) -> None:
+        self._find = find
+        self._reason = ""
+        self._pool: SandboxPool | None = None
+        self._folders: ScratchFolders | None = None
+        self._answers: OrderedDict[str, ToolResult] = OrderedDict()
+
+    def missing(self, tool: CodeTool) -> str:
+        """Why a tool's code cannot be run here; "": it can."""
+        pool = self._begun()
+        if pool is None:
+            return self._reason
+        if tool.network and pool.kind != "sandlock":
+            return "code with a network needs sandlock"
+        return ""
+
+    def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
+        """How many sandboxes of which bounds are to stand ready."""
+        if wanted and (pool := self._begun()) is not None:
+            pool.keep_ready(wanted)
+        elif self._pool is not None:
+            self._pool.keep_ready({})
+
+    def _begun(self) -> SandboxPool | None:
+        if self._pool is None and not self._reason:
+            try:
+                kind = self._find()
+                self._folders = ScratchFolders(clock=asyncio.get_running_loop().time)
+                self._pool = SandboxPool(kind, self._folders)
+                log.info("code_sandbox_chosen", kind=kind)
+            except (SandboxUnavailable, OSError) as error:
+                self._reason = str(error)
+        return self._pool
+
+    async def close(self) -> None:
+        """Every sandbox goes, and every folder."""
+        if self._pool is not None:
+            await self._pool.close()
+        if self._folders is not None:
+            await asyncio.to_thread(self._folders.close)
+
+    async def call(self, request: ToolRequest, tool: CodeTool) -> ToolResult:
+        """Runs the code of a call within the tool's bounds."""
+        known = self._answers.get(request.execution_id)
+        if known is not None:
+            return known
+        code = json.loads(request.arguments).get("code")
+        if not isinstance(code, str):
+            return ToolResult(outcome="not_sent", output="invalid_arguments: `code` is the program, a text.")
+        pool, folders = self._begun(), self._folders
+        if pool is None or folders is None:
+            return unavailable()
+        try:
+            sandbox = await pool.take(bounds_of(tool))
+        except SandboxUnavailable as error:
+            log.error("sandbox_start_failed", tool=request.name, error=str(error))
+            return unavailable()
+        try:
+            answer = await self._run(request, tool, code, sandbox, folders)
+        except SandboxUnavailable as error:
+            log.error("sandbox_failed", tool=request.name, error=str(error))
+            return ToolResult(outcome="failed", output="tool_failed: the sandbox went.")
+        finally:
+            pool.release(sandbox)
+        self._answers[request.execution_id] = answer
+        if len(self._answers) > REMEMBERED_MAX:
+            self._answers.popitem(last=False)
+        return answer
+
+    async def _run(
+        self, request: ToolRequest, tool: CodeTool, code: str, sandbox: Sandbox, folders: ScratchFolders
+    ) -> ToolResult:
+        await asyncio.to_thread(folders.fill, sandbox.folder, request.key)
+        result = await sandbox.run(code, tool.timeout_s)
+        written: list[ScratchFile] = []
+        if not result.stopped:
+            written = await asyncio.to_thread(folders.keep, sandbox.folder, request.key)
+        return result_of(result, written, tool)
+
+
+@contextlib.asynccontextmanager
+async def open_code_tools() -> AsyncIterator[CodeTools]:
+    """Code tools, closed at the end."""
+    tools = CodeTools()
+    try:
+        yield tools
+    finally:
+        await tools.close()
+
+
+def bounds_of(tool: CodeTool) -> SandboxBounds:
+    """What a sandbox of a tool may take."""
+    return SandboxBounds(
+        memory_bytes=tool.memory_mb * 2**20,
+        cpu_s=tool.cpu_s,
+        processes=tool.processes,
+        disk_bytes=tool.disk_mb * 2**20,
+        files=tool.files,
+        output_bytes=tool.result_bytes,
+        network=tool.network,
+        python=tool.python,
+    )
+
+
+def unavailable() -> ToolResult:
+    return ToolResult(outcome="not_sent", output="tool_unavailable: code cannot be run here.")
+
+
+def result_of(result: SandboxResult, written: list[ScratchFile], tool: CodeTool) -> ToolResult:
+    """What the model is told of a run."""
+    parts = [result.output.replace("\0", "\ufffd").rstrip("\n")]
+    if result.dropped:
+        parts.append(f"[cut off at {tool.result_bytes} bytes]")
+    if result.stopped:
+        why = _STOPPED.get(result.stopped, "it was stopped").format(
+            timeout_s=tool.timeout_s,
+            cpu_s=tool.cpu_s,
+            memory_mb=tool.memory_mb,
+            disk_mb=tool.disk_mb,
+            files=tool.files,
+        )
+        parts.append(f"[stopped: {why}; nothing that it wrote is kept]")
+    if written:
+        named = ", ".join(f"{each.path} ({each.size} bytes)" for each in written[:FILES_NAMED_MAX])
+        more = len(written) - FILES_NAMED_MAX
+        parts.append(f"[files: {named}{f' and {more} more' if more > 0 else ''}]")
+    text = "\n".join(part for part in parts if part)
+    return ToolResult(outcome="failed" if result.status or result.stopped else "done", output=text)

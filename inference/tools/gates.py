@@ -1,0 +1,75 @@
+"""What every call of a server tool passes, whatever carries it out: room beside other calls, of the tool, of its tenant
+and of all, and the breaker of the tenant's calls of the tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple
+
+from inference.tools.breaker import CircuitBreaker
+from sessions.metrics import Histograms
+from sessions.model.types import TenantId
+from sessions.server_tools import ToolRequest, ToolResult
+
+CALLS_MAX: Final = 256  # at the same time, of all tenants
+TENANT_CALLS_MAX: Final = 64  # of one, so that one tenant's tools that hang leave room for the others'
+
+
+class _Gate(NamedTuple):
+    """What one tenant's calls of one tool share."""
+
+    breaker: CircuitBreaker
+    room: asyncio.Semaphore
+
+
+class ToolGates:
+    """Of one replica."""
+
+    def __init__(self, call_s: Histograms) -> None:
+        self._call_s = call_s
+        self._room = asyncio.Semaphore(CALLS_MAX)
+        self._tenant_rooms: dict[TenantId, asyncio.Semaphore] = {}
+        self._gates: dict[tuple[TenantId, str, int], _Gate] = {}
+
+    async def through(
+        self, request: ToolRequest, *, concurrency: int, timeout_s: float, work: Callable[[], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        """What `work` returns, or that there was no room in time, or that the breaker is open."""
+        gate, clock = self._gate(request, concurrency), asyncio.get_running_loop().time
+        async with AsyncExitStack() as rooms:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    for room in (gate.room, self._tenant_room(request.key.tenant), self._room):
+                        await rooms.enter_async_context(room)
+            except TimeoutError:
+                return not_sent("too many calls are under way")
+            begun_at = clock()
+            if not gate.breaker.permits(begun_at):
+                return not_sent("it has failed too often; it is tried again in a while")
+            try:
+                result = await work()
+                gate.breaker.record(success=result.outcome == "done" or not _its_fault(result), now=clock())
+                return result
+            finally:
+                self._call_s.of(request.name).observe(clock() - begun_at)
+
+    def _tenant_room(self, tenant: TenantId) -> asyncio.Semaphore:
+        return self._tenant_rooms.setdefault(tenant, asyncio.Semaphore(TENANT_CALLS_MAX))
+
+    def _gate(self, request: ToolRequest, concurrency: int) -> _Gate:
+        name = request.key.tenant, request.name, concurrency
+        gate = self._gates.get(name)
+        if gate is None:
+            gate = self._gates[name] = _Gate(CircuitBreaker(), asyncio.Semaphore(concurrency))
+        return gate
+
+
+def not_sent(why: str) -> ToolResult:
+    return ToolResult(outcome="not_sent", output=f"tool_unavailable: {why}.")
+
+
+def _its_fault(result: ToolResult) -> bool:
+    return result.outcome in ("unknown", "not_sent") or result.output.startswith("http_status 5")

@@ -1,0 +1,146 @@
+"""Tools on HTTP: sends a call of one within its limits, says what became of it.
+
+What is said of a failure may be read by the model and by users: never an address, a header or an error of ours. A tool
+that takes keys is tried again, with growing pauses; another is sent once, and if nothing came back the outcome is not
+known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlencode
+
+import structlog
+
+from inference.tools.gates import ToolGates, not_sent
+from inference.tools.outbound import ToolAnswer, ToolHttpClient, ToolUnanswered, ToolUnreached
+from inference.tools.secrets import header_values, without_secrets
+from inference.tools.tools_file import HttpTool, ToolsFile
+from sessions.backoff import Backoff
+from sessions.public_addresses import AddressRules
+from sessions.server_tools import ToolRequest, ToolResult
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_S: Final = 0.2
+PAUSE_MAX_S: Final = 5.0
+URL_BYTES_MAX: Final = 8_192  # what servers take at least
+_TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class HttpTools:
+    """The tools of one replica. `put` takes what the file says now."""
+
+    def __init__(
+        self,
+        file: ToolsFile,
+        client: ToolHttpClient,
+        environment: Mapping[str, str],
+        *,
+        gates: ToolGates,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`environment`: where secrets of the file may stand."""
+        self._client = client
+        self._environment = environment
+        self._gates = gates
+        self._rng = rng or random.Random()
+        self.put(file)
+
+    def put(self, file: ToolsFile) -> None:
+        """Takes another file; calls that are under way end as they began."""
+        self._file = file
+        self._rules = AddressRules(file.networks)
+
+    async def call(self, request: ToolRequest) -> ToolResult:
+        tool = self._file.find(request.key.tenant, request.name)
+        if not isinstance(tool, HttpTool):
+            return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
+        rules = self._rules
+        return await self._gates.through(
+            request,
+            concurrency=tool.concurrency,
+            timeout_s=tool.timeout_s,
+            work=lambda: self._tried(request, tool, rules),
+        )
+
+    async def _tried(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> ToolResult:
+        takes_keys = tool.idempotency == "key"
+        pauses = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng)
+        result, doubtful = not_sent("it cannot be reached"), False
+        for attempt in range(1 + (tool.retries if takes_keys else 0)):
+            if attempt:
+                await asyncio.sleep(pauses.next_s())
+            try:
+                answer = await self._send(request, tool, rules)
+            except ToolUnreached as error:
+                result = not_sent(str(error))
+                continue
+            except ToolUnanswered as error:
+                result, doubtful = ToolResult(outcome="unknown", output=f"({error})"), True
+                continue
+            if answer.status not in _TRY_AGAIN:
+                return _result(answer)
+            result = _result(answer)
+        if doubtful and result.outcome != "done":
+            return ToolResult(outcome="unknown", output="(it did not answer)")
+        return result
+
+    async def _send(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> ToolAnswer:
+        try:
+            given = await asyncio.to_thread(header_values, tool.headers, self._environment)
+        except (OSError, ValueError) as error:
+            log.error("tool_secret_missing", tool=request.name, error=str(error))
+            raise ToolUnreached("it is not set up") from error
+        headers = given.values
+        if tool.idempotency == "key":
+            headers["idempotency-key"] = request.execution_id
+        url, body = tool.url, None
+        if tool.method in ("GET", "DELETE"):
+            url = _with_query(url, request.arguments, tool.fixed)
+        else:
+            body = request.arguments.encode()
+            headers.setdefault("content-type", "application/json")
+        answer = await self._client.send(
+            tool.method,
+            url,
+            rules,
+            body=body,
+            headers=headers,
+            timeout_s=tool.timeout_s,
+            bytes_max=tool.result_bytes,
+        )
+        return answer._replace(body=without_secrets(given.secrets, answer.body))
+
+
+def _with_query(url: str, arguments: str, fixed: frozenset[str]) -> str:
+    """The address with the arguments that it does not say itself. Raises ToolUnreached for what no address can have."""
+    given = {name: _plain(value) for name, value in json.loads(arguments).items() if name not in fixed}
+    try:
+        query = urlencode(given)
+    except UnicodeError as error:
+        raise ToolUnreached("its arguments are no Unicode text") from error
+    if not query:
+        return url
+    if len(url) + len(query) >= URL_BYTES_MAX:
+        raise ToolUnreached("its arguments are too long for an address")
+    return f"{url}{'&' if '?' in url else '?'}{query}"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _result(answer: ToolAnswer) -> ToolResult:
+    text = answer.body.decode(errors="replace").replace("\0", "\ufffd")
+    if answer.cut:
+        text += f"\n[cut off at {len(answer.body)} bytes]"
+    if 200 <= answer.status < 300:
+        return ToolResult(outcome="done", output=text)
+    if 300 <= answer.status < 400:
+        return ToolResult(outcome="failed", output=f"http_status {answer.status}: redirects are not followed.")
+    return ToolResult(outcome="failed", output=f"http_status {answer.status}: {text}")

@@ -1,0 +1,174 @@
+"""Takes over what an MCP server lists: names made ours, descriptions made plain, schemas bounded, and all of it held to
+what was agreed to before.
+
+Everything is a stranger's. A name becomes `LABEL__name`, of the signs that models' tools may have; where that is not
+its own name any more, a digest of it goes with it, so that no two become one. A tool whose description, schema or hints
+differ from what was taken up first is held, and not shown to models, until somebody agrees (a *rug pull*: a harmless
+tool that says something else once people trust it). Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from inference.tools.mcp.plain_words import plain_words
+from inference.tools.mcp.server_table import SEPARATOR
+from sessions.model.types import McpSource, Tool
+from sessions.server_tools import ServerTool
+
+TOOLS_MAX: Final = 512  # of one server; the tables may say less
+NAME_LENGTH_MAX: Final = 64
+OWN_NAME_LENGTH_MAX: Final = 256
+DESCRIPTION_LENGTH_MAX: Final = 4_096
+SCHEMA_BYTES_MAX: Final = 65_536
+SCHEMA_DEPTH_MAX: Final = 32
+_DIGEST_SIGNS: Final = 8
+_NOT_OURS: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+Held = str
+"""Why a tool is not shown: `changed`, `new`, or what is wrong with it."""
+
+
+class ListedTool(NamedTuple):
+    """A tool as the server lists it, taken apart; nothing of it is judged."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    read_only: bool = False
+    idempotent: bool = False
+
+
+class McpTool(NamedTuple):
+    """A tool as it is shown to models. `name` is ours, `own_name` the server's."""
+
+    name: str
+    own_name: str
+    description: str
+    schema: dict[str, Any]
+    digest: str
+    read_only: bool
+    idempotent: bool
+
+    def server_tool(self, label: str, *, takes_keys: bool, approval: bool) -> ServerTool:
+        source = McpSource(server_label=label, tool=self.own_name)
+        about = Tool(
+            name=self.name, description=self.description or None, parameters=self.schema, server=True, mcp=source
+        )
+        return ServerTool(tool=about, takes_keys=takes_keys, approval=approval, read_only=self.read_only)
+
+
+def shown_name(label: str, own_name: str) -> str:
+    """What models call it."""
+    plain = f"{label}{SEPARATOR}{_NOT_OURS.sub('_', own_name)}"
+    if plain == f"{label}{SEPARATOR}{own_name}" and len(plain) <= NAME_LENGTH_MAX:
+        return plain
+    digest = hashlib.sha256(own_name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_SIGNS]
+    return f"{plain[: NAME_LENGTH_MAX - _DIGEST_SIGNS - 1]}_{digest}"
+
+
+def digest_of(listed: ListedTool) -> str:
+    """Of all that a model or an operator may go by."""
+    about = (listed.name, listed.description, listed.schema, listed.read_only, listed.idempotent)
+    encoded = msgspec.json.encode(about, order="deterministic")
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def taken_over(label: str, listed: Iterable[ListedTool]) -> tuple[list[McpTool], dict[str, Held]]:
+    """The tools as they would be shown, and why others cannot be: by their own names, made plain."""
+    tools: dict[str, McpTool] = {}
+    refused: dict[str, Held] = {}
+    for each in listed:
+        problem = _problem(each)
+        name = "" if problem else shown_name(label, each.name)
+        if not problem and name in tools:
+            problem = "two tools have this name"
+        if problem:
+            refused[plain_words(each.name, NAME_LENGTH_MAX)] = problem
+            continue
+        tools[name] = McpTool(
+            name=name,
+            own_name=each.name,
+            description=plain_words(each.description, DESCRIPTION_LENGTH_MAX),
+            schema=_plain_schema(each.schema),
+            digest=digest_of(each),
+            read_only=each.read_only,
+            idempotent=each.idempotent or each.read_only,
+        )
+    return list(tools.values()), refused
+
+
+def _problem(listed: ListedTool) -> str:
+    if not listed.name or len(listed.name) > OWN_NAME_LENGTH_MAX:
+        return f"its name has no or more than {OWN_NAME_LENGTH_MAX} characters"
+    if plain_words(listed.name, OWN_NAME_LENGTH_MAX) != listed.name or "\n" in listed.name or "\t" in listed.name:
+        return "its name has signs that cannot be seen"
+    if not _depth_within(listed.schema, SCHEMA_DEPTH_MAX):
+        return f"its schema is nested more than {SCHEMA_DEPTH_MAX} deep"
+    try:
+        size = len(msgspec.json.encode(listed.schema))
+    except (msgspec.EncodeError, RecursionError, TypeError, UnicodeEncodeError):
+        return "its schema cannot be written as JSON"
+    if size > SCHEMA_BYTES_MAX:
+        return f"its schema has more than {SCHEMA_BYTES_MAX} bytes"
+    if listed.schema.get("type", "object") != "object":
+        return "its schema is not one of an object"
+    return ""
+
+
+def _depth_within(value: Any, depth: int) -> bool:
+    layer = [value]
+    for _ in range(depth):
+        layer = [
+            inner
+            for each in layer
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not layer:
+            return True
+    return False
+
+
+_PROSE: Final = frozenset({"description", "title", "$comment"})
+
+
+def _plain_schema(value: Any) -> Any:
+    """A schema whose prose is plain; what it demands stays as it is."""
+    if isinstance(value, dict):
+        return {
+            key: plain_words(each, DESCRIPTION_LENGTH_MAX)
+            if key in _PROSE and isinstance(each, str)
+            else _plain_schema(each)
+            for key, each in value.items()
+        }
+    return [_plain_schema(each) for each in value] if isinstance(value, list) else value
+
+
+class PinReview(NamedTuple):
+    """`shown` go to models; `held`, by name, wait for somebody or are refused; `first` are to be remembered."""
+
+    shown: dict[str, McpTool]
+    held: dict[str, Held]
+    first: dict[str, str]
+
+
+def review(tools: Iterable[McpTool], agreed: Mapping[str, str], *, begun: bool, takes_changes: bool) -> PinReview:
+    """Holds what is listed to what was agreed to: digests by our names. `begun`: the server's tools were taken up
+    before, so that one that nobody has seen is new. With `takes_changes` nothing waits for anybody."""
+    shown, held, first = {}, {}, {}
+    for tool in tools:
+        known = agreed.get(tool.name)
+        if known == tool.digest:
+            shown[tool.name] = tool
+        elif takes_changes or (known is None and not begun):
+            shown[tool.name] = tool
+            first[tool.name] = tool.digest
+        else:
+            held[tool.name] = "new" if known is None else "changed"
+    return PinReview(shown, held, first)

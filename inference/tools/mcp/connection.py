@@ -1,0 +1,286 @@
+"""One MCP server, kept running: connected, looked through, called, and begun again with growing pauses when it ends.
+
+    run: start ─► initialize ─► list ─► review ─► serve (calls; lists again when it says so) ─► end ─► pause
+
+What it listed last stays known while it is away, so that calls that wait for it are not taken for calls of no tool.
+Nothing that it does holds up anybody else: its messages are bounded (`stdio`, `guarded_http`), its listings come at
+most every `LIST_PAUSE_S`, its questions to us (sampling, elicitation, roots) are all refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+from mcp import ClientSession, MCPError
+from mcp.types import (
+    CONNECTION_CLOSED,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    ListToolsRequest,
+    ListToolsResult,
+    PaginatedRequestParams,
+    ToolListChangedNotification,
+)
+from pydantic import ValidationError
+
+from inference.tools.mcp.catalogue import Held, ListedTool, McpTool, review, taken_over
+from inference.tools.mcp.plain_words import plain_words
+from inference.tools.mcp.server_table import McpServerTable
+from inference.tools.mcp.stdio import McpStreams
+from inference.tools.secrets import SentSecrets
+from sessions.backoff import Backoff
+from sessions.model.errors import SessileError
+from sessions.model.json_schema import SchemaFault
+from sessions.ports import SchemaChecker
+from sessions.server_tools import ReportProgress, ToolProgress
+
+log = structlog.get_logger(__name__)
+
+START_S: Final = 20.0
+LIST_S: Final = 20.0
+LIST_PAUSE_S: Final = 2.0
+REFRESH_S: Final = 300.0
+PING_S: Final = 30.0
+PAGES_MAX: Final = 32
+FIRST_PAUSE_S: Final = 0.5
+PAUSE_MAX_S: Final = 60.0
+STEADY_S: Final = 30.0  # a connection that lasted so long was good: the next pause is the first again
+_SESSION_LOST: Final = "Session terminated"  # the client's word for a server that does not know us any more
+_ABOUT_US: Final = Implementation(name="sessile", version="1")
+
+Connect = Callable[[SentSecrets], AbstractAsyncContextManager[McpStreams]]
+"""Notes what it gives the server of secrets."""
+
+
+class Away(Exception):
+    """Nothing of the call has left for the server: it is not there."""
+
+
+class Unanswered(Exception):
+    """The call was sent, and there is no answer."""
+
+
+class Pins(Protocol):
+    """What was agreed to of each server's tools: digests by our names. None: nothing yet, the server is new."""
+
+    async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None: ...
+
+    async def remember(self, owner: str, label: str, digests: Mapping[str, str]) -> None: ...
+
+    async def listed(self, owner: str, label: str, listing: Listing) -> None:
+        """Where people see it, and agree."""
+        ...
+
+
+class Listing(NamedTuple):
+    """What a server listed last. `held`: why others of its tools are not shown, by name."""
+
+    shown: Mapping[str, McpTool] = {}
+    held: Mapping[str, Held] = {}
+    waiting: Mapping[str, McpTool] = {}
+    """Those of the held that somebody may agree to."""
+
+
+class McpConnection:
+    """`run` is its life; everything else may be called from other tasks of the loop."""
+
+    def __init__(
+        self,
+        owner: str,
+        label: str,
+        table: McpServerTable,
+        connect: Connect,
+        *,
+        schemas: SchemaChecker,
+        pins: Pins,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.owner, self.label, self.table = owner, label, table
+        self.listing = Listing()
+        self.sent = SentSecrets()
+        self.ready = asyncio.Event()  # connected and listed, now
+        self.tried = asyncio.Event()  # once, with or without success
+        self._connect = connect
+        self._schemas = schemas
+        self._pins = pins
+        self._rng = rng or random.Random()
+        self._session: ClientSession | None = None
+        self._again = asyncio.Event()
+        self._broken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Ends by cancellation; then the server has ended too."""
+        pauses, clock = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng), asyncio.get_running_loop().time
+        while True:
+            begun_at = clock()
+            try:
+                async with self._connected() as session:
+                    await self._serve(session)
+                why = "it has ended"
+            except Exception as error:  # noqa: BLE001 - what a stranger's server brings about costs that server alone
+                why = _reason(error)
+            if clock() - begun_at > STEADY_S:
+                pauses.reset()
+            pause_s = pauses.next_s()
+            log.warning(
+                "mcp_server_lost", server=self.label, owner=self.owner, reason=why, again_in_s=round(pause_s, 1)
+            )
+            self.tried.set()
+            await asyncio.sleep(pause_s)
+
+    def look_again(self) -> None:
+        """Lists again soon, and holds what is listed to what is agreed to by now."""
+        self._again.set()
+
+    async def call(self, own_name: str, arguments: dict[str, Any], report: ReportProgress | None) -> CallToolResult:
+        """Raises Away and Unanswered. Cancelled, it tells the server that nobody waits for the answer any more."""
+        session, broken = await self._present()
+        request = CallToolRequest(params=CallToolRequestParams(name=own_name, arguments=arguments))
+
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            if report is not None:
+                words = plain_words(self.sent.taken_out(message), 512) if message else None
+                report(ToolProgress(progress, total, words))
+
+        try:
+            return await session.send_request(request, CallToolResult, progress_callback=progress)
+        except MCPError as error:
+            if error.error.code == CONNECTION_CLOSED:
+                broken.set()
+                raise Unanswered("it has ended") from error
+            if error.error.message == _SESSION_LOST:
+                broken.set()
+                raise Away from error
+            raise
+        except ValidationError as error:
+            raise Unanswered("its answer is malformed") from error
+
+    async def _present(self) -> tuple[ClientSession, asyncio.Event]:
+        """The session as it is now; one that has ended, and whose end nobody has looked at yet, is waited past."""
+        while True:
+            await self.ready.wait()
+            if self._session is not None and not self._broken.is_set():
+                return self._session, self._broken
+            self.ready.clear()
+
+    # -- one connection -----------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[ClientSession]:
+        self._broken = asyncio.Event()
+        self._again.clear()
+        async with (
+            self._connect(self.sent) as streams,
+            ClientSession(streams.read, streams.write, message_handler=self._heard, client_info=_ABOUT_US) as session,
+        ):
+            async with asyncio.timeout(START_S):
+                await session.initialize()
+            await self._list(session)
+            self._session, self._broken = session, streams.closed
+            self.ready.set()
+            self.tried.set()
+            try:
+                yield session
+            finally:
+                self._session = None
+                self.ready.clear()
+
+    async def _serve(self, session: ClientSession) -> None:
+        """Until it has ended."""
+        clock = asyncio.get_running_loop().time
+        listed_at = clock()
+        while not self._broken.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PING_S):
+                    await _first_of(self._again, self._broken)
+            if self._broken.is_set():
+                return
+            if self._again.is_set() or clock() - listed_at > REFRESH_S:
+                self._again.clear()
+                await self._list(session)
+                listed_at = clock()
+                await asyncio.sleep(LIST_PAUSE_S)
+            else:
+                async with asyncio.timeout(START_S):
+                    await session.send_ping()
+
+    async def _heard(self, message: Any) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._again.set()
+        elif isinstance(message, Exception):
+            log.info("mcp_transport_failed", server=self.label, reason=_reason(message))
+
+    async def _list(self, session: ClientSession) -> None:
+        listed, more = await self._pages(session)
+        allow = self.table.allow
+        tools, refused = taken_over(self.label, (each for each in listed if allow is None or each.name in allow))
+        for name, problem in [(each.name, await self._schema_problem(each.schema)) for each in tools]:
+            if problem:
+                refused[name] = problem
+        tools = [each for each in tools if each.name not in refused]
+        agreed = await self._pins.agreed(self.owner, self.label)
+        found = review(tools, agreed or {}, begun=agreed is not None, takes_changes=self.table.changes == "take")
+        if found.first or agreed is None:
+            await self._pins.remember(self.owner, self.label, found.first)
+        waiting = {each.name: each for each in tools if each.name in found.held}
+        listing = Listing(found.shown, {**refused, **found.held}, waiting)
+        if listing != self.listing:
+            log.info("mcp_tools_listed", server=self.label, owner=self.owner, tools=len(found.shown), more=more)
+            for name, why in list(listing.held.items())[:20]:
+                if self.listing.held.get(name) != why:
+                    log.warning("mcp_tool_held", server=self.label, owner=self.owner, tool=name, reason=why)
+            self.listing = listing
+            await self._pins.listed(self.owner, self.label, listing)
+
+    async def _pages(self, session: ClientSession) -> tuple[list[ListedTool], bool]:
+        """What it lists, up to the bound, and whether there is more."""
+        listed: list[ListedTool] = []
+        cursor: str | None = None
+        async with asyncio.timeout(LIST_S):
+            for _ in range(PAGES_MAX):
+                params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
+                page = await session.send_request(ListToolsRequest(params=params), ListToolsResult)
+                for tool in page.tools[: self.table.tools_max + 1 - len(listed)]:
+                    hints = tool.annotations
+                    read_only = bool(hints is not None and hints.read_only_hint)
+                    idempotent = bool(hints is not None and hints.idempotent_hint)
+                    words = self.sent.taken_out(tool.description or "")
+                    listed.append(ListedTool(tool.name, words, tool.input_schema, read_only, idempotent))
+                cursor = page.next_cursor
+                if cursor is None or len(listed) > self.table.tools_max:
+                    break
+        more = cursor is not None or len(listed) > self.table.tools_max
+        if more:
+            log.warning("mcp_tools_left_out", server=self.label, owner=self.owner, tools_max=self.table.tools_max)
+        return listed[: self.table.tools_max], more
+
+    async def _schema_problem(self, schema: dict[str, Any]) -> str:
+        try:
+            judged = await self._schemas.judge(schema)
+        except SessileError as error:
+            return f"its schema could not be judged ({error.code})"
+        return f"its schema cannot be used: {judged}" if isinstance(judged, SchemaFault) else ""
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(each.wait()) for each in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+
+
+def _reason(error: BaseException) -> str:
+    """The first of what an error holds, as a log may show it: never more than a line of a stranger's words."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {plain_words(str(error), 200)}" if str(error) else type(error).__name__

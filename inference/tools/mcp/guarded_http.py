@@ -1,0 +1,97 @@
+"""The HTTP transport under an MCP session: every request of the official client goes where it is permitted to go.
+
+The client follows redirects within an origin and reads JSON answers whole; so here, below it, each request's name is
+resolved once and every address looked at, an answer that redirects loses its place, and no more of a body is read than
+a message may have. Secrets are put in here, on the way out, and stand in no object of the client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Final
+
+import httpx2
+
+from inference.tools.outbound import Resolve, ToolUnreached, permitted_target
+from sessions.public_addresses import AGENT, AddressRules
+
+BODY_BYTES_MAX: Final = 1 << 20
+STREAM_BYTES_MAX: Final = 16 << 20  # of events, in one answer; the client asks again behind that
+CONNECT_S: Final = 10.0
+_REDIRECTS: Final = range(300, 400)
+
+Credentials = Callable[[], Awaitable[Mapping[str, str]]]
+"""Headers with secrets, asked for anew for each request."""
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """Good within an `httpx2.AsyncClient`, which closes it."""
+
+    def __init__(self, rules: Callable[[], AddressRules], credentials: Credentials, *, resolve: Resolve) -> None:
+        self._rules = rules
+        self._credentials = credentials
+        self._resolve = resolve
+        self._inner = httpx2.AsyncHTTPTransport(trust_env=False, limits=httpx2.Limits(max_connections=32))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url = str(request.url)
+        try:
+            secrets = await self._credentials()
+        except (OSError, ValueError) as error:
+            raise httpx2.ConnectError("it is not set up", request=request) from error
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                target = await permitted_target(url, self._rules(), self._resolve)
+        except (ToolUnreached, TimeoutError) as error:
+            raise httpx2.ConnectError(str(error) or "its name was not resolved in time", request=request) from error
+        headers = httpx2.Headers(request.headers)
+        headers.update(secrets)
+        headers.setdefault("user-agent", AGENT)
+        headers["host"], headers["accept-encoding"] = target.authority, "identity"
+        sent = httpx2.Request(
+            request.method,
+            target.url,
+            headers=headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": target.host},
+        )
+        answer = await self._inner.handle_async_request(sent)
+        kept = httpx2.Headers(answer.headers)
+        if answer.status_code in _REDIRECTS and "location" in kept:
+            del kept["location"]
+        streamed = kept.get("content-type", "").lower().startswith("text/event-stream")
+        assert isinstance(answer.stream, httpx2.AsyncByteStream)
+        body = _Bounded(answer.stream, STREAM_BYTES_MAX if streamed else BODY_BYTES_MAX)
+        return httpx2.Response(answer.status_code, headers=kept, stream=body, extensions=answer.extensions)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that fails where it is longer than a message may be."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, bytes_max: int) -> None:
+        self._stream = stream
+        self._bytes_max = bytes_max
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for chunk in self._stream:
+            read += len(chunk)
+            if read > self._bytes_max:
+                raise httpx2.ReadError(f"it answered more than {self._bytes_max} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -1,0 +1,261 @@
+"""The tools of MCP servers: which a tenant has, and what comes of a call.
+
+Each server of the tools file has one connection at each replica; a tenant's own has its own. A call that was sent and
+has no answer is unknown, unless the file says that calls of the tool may be sent again: then it is, with growing
+pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Final, NamedTuple
+
+import httpx2
+import structlog
+from mcp import MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from inference.tools.gates import ToolGates, not_sent
+from inference.tools.mcp.catalogue import McpTool
+from inference.tools.mcp.connection import Away, Connect, Listing, McpConnection, Pins, Unanswered
+from inference.tools.mcp.guarded_http import CONNECT_S, GuardedTransport
+from inference.tools.mcp.plain_words import plain_words
+from inference.tools.mcp.results import result_of
+from inference.tools.mcp.server_table import McpServerTable
+from inference.tools.mcp.stdio import McpStreams, StdioCommand, stdio_streams
+from inference.tools.outbound import Resolve
+from inference.tools.secrets import SentSecrets, header_values, secret_values
+from inference.tools.tools_file import ToolsFile, server_of
+from sessions.backoff import Backoff
+from sessions.model.errors import NotFound, Unavailable
+from sessions.model.types import McpSource, TenantId
+from sessions.name_lookup import NameLookup
+from sessions.ports import SchemaChecker
+from sessions.public_addresses import AddressRules
+from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
+
+log = structlog.get_logger(__name__)
+
+FIRST_LISTING_S: Final = 10.0  # how long a start waits for servers
+READ_S: Final = 330.0  # of an answer's stream: behind what a call may take
+FIRST_PAUSE_S: Final = 0.2
+PAUSE_MAX_S: Final = 5.0
+
+
+class McpWorld(NamedTuple):
+    """What all connections of a replica need."""
+
+    environment: Mapping[str, str]
+    schemas: SchemaChecker
+    pins: Pins
+    resolve: Resolve | None = None
+
+
+class _Running(NamedTuple):
+    connection: McpConnection
+    task: asyncio.Task[None]
+
+
+class McpTools:
+    """Good within its `async with`; `put` takes what the file says now."""
+
+    def __init__(self, world: McpWorld, gates: ToolGates, *, rng: random.Random | None = None) -> None:
+        self._world = world
+        self._gates = gates
+        self._resolve = world.resolve or NameLookup().addresses
+        self._rng = rng or random.Random()
+        self._file = ToolsFile()
+        self._rules = AddressRules()
+        self._running: dict[tuple[str, str], _Running] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> McpTools:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for each in self._running.values():
+            each.task.cancel()
+        tasks = [*(each.task for each in self._running.values()), *self._ending]
+        self._running.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def put(self, file: ToolsFile) -> None:
+        """Starts servers that are new or others now, and ends those that are no more; calls of those are broken off."""
+        self._file, self._rules = file, AddressRules(file.networks)
+        wanted = dict(file.all_servers())
+        for name, running in list(self._running.items()):
+            if wanted.get(name) != running.connection.table:
+                running.task.cancel()
+                self._ending.add(running.task)
+                running.task.add_done_callback(self._ending.discard)
+                del self._running[name]
+        for (owner, label), table in wanted.items():
+            if (owner, label) not in self._running:
+                connection = McpConnection(
+                    owner,
+                    label,
+                    table,
+                    self._connect(label, table),
+                    schemas=self._world.schemas,
+                    pins=self._world.pins,
+                    rng=self._rng,
+                )
+                self._running[owner, label] = _Running(connection, asyncio.create_task(connection.run()))
+
+    async def first_listings(self) -> None:
+        """Waits until each server has listed its tools, or failed, or `FIRST_LISTING_S` are over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LISTING_S):
+                await asyncio.gather(*(each.connection.tried.wait() for each in self._running.values()))
+
+    def look_again(self, owner: str, label: str) -> None:
+        """What was agreed to of a server's tools has changed."""
+        if (running := self._running.get((owner, label))) is not None:
+            running.connection.look_again()
+
+    def list_of(self, owner: str, label: str) -> Listing:
+        """What a server listed last."""
+        running = self._running.get((owner, label))
+        return Listing() if running is None else running.connection.listing
+
+    # -- what `ToolSet` asks ------------------------------------------------------------------------------------------
+
+    def find(self, tenant: TenantId, name: str) -> ServerTool | None:
+        found = self._found(tenant, name)
+        return None if found is None else _server_tool(*found)
+
+    def offered(self, tenant: TenantId) -> Sequence[str]:
+        """Of the names and labels that the file offers, those of tools that there are."""
+        names: list[str] = []
+        for name in self._file.offered(tenant):
+            connection = self._connection(tenant, name)
+            if connection is not None:
+                shown = connection.listing.shown
+                names += [each for each in shown if name in (each, connection.label) and self._has(tenant, each)]
+        return names
+
+    async def of_server(self, tenant: TenantId, source: McpSource) -> Sequence[ServerTool]:
+        label = source.server_label
+        connection = self._connection(tenant, label)
+        if connection is None or not self._has(tenant, label):
+            raise NotFound("tool_not_found", f"The server has no MCP server {label!r} for you.", param="tools")
+        if not connection.listing.shown and not connection.ready.is_set():
+            raise Unavailable("mcp_server_unavailable", f"The MCP server {label!r} cannot be reached now.")
+        shown = connection.listing.shown.values()
+        return [_server_tool(connection, tool) for tool in shown if self._has(tenant, tool.name)]
+
+    async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
+        found = self._found(request.key.tenant, request.name)
+        if found is None:
+            return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
+        connection, tool = found
+        return await self._gates.through(
+            request,
+            concurrency=connection.table.concurrency,
+            timeout_s=connection.table.timeout_s,
+            work=lambda: self._tried(request, connection, tool, report),
+        )
+
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    async def _tried(
+        self, request: ToolRequest, connection: McpConnection, tool: McpTool, report: ReportProgress | None
+    ) -> ToolResult:
+        table, pauses = connection.table, Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng)
+        repeatable = table.repeatable(tool.own_name, hinted=tool.idempotent)
+        result, doubtful = not_sent("it cannot be reached"), False
+        for attempt in range(1 + (table.retries if repeatable else 0)):
+            if attempt:
+                await asyncio.sleep(pauses.next_s())
+            result = await self._once(request, connection, tool, report)
+            if result.outcome not in ("unknown", "not_sent"):
+                return result
+            doubtful = doubtful or result.outcome == "unknown"
+        return ToolResult(outcome="unknown", output="(it did not answer)") if doubtful else result
+
+    async def _once(
+        self, request: ToolRequest, connection: McpConnection, tool: McpTool, report: ReportProgress | None
+    ) -> ToolResult:
+        arguments = json.loads(request.arguments)
+        if not isinstance(arguments, dict):
+            return ToolResult(outcome="not_sent", output="invalid_arguments: they are no object")
+        table = connection.table
+        sent = connection.ready.is_set()
+        try:
+            async with asyncio.timeout(table.timeout_s):
+                answer = await connection.call(tool.own_name, arguments, report)
+            return result_of(answer, table.result_bytes, connection.sent.taken_out)
+        except Away:
+            return not_sent("it cannot be reached")
+        except TimeoutError:
+            if not sent and not connection.ready.is_set():
+                return not_sent("it cannot be reached")
+            return ToolResult(outcome="unknown", output="(it did not answer in time)")
+        except Unanswered as error:
+            return ToolResult(outcome="unknown", output=f"({error})")
+        except MCPError as error:
+            words = plain_words(connection.sent.taken_out(error.error.message), 1_024)
+            return ToolResult(outcome="failed", output=f"mcp_error {error.error.code}: {words}")
+
+    # -- small --------------------------------------------------------------------------------------------------------
+
+    def _connection(self, tenant: TenantId, name: str) -> McpConnection | None:
+        """Of the server of a tool's name, or of this label, where the tenant may have something of it."""
+        found = self._file.server(tenant, server_of(name))
+        if found is None or (found[0], server_of(name)) not in self._running:
+            return None
+        return self._running[found[0], server_of(name)].connection
+
+    def _has(self, tenant: TenantId, name: str) -> bool:
+        return self._file.has_server(tenant, name)
+
+    def _found(self, tenant: TenantId, name: str) -> tuple[McpConnection, McpTool] | None:
+        connection = self._connection(tenant, name)
+        tool = connection.listing.shown.get(name) if connection is not None else None
+        if connection is None or tool is None or not self._has(tenant, name):
+            return None
+        return connection, tool
+
+    def _connect(self, label: str, table: McpServerTable) -> Connect:
+        def connect(sent: SentSecrets) -> AbstractAsyncContextManager[McpStreams]:
+            return self._command(label, table, sent) if table.command else self._url(table, sent)
+
+        return connect
+
+    @asynccontextmanager
+    async def _command(self, label: str, table: McpServerTable, sent: SentSecrets) -> AsyncIterator[McpStreams]:
+        given = await asyncio.to_thread(secret_values, table.env, self._world.environment)
+        sent.add(given.secrets)
+        path = self._world.environment.get("PATH")
+        environment = given.values if path is None else {"PATH": path, **given.values}
+        about = StdioCommand(label, table.command, environment, table.folder or None, table.memory_mb << 20, sent)
+        async with stdio_streams(about) as streams:
+            yield streams
+
+    @asynccontextmanager
+    async def _url(self, table: McpServerTable, sent: SentSecrets) -> AsyncIterator[McpStreams]:
+        async def credentials() -> Mapping[str, str]:
+            given = await asyncio.to_thread(header_values, table.headers, self._world.environment)
+            sent.add(given.secrets)
+            return given.values
+
+        transport = GuardedTransport(lambda: self._rules, credentials, resolve=self._resolve)
+        timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
+        async with (
+            httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client,
+            streamable_http_client(table.url, http_client=client) as (read, write),
+        ):
+            yield McpStreams(read, write, asyncio.Event())
+
+
+def _server_tool(connection: McpConnection, tool: McpTool) -> ServerTool:
+    table = connection.table
+    return tool.server_tool(
+        connection.label,
+        takes_keys=table.repeatable(tool.own_name, hinted=tool.idempotent),
+        approval=table.asks(tool.own_name),
+    )

@@ -1,0 +1,88 @@
+"""Makes the server's tools of the settings: reads the file, and again whenever it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from inference.tools.tools_file import ToolsFile, read_tools
+from sessions.file_watcher import FileWatcher
+from sessions.metrics import Metrics
+from sessions.model.errors import BadInput
+from sessions.model.types import UnixMs
+from sessions.ports import SchemaChecker, ServerTools
+from sessions.tool_records import ToolRecordStore
+
+CALL_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class ToolSettings(Protocol):
+    @property
+    def tools(self) -> str: ...
+
+
+class ToolStore(Protocol):
+    """What a store has for tools."""
+
+    @property
+    def tool_records(self) -> ToolRecordStore: ...
+
+
+@contextlib.asynccontextmanager
+async def open_tools(
+    settings: ToolSettings,
+    measures: Metrics,
+    environment: Mapping[str, str],
+    schemas: SchemaChecker,
+    store: ToolStore | None = None,
+    now_ms: Callable[[], UnixMs] | None = None,
+) -> AsyncIterator[ServerTools | None]:
+    """What the server carries out for models; None where no file is named. Raises BadInput for a file that is wrong
+    from the start; one that is wrong later changes nothing. `store`, which is open, and the time: where what was agreed
+    to of MCP servers' tools stands; without them, it is gone with the process."""
+    if not settings.tools:
+        yield None
+        return
+    from inference.tools.code.code_tools import open_code_tools
+    from inference.tools.code.programs import open_interpreter
+    from inference.tools.gates import ToolGates
+    from inference.tools.http_tools import HttpTools  # the HTTP client is loaded only where it is needed
+    from inference.tools.mcp.agreements import MemoryPins, StoredPins
+    from inference.tools.mcp.mcp_tools import McpTools, McpWorld
+    from inference.tools.outbound import ToolHttpClient
+    from inference.tools.tool_set import ToolSet
+
+    call_s = measures.histograms("tool_call_duration_seconds", "How long calls of server tools took.", CALL_S, "tool")
+    gates = ToolGates(call_s)
+    stored = StoredPins(store.tool_records, now_ms) if store is not None and now_ms is not None else None
+    world = McpWorld(environment, schemas, stored or MemoryPins())
+    async with (
+        ToolHttpClient() as client,
+        open_code_tools() as code,
+        open_interpreter() as programs,
+        McpTools(world, gates) as servers,
+    ):
+
+        async def take(file: ToolsFile) -> None:
+            tools.put(file)
+
+        watcher = FileWatcher(Path(settings.tools), read_tools, take, what="tools", refused=(ValueError,))
+        try:
+            first = await asyncio.to_thread(watcher.first)
+        except (OSError, ValueError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise BadInput("invalid_setting", f"tools = {settings.tools!r}: {why}", param="tools") from error
+        http = HttpTools(first, client, environment, gates=gates)
+        tools = ToolSet(first, http, code, programs, servers, call_s=call_s)
+        await servers.first_listings()
+        works = [watcher.run()] if stored is None else [watcher.run(), stored.follow(servers.look_again)]
+        watching = [asyncio.create_task(work) for work in works]
+        try:
+            yield tools
+        finally:
+            for each in watching:
+                each.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)

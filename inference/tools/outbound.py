@@ -1,0 +1,127 @@
+"""Sends a tool's request to an address that was looked at, and reads no more of the answer than the tool may give.
+
+The name is resolved here, every address that it has must be permitted, and the connection goes to the very one that was
+looked at: a name that answers otherwise a moment later leads nowhere. No redirect is followed, no proxy of the
+environment is used, no connection is kept: one that died while it was idle would leave open what was sent over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+import httpx2
+
+from sessions.name_lookup import NameLookup
+from sessions.public_addresses import AGENT, AddressRules, destination
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class ToolUnreached(Exception):
+    """Nothing of the request has left for its server."""
+
+
+class ToolUnanswered(Exception):
+    """It was sent, or part of it, and there is no whole answer."""
+
+
+class ToolAnswer(NamedTuple):
+    """`cut`: there was more of the body than was read."""
+
+    status: int
+    body: bytes
+    cut: bool
+
+
+class PermittedTarget(NamedTuple):
+    """Where a request goes: the very address that was looked at, under the name that it was asked for by."""
+
+    url: httpx2.URL
+    authority: str
+    host: str
+
+
+async def permitted_target(url: str, rules: AddressRules, resolve: Resolve) -> PermittedTarget:
+    """Looks at every address that the URL's name has. Raises ToolUnreached."""
+    if not rules.permits_url(url):
+        raise ToolUnreached("its address is not permitted")
+    to = destination(url)
+    try:
+        addresses = await resolve(to.host, to.port)
+    except (OSError, UnicodeError) as error:
+        raise ToolUnreached("its name is not found") from error
+    if not rules.permits_all(addresses):
+        raise ToolUnreached("its address is not permitted")
+    target = httpx2.URL(url).copy_with(netloc=to.at(addresses[0]).encode())
+    return PermittedTarget(target, to.authority, to.host)
+
+
+class ToolHttpClient:
+    """Good within its `async with`."""
+
+    def __init__(self, *, resolve: Resolve | None = None) -> None:
+        self._resolve = resolve or NameLookup().addresses
+        self._client = httpx2.AsyncClient(
+            timeout=None,
+            trust_env=False,
+            follow_redirects=False,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),  # room is its caller's
+        )
+
+    async def __aenter__(self) -> ToolHttpClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        rules: AddressRules,
+        *,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        bytes_max: int,
+    ) -> ToolAnswer:
+        """One request. Raises ToolUnreached and ToolUnanswered, which say nothing of the address."""
+        request = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                request = await self._request(method, url, rules, body, headers)
+                return await self._answer(request, bytes_max)
+        except TimeoutError as error:
+            if request is None:
+                raise ToolUnreached("its name was not resolved in time") from error
+            raise ToolUnanswered("it did not answer in time") from error
+        except httpx2.ConnectError as error:
+            raise ToolUnreached("it cannot be reached") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            raise ToolUnanswered("its answer was broken off") from error
+
+    async def _request(
+        self, method: str, url: str, rules: AddressRules, body: bytes | None, headers: Mapping[str, str]
+    ) -> httpx2.Request:
+        target = await permitted_target(url, rules, self._resolve)
+        about = {"user-agent": AGENT, **headers, "host": target.authority, "accept-encoding": "identity"}
+        return self._client.build_request(
+            method, target.url, content=body, headers=about, extensions={"sni_hostname": target.host}
+        )
+
+    async def _answer(self, request: httpx2.Request, bytes_max: int) -> ToolAnswer:
+        answer = await self._client.send(request, stream=True)
+        try:
+            read = bytearray()
+            async for chunk in answer.aiter_raw():
+                read += chunk
+                if len(read) > bytes_max:
+                    break
+            return ToolAnswer(answer.status_code, bytes(read[:bytes_max]), len(read) > bytes_max)
+        finally:
+            await answer.aclose()

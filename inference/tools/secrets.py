@@ -1,0 +1,108 @@
+"""Values of the tools file that stand elsewhere: in a file, read again for each use, or in the environment. They are
+never logged, nothing of them is in an error, and they are taken out of what a tool answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$(?!\n)")]
+SECRET_LENGTH_MIN: Final = 4  # what is shorter is no secret, and stands in many an answer
+SENT_MAX: Final = 64  # secrets of a server that are remembered: those of now and those before them
+_OURS: Final = {"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "accept-encoding"}
+_SECRET_BYTES_MAX: Final = 16_384
+
+
+class SecretHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A header whose value stands elsewhere: in a file, read again for each call, or in the environment."""
+
+    file: str = ""
+    env: str = ""
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.file) == bool(self.env):
+            raise ValueError("a header is a text, or names either a `file` or an `env`")
+
+
+Secret = str | SecretHeader
+
+
+class SecretValues(NamedTuple):
+    """Values by name, and what in them nobody may read."""
+
+    values: dict[str, str]
+    secrets: tuple[str, ...]
+
+
+def check_headers(headers: Mapping[str, Secret]) -> None:
+    """Raises ValueError for headers that are not the file's to set, or that none could be."""
+    if len({name.lower() for name in headers}) < len(headers):
+        raise ValueError("a header stands in `headers` twice")
+    for name, value in headers.items():
+        if name.lower() in _OURS:
+            raise ValueError(f"headers.{name} is set by the server itself: leave it out")
+        if isinstance(value, str) and not (value.isprintable() and value.isascii()):
+            raise ValueError(f"headers.{name} has signs that no header has")
+
+
+def secret_values(given: Mapping[str, Secret], environment: Mapping[str, str]) -> SecretValues:
+    """The values themselves. Raises ValueError or OSError where one is not there. Blocking."""
+    values, secrets = dict[str, str](), list[str]()
+    for name, value in given.items():
+        if isinstance(value, SecretHeader):
+            secrets.append(_secret(value, environment))
+            values[name] = value.prefix + secrets[-1]
+        else:
+            values[name] = value
+    return SecretValues(values, tuple(secrets))
+
+
+def header_values(headers: Mapping[str, Secret], environment: Mapping[str, str]) -> SecretValues:
+    """The headers of a call, by name in lower case. Raises ValueError or OSError where a secret is not there.
+    Blocking."""
+    given = secret_values(headers, environment)
+    for name, value in given.values.items():
+        if not value.isprintable() or not value.isascii():
+            raise ValueError(f"headers.{name} has signs that no header has")
+    return given._replace(values={name.lower(): value for name, value in given.values.items()})
+
+
+def without_secrets(secrets: Iterable[str], body: bytes) -> bytes:
+    """An answer without our own secrets: a service's debug page, or a proxy, gives a request's head back."""
+    for secret in secrets:
+        if len(secret) >= SECRET_LENGTH_MIN:
+            body = body.replace(secret.encode(), b"[removed]")
+    return body
+
+
+class SentSecrets:
+    """What a server that is kept running was given of secrets, so that they can be taken out of what it says, those
+    too that were changed meanwhile."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, None] = {}
+
+    def add(self, secrets: Iterable[str]) -> None:
+        for secret in secrets:
+            self._kept.pop(secret, None)
+            self._kept[secret] = None
+        while len(self._kept) > SENT_MAX:
+            del self._kept[next(iter(self._kept))]
+
+    def taken_out(self, text: str) -> str:
+        encoded = text.encode(errors="surrogatepass")
+        return without_secrets(self._kept, encoded).decode(errors="surrogatepass")
+
+
+def _secret(given: SecretHeader, environment: Mapping[str, str]) -> str:
+    if given.env:
+        if given.env not in environment:
+            raise ValueError(f"the variable {given.env} is not set")
+        return environment[given.env].strip()
+    with Path(given.file).open() as file:
+        return file.read(_SECRET_BYTES_MAX).strip()

@@ -1,0 +1,129 @@
+"""The port `ServerTools`: a tenant's tools of every kind, each carried out by who knows that kind.
+
+`put` takes what the file says now; calls that are under way end as they began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from inference.tools.code.code_tools import CodeTools, bounds_of
+from inference.tools.code.programs import ProgramInterpreter
+from inference.tools.code.sandbox_pool import SandboxBounds
+from inference.tools.gates import not_sent
+from inference.tools.http_tools import HttpTools
+from inference.tools.mcp.mcp_tools import McpTools
+from inference.tools.tools_file import AnyTool, CodeTool, ToolsFile, code_tools
+from sessions.metrics import Histograms
+from sessions.model.types import McpSource, TenantId
+from sessions.server_tools import (
+    ProgramStep,
+    ProgramSuspended,
+    ReportProgress,
+    ServerTool,
+    ToolRequest,
+    ToolResult,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class ToolSet:
+    """All tools of one replica. One of the file goes before a tool of an MCP server with the same name."""
+
+    def __init__(
+        self,
+        file: ToolsFile,
+        http: HttpTools,
+        code: CodeTools,
+        programs: ProgramInterpreter,
+        servers: McpTools,
+        *,
+        call_s: Histograms,
+    ) -> None:
+        self._http = http
+        self._code = code
+        self._programs = programs
+        self.servers = servers
+        self._call_s = call_s
+        self._rooms: dict[tuple[TenantId, str, int], asyncio.Semaphore] = {}
+        self.put(file)
+
+    def put(self, file: ToolsFile) -> None:
+        """Takes another file."""
+        self._file = file
+        self._http.put(file)
+        self.servers.put(file)
+        warm: dict[SandboxBounds, int] = {}
+        for place, tool in code_tools(file).items():
+            missing = self._missing(tool)
+            if missing:
+                log.error("code_tool_refused", tool=place, reason=missing)
+            elif tool.interpreter == "cpython":
+                bounds = bounds_of(tool)
+                warm[bounds] = max(warm.get(bounds, 0), tool.warm)
+        self._code.keep_ready(warm)
+
+    def find(self, tenant: TenantId, name: str) -> ServerTool | None:
+        tool = self._file.find(tenant, name)
+        return self.servers.find(tenant, name) if tool is None else tool.server_tool(name, self._missing(tool))
+
+    def offered(self, tenant: TenantId) -> Sequence[str]:
+        names = self._file.offered(tenant)
+        own = [name for name in names if (tool := self._file.find(tenant, name)) and not self._missing(tool)]
+        return [*own, *(name for name in self.servers.offered(tenant) if name not in own)]
+
+    async def of_server(self, tenant: TenantId, source: McpSource) -> Sequence[ServerTool]:
+        return await self.servers.of_server(tenant, source)
+
+    def _missing(self, tool: AnyTool) -> str:
+        """Why a tool cannot be carried out here; "": it can."""
+        if not isinstance(tool, CodeTool):
+            return ""
+        return self._programs.missing if tool.interpreter == "program" else self._code.missing(tool)
+
+    async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
+        tool = self._file.find(request.key.tenant, request.name)
+        if tool is None:
+            return await self.servers.call(request, report)
+        if not isinstance(tool, CodeTool):
+            return await self._http.call(request)
+        room, clock = self._room(request, tool), asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(tool.timeout_s):
+                await room.acquire()
+        except TimeoutError:
+            return not_sent("too many calls of it are under way")
+        begun_at = clock()
+        try:
+            return await self._code.call(request, tool)
+        finally:
+            room.release()
+            self._call_s.of(request.name).observe(clock() - begun_at)
+
+    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
+        """Runs a program on from where it is, to its next call or its end."""
+        request = step.request
+        tool = self._file.find(request.key.tenant, request.name)
+        if not isinstance(tool, CodeTool) or tool.interpreter != "program":
+            return ToolResult(outcome="failed", output="tool_not_found: there is no such tool any more.")
+        room = self._room(request, tool)
+        try:
+            async with asyncio.timeout(tool.timeout_s):
+                await room.acquire()
+        except TimeoutError:
+            return not_sent("too many calls of it are under way")
+        try:
+            return await self._programs.advance(step, tool)
+        finally:
+            room.release()
+
+    def _room(self, request: ToolRequest, tool: CodeTool) -> asyncio.Semaphore:
+        name = request.key.tenant, request.name, tool.concurrency
+        room = self._rooms.get(name)
+        if room is None:
+            room = self._rooms[name] = asyncio.Semaphore(tool.concurrency)
+        return room

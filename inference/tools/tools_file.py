@@ -1,0 +1,310 @@
+"""Reads the tools file: what the server carries out for models, HTTP functions, code and MCP servers, and
+which tenants have them.
+
+    networks = ["10.1.0.0/16"]           # private networks that tools may be in
+
+    [tools.weather]
+    description = "The weather in a city, now"
+    url = "https://weather.example.com/now"
+    method = "POST"                      # the arguments are its JSON body; of GET and DELETE, its query
+    timeout_s = 10
+    result_bytes = 65536                 # more of a result is cut off
+    approval = "never"                   # "always": somebody has to agree to each call
+    idempotency = "key"                  # it takes an Idempotency-Key: one effect for each, however often it is sent
+    headers.authorization = {file = "/run/secrets/weather", prefix = "Bearer "}
+    parameters = {type = "object", properties = {city = {type = "string"}}, required = ["city"]}
+
+    [tools.code_interpreter]             # Python that the model writes, in a sandbox
+    kind = "code"
+
+    [servers.files]                      # an MCP server; its tools are `files__NAME`
+    command = ["/usr/bin/files-mcp", "/srv"]
+
+    [tenants.acme]
+    allow = ["weather"]                  # of the tools above; absent: all
+    offer = ["weather"]                  # its sessions have these without naming them
+
+    [tenants.acme.tools.book]            # a tool of its own
+    url = "https://booking.example.com/book"
+
+Pure, but for the files of secrets, which are read for each call. A file
+that is malformed is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from inference.tools.mcp.server_table import SEPARATOR, McpServerTable
+from inference.tools.secrets import HeaderName, Secret, check_headers
+from sessions.model.json_schema import SchemaFault, judge_schema
+from sessions.model.types import TenantId, Tool
+from sessions.public_addresses import AddressRules, destination
+from sessions.schemas import encode_schema
+from sessions.server_tools import CODE_INTERPRETER, ServerTool
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$(?!\n)")]
+Label = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$(?!\n)")]
+CODE_MAX: Final = 100_000  # characters
+_ABOUT_CODE: Final = (
+    "Runs Python code and returns what it prints, and the value of its last expression. Files that it writes into its"
+    " working directory are there at the next call. There is no network."
+)
+_ABOUT_PROGRAMS: Final = (
+    "Runs a small Python program that can call the other tools as functions, with keyword arguments: name(argument="
+    "value). Returns what it prints, and the value of its last expression. It has no files, no network, no packages."
+)
+
+
+class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="http"):
+    """One HTTP function."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=2_048)]
+    description: Annotated[str, Meta(max_length=4_096)] = ""
+    parameters: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object", "properties": {}})
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    headers: dict[HeaderName, Secret] = {}
+    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 10.0
+    result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
+    idempotency: Literal["key", "none"] = "none"
+    approval: Literal["never", "always"] = "never"
+    retries: Annotated[int, Meta(ge=0, le=8)] = 2  # of a tool that takes keys
+    concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 16  # calls of a tenant at the same time, at each replica
+
+    def __post_init__(self) -> None:
+        if self.parameters.get("type") != "object":
+            raise ValueError("`parameters` is the JSON Schema of an object")
+        for judged in (encode_schema(self.parameters), judge_schema(self.parameters)):
+            if isinstance(judged, SchemaFault):
+                raise ValueError(f"`parameters`: {judged}")
+        try:
+            destination(self.url)
+        except ValueError as error:
+            raise ValueError(f"`url`: {error}") from error
+        if "#" in self.url:
+            raise ValueError("`url` has a fragment (#...), which is never sent")
+        check_headers(self.headers)
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """The names in the query that stands in the file: no argument changes them."""
+        return frozenset(name for name, _ in parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
+
+    def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
+        """What a session is told of it."""
+        about = Tool(name=name, description=self.description or None, parameters=self.parameters, server=True)
+        return ServerTool(
+            tool=about,
+            takes_keys=self.idempotency == "key",
+            approval=self.approval == "always",
+            unavailable=unavailable,
+        )
+
+
+Endpoint = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.-]{1,253}:[0-9]{1,5}$(?!\n)")]
+
+
+class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="code"):
+    """Runs Python that the model writes: on CPython in a sandbox, or as a program that may call the session's other
+    server tools, on an interpreter that has nothing else."""
+
+    interpreter: Literal["cpython", "program"] = "cpython"
+    description: Annotated[str, Meta(max_length=4_096)] = ""
+    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0  # of a program: while it runs, and not while it waits
+    cpu_s: Annotated[float, Meta(gt=0, le=300)] = 30.0
+    memory_mb: Annotated[int, Meta(ge=16, le=65_536)] = 512
+    processes: Annotated[int, Meta(ge=1, le=256)] = 8
+    disk_mb: Annotated[int, Meta(ge=1, le=4_096)] = 64
+    files: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
+    network: tuple[Endpoint, ...] = ()  # "host:port" that code may connect to; none: no network
+    python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages
+    calls: tuple[Name, ...] | None = None  # of a program: which tools it may call; absent: all that its session has
+    calls_max: Annotated[int, Meta(ge=0, le=256)] = 64  # of one program
+    approval: Literal["never", "always"] = "never"
+    concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 4  # runs of a tenant at the same time, at each replica
+    warm: Annotated[int, Meta(ge=0, le=16)] = 1  # sandboxes that stand ready
+
+    def __post_init__(self) -> None:
+        if self.interpreter == "program" and (self.network or self.python):
+            raise ValueError("a program has no network and no packages: it calls tools")
+        if self.interpreter == "cpython" and self.calls is not None:
+            raise ValueError('`calls` is for interpreter = "program"')
+
+    def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
+        """What a session is told of it."""
+        program = self.interpreter == "program"
+        about = self.description or (_ABOUT_PROGRAMS if program else _ABOUT_CODE)
+        code = {"type": "string", "description": "The Python code.", "minLength": 1, "maxLength": CODE_MAX}
+        parameters = {
+            "type": "object",
+            "properties": {"code": code},
+            "required": ["code"],
+            "additionalProperties": False,
+        }
+        tool = Tool(name=name, description=about, parameters=parameters, server=True)
+        return ServerTool(
+            tool=tool,
+            takes_keys=not self.network,
+            approval=self.approval == "always",
+            program=program,
+            calls=self.calls,
+            calls_max=self.calls_max,
+            unavailable=unavailable,
+        )
+
+
+AnyTool = HttpTool | CodeTool
+
+
+class TenantTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one tenant has."""
+
+    allow: tuple[Name, ...] | None = None
+    offer: tuple[Name, ...] = ()
+    tools: dict[Name, AnyTool] = {}
+    servers: dict[Label, McpServerTable] = {}
+
+
+class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole file."""
+
+    networks: tuple[str, ...] = ()
+    tools: dict[Name, AnyTool] = {}
+    servers: dict[Label, McpServerTable] = {}
+    tenants: dict[str, TenantTools] = {}
+
+    def __post_init__(self) -> None:
+        rules = AddressRules(self.networks)
+        own = {f"tenants.{tenant}.tools": table.tools for tenant, table in self.tenants.items()}
+        for place, tools in {"tools": self.tools, **own}.items():
+            for name, tool in tools.items():
+                if name == CODE_INTERPRETER and not (isinstance(tool, CodeTool) and tool.interpreter == "cpython"):
+                    raise ValueError(f'{place}.{name}: this name is for kind = "code" on CPython')
+                if isinstance(tool, HttpTool) and not rules.permits_url(tool.url):
+                    raise ValueError(
+                        f"{place}.{name}.url: it is neither https:// to a public name or address, nor http:// or https://"
+                        " to an address (not a name) of `networks`"
+                    )
+        for (owner, label), server in self.all_servers():
+            if server.url and not rules.permits_url(server.url):
+                whose = f"tenants.{owner}.servers.{label}" if owner else f"servers.{label}"
+                raise ValueError(
+                    f"{whose}.url: it is neither https:// to a public name or address, nor http:// or https:// to an"
+                    " address (not a name) of `networks`"
+                )
+        for tenant, table in self.tenants.items():
+            for name in table.allow or ():
+                if name not in self.tools and server_of(name) not in self.servers:
+                    raise ValueError(f"tenants.{tenant}.allow: there is no [tools.{name}] and no such MCP server")
+            for name in table.offer:
+                if self.find(TenantId(tenant), name) is None and not self.has_server(TenantId(tenant), name):
+                    raise ValueError(f"tenants.{tenant}.offer: it has no tool {name!r}")
+
+    def find(self, tenant: TenantId, name: str) -> AnyTool | None:
+        """A tenant's tool of this name; its own go before those of all."""
+        table = self.tenants.get(tenant)
+        if table is not None and name in table.tools:
+            return table.tools[name]
+        if table is not None and table.allow is not None and name not in table.allow:
+            return None
+        return self.tools.get(name)
+
+    def all_servers(self) -> Iterator[tuple[tuple[str, str], McpServerTable]]:
+        """All MCP servers, by whose they are ("": everybody's) and their label."""
+        for label, server in self.servers.items():
+            yield ("", label), server
+        for tenant, table in self.tenants.items():
+            for label, server in table.servers.items():
+                yield (tenant, label), server
+
+    def server(self, tenant: TenantId, label: str) -> tuple[str, McpServerTable] | None:
+        """A tenant's MCP server of this label, and whose it is: its own, or ("") one of all."""
+        table = self.tenants.get(tenant)
+        if table is not None and label in table.servers:
+            return tenant, table.servers[label]
+        server = self.servers.get(label)
+        return None if server is None else ("", server)
+
+    def has_server(self, tenant: TenantId, name: str) -> bool:
+        """Whether a tool `LABEL__name`, or all of the server `LABEL`, may be the tenant's."""
+        found = self.server(tenant, server_of(name))
+        return found is not None and self.permits(tenant, found[0], name)
+
+    def permits(self, tenant: TenantId, owner: str, name: str) -> bool:
+        """Whether the tenant may have a tool of an MCP server, or any of one that is named: of its own always, of all's
+        those that `allow` has, by their name or their server's."""
+        table = self.tenants.get(tenant)
+        allow = None if owner or table is None else table.allow
+        if allow is None or name in allow or server_of(name) in allow:
+            return True
+        return SEPARATOR not in name and any(server_of(each) == name for each in allow)
+
+    def offered(self, tenant: TenantId) -> tuple[str, ...]:
+        """The tools that a tenant's sessions have without naming them."""
+        table = self.tenants.get(tenant)
+        return table.offer if table is not None else ()
+
+
+def read_tools(path: Path) -> ToolsFile:
+    """Raises ValueError for a file that is malformed, OSError for one that cannot be read. Blocking."""
+    try:
+        tables = _with_kinds(tomllib.loads(path.read_text()))
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+    try:
+        return msgspec.convert(tables, ToolsFile)
+    except msgspec.ValidationError as error:
+        raise ValueError(_located(tables, str(error))) from error
+
+
+def _with_kinds(given: dict[str, Any]) -> dict[str, Any]:
+    """The file with a `kind` for each tool; one that names none is an HTTP function."""
+    tenants = given.get("tenants")
+    for table in [given, *(tenants.values() if isinstance(tenants, dict) else ())]:
+        tools = table.get("tools") if isinstance(table, dict) else None
+        for tool in tools.values() if isinstance(tools, dict) else ():
+            if isinstance(tool, dict):
+                tool.setdefault("kind", "http")
+    return given
+
+
+def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
+    """The file's code tools, by where each stands in it."""
+    places = {f"tools.{name}": tool for name, tool in file.tools.items()}
+    for tenant, table in file.tenants.items():
+        places |= {f"tenants.{tenant}.tools.{name}": tool for name, tool in table.tools.items()}
+    return {place: tool for place, tool in places.items() if isinstance(tool, CodeTool)}
+
+
+def _located(tables: Mapping[str, Any], problem: str) -> str:
+    """What is wrong, with the name of its tool or server: msgspec says `tools[...]`."""
+    tenants = tables.get("tenants")
+    all_tables = {"": tables} | {
+        f"tenants.{name}.": each for name, each in (tenants.items() if isinstance(tenants, dict) else ())
+    }
+    places = {
+        (f"{whose}{kind}", kind): table.get(kind)
+        for whose, table in all_tables.items()
+        for kind in ("tools", "servers")
+        if isinstance(table, Mapping)
+    }
+    for (place, kind), entries in places.items():
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            try:
+                msgspec.convert({name: entry}, dict[Name, AnyTool] if kind == "tools" else dict[Label, McpServerTable])
+            except msgspec.ValidationError as error:
+                return f"[{place}.{name}]: {str(error).replace(' - at `$[...]`', '').replace('$[...].', '')}"
+    return problem
+
+
+def server_of(name: str) -> str:
+    """The label of the MCP server that a tool's name begins with."""
+    return name.partition(SEPARATOR)[0]

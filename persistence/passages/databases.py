@@ -1,0 +1,238 @@
+"""The two databases behind the index: one writer and some readers on an SQLite file, a pool on PostgreSQL.
+
+Scripts are run in a transaction each (`persistence.sql.script`). Reads are single statements beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import asyncpg
+
+from persistence.passages.dialects import Dialect, PostgresDialect, SqliteDialect
+from persistence.postgres.connection import PooledConnection, terminate
+from persistence.sql.script import Query, Script
+from persistence.sqlite.library import sqlite3
+from sessions.model.errors import Unavailable
+
+T = TypeVar("T")
+
+READERS: Final = 2
+SCHEMA: Final = "sessile_passages"
+CONNECTIONS: Final = 4
+TIMEOUT_S: Final = 30.0
+CACHE_KIB: Final = 65_536
+_LOCK: Final = 0x70617373  # of whoever makes the tables
+_MARK: Final = re.compile(r"\$(\d+)")
+
+
+def passages_unavailable(exc: BaseException) -> Unavailable:
+    return Unavailable("vector_stores_unavailable", f"The vector stores do not answer ({type(exc).__name__}).")
+
+
+class PassageDatabase(Protocol):
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def run(self, script: Callable[[], Script[T]]) -> T:
+        """Raises Unavailable, and what the script raises; then nothing of it stands."""
+        ...
+
+    async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
+        """`settings`: statements that hold for this read alone, where the database has such."""
+        ...
+
+
+class SqlitePassages:
+    """A file of one process; in memory where `path` is None. What is deleted is overwritten."""
+
+    dialect = SqliteDialect()
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = asyncio.Lock()
+        self._writer: Any = None
+        self._readers: list[Any] = []
+        self._idle: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def open(self) -> None:
+        try:
+            self._writer = await asyncio.to_thread(self._connect)
+            await asyncio.to_thread(self._writer.executescript, self.dialect.tables())
+            for _ in range(READERS if self._path is not None else 0):
+                reader = await asyncio.to_thread(self._connect)
+                self._readers.append(reader)
+                self._idle.put_nowait(reader)
+        except (ImportError, OSError, sqlite3.Error) as exc:
+            await self.close()
+            raise passages_unavailable(exc) from exc
+
+    async def close(self) -> None:
+        async with self._lock:
+            for each in (*self._readers, self._writer):
+                if each is not None:
+                    await asyncio.to_thread(each.close)
+            self._readers.clear()
+            self._writer = None
+
+    async def run(self, script: Callable[[], Script[T]]) -> T:
+        async def locked() -> T:
+            async with self._lock:
+                return await asyncio.to_thread(self._run, script)
+
+        try:
+            return await asyncio.shield(locked())
+        except sqlite3.Error as exc:
+            raise passages_unavailable(exc) from exc
+
+    async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
+        async def read() -> list[Any]:
+            if not self._readers:
+                async with self._lock:
+                    return await asyncio.to_thread(self._execute, self._writer, text, values)
+            reader = await self._idle.get()
+            try:
+                return await asyncio.to_thread(self._execute, reader, text, values)
+            finally:
+                self._idle.put_nowait(reader)
+
+        try:
+            return await asyncio.shield(read())
+        except sqlite3.Error as exc:
+            raise passages_unavailable(exc) from exc
+
+    # -- in a thread --------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Any:
+        import sqlite_vec  # its package is installed where vector stores are wanted
+
+        if self._path is not None:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
+        connection = sqlite3.connect(self._path or ":memory:", check_same_thread=False, isolation_level=None)
+        connection.enable_load_extension(True)
+        sqlite_vec.load(connection)
+        connection.enable_load_extension(False)
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "busy_timeout = 5000"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        return connection
+
+    @staticmethod
+    def _execute(connection: Any, text: str, values: Sequence[Any]) -> list[Any]:
+        if connection is None:
+            raise sqlite3.ProgrammingError("closed")
+        return list(connection.execute(_MARK.sub(r"?\1", text), tuple(values)))
+
+    def _run(self, script: Callable[[], Script[T]]) -> T:
+        if self._writer is None:
+            raise sqlite3.ProgrammingError("closed")
+        self._writer.execute("BEGIN IMMEDIATE")
+        steps, rows = script(), None
+        try:
+            while True:
+                step = steps.send(rows)  # type: ignore[arg-type]
+                assert isinstance(step, Query)
+                rows = self._execute(self._writer, step.text, step.values)
+        except StopIteration as done:
+            self._writer.execute("COMMIT")
+            result: T = done.value
+            return result
+        except BaseException:
+            self._writer.execute("ROLLBACK")
+            raise
+
+
+class PostgresPassages:
+    """A schema of the journal's database, with the extension `vector`."""
+
+    dialect = PostgresDialect()
+
+    def __init__(self, dsn: str, schema: str = SCHEMA) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        try:
+            self._pool = await asyncpg.create_pool(
+                self._dsn,
+                min_size=1,
+                max_size=CONNECTIONS,
+                connection_class=PooledConnection,
+                timeout=TIMEOUT_S,
+                command_timeout=TIMEOUT_S,
+                server_settings={
+                    "application_name": "sessile",
+                    "search_path": f'"{self._schema}", public',
+                    "statement_timeout": str(int(TIMEOUT_S * 1000)),
+                    "jit": "off",
+                },
+            )
+            async with self._pool.acquire() as connection, connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+                await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
+                await connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+                await connection.execute(self.dialect.tables())
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
+            await self.close()
+            raise passages_unavailable(exc) from exc
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
+
+    async def run(self, script: Callable[[], Script[T]]) -> T:
+        async def work(connection: Any) -> T:
+            async with connection.transaction():
+                steps, rows = script(), None
+                while True:
+                    try:
+                        step = steps.send(rows)  # type: ignore[arg-type]
+                    except StopIteration as done:
+                        result: T = done.value
+                        return result
+                    assert isinstance(step, Query)
+                    rows = [tuple(row) for row in await connection.fetch(step.text, *step.values)]
+
+        return await self._with(work)
+
+    async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
+        async def work(connection: Any) -> list[Any]:
+            if not settings:
+                return [tuple(row) for row in await connection.fetch(text, *values)]
+            async with connection.transaction(readonly=True):
+                for each in settings:
+                    await connection.execute(each)
+                return [tuple(row) for row in await connection.fetch(text, *values)]
+
+        return await self._with(work)
+
+    async def _with(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        if self._pool is None:
+            raise passages_unavailable(ConnectionError())
+        try:
+            connection = await self._pool.acquire(timeout=TIMEOUT_S)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
+            raise passages_unavailable(exc) from exc
+        try:
+            return await work(connection)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
+            terminate(connection)
+            raise passages_unavailable(exc) from exc
+        finally:
+            await self._pool.release(connection)

@@ -1,0 +1,227 @@
+"""What SQLite and PostgreSQL say differently: tables, vectors, words, and filters on attributes.
+
+Statements have `$n` for their values. Every one that finds chunks names the tenant and the store.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Protocol
+
+import numpy
+
+from persistence.sql.script import Parameters
+from sessions.retrieval.filters import AttributeFilter, Comparison, Value
+
+EXACT_CHUNKS: Final = 20_000
+"""PostgreSQL compares all vectors of a store up to so many chunks, and goes by its graph beyond."""
+GRAPH_DIMENSIONS_MAX: Final = 4_000
+OVERSAMPLED: Final = 400  # SQLite takes so many by the signs of their numbers, and compares those as they are
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS stores (
+    num        {serial},
+    tenant     TEXT NOT NULL,
+    id         TEXT NOT NULL,
+    end_user   TEXT NOT NULL,
+    model      TEXT NOT NULL,
+    dimensions BIGINT NOT NULL,
+    chunks     BIGINT NOT NULL DEFAULT 0,
+    created_at BIGINT NOT NULL,
+    key_id     TEXT NOT NULL,
+    body       {bytes} NOT NULL,
+    UNIQUE (tenant, id)
+);
+CREATE TABLE IF NOT EXISTS files (
+    tenant     TEXT NOT NULL,
+    store      BIGINT NOT NULL,
+    id         TEXT NOT NULL,
+    status     TEXT NOT NULL,
+    claimed    BIGINT NOT NULL DEFAULT 0,
+    created_at BIGINT NOT NULL,
+    batch      TEXT NOT NULL,
+    size       BIGINT NOT NULL,
+    attributes {json} NOT NULL,
+    key_id     TEXT NOT NULL,
+    body       {bytes} NOT NULL,
+    text_key   TEXT NOT NULL,
+    text       {bytes} NOT NULL,
+    PRIMARY KEY (tenant, store, id)
+);
+CREATE INDEX IF NOT EXISTS files_waiting ON files (created_at) WHERE status = 'in_progress';
+CREATE TABLE IF NOT EXISTS chunks (
+    num    {serial},
+    tenant TEXT NOT NULL,
+    store  BIGINT NOT NULL,
+    file   TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    body   {bytes} NOT NULL{columns}
+);
+CREATE INDEX IF NOT EXISTS chunks_of_file ON chunks (tenant, store, file);
+"""
+
+
+class Dialect(Protocol):
+    one_table: bool
+    """A chunk's vector and words stand in its row; else in tables beside it."""
+
+    def tables(self) -> str: ...
+
+    def vector_tables(self, dimensions: int) -> list[str]:
+        """What vectors of so many dimensions need before the first one is put."""
+        ...
+
+    def vector(self, given: bytes) -> Any: ...
+
+    def put_chunk(self) -> str:
+        """(tenant, store, file, key, body, vector, words), with the chunk's number as its row."""
+        ...
+
+    def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]: ...
+
+    def take_away(self, dimensions: int) -> list[str]:
+        """Deletes chunks (tenant, store, file; file NULL: all of the store)."""
+        ...
+
+    def attribute(self, statement: Parameters, given: Comparison) -> str: ...
+
+
+def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -> str:
+    """A filter on the attributes of `f`, a row of `files`."""
+    if isinstance(given, Comparison):
+        return dialect.attribute(statement, given)
+    inner = f" {given.op.upper()} ".join(condition(dialect, statement, each) for each in given.filters)
+    return f"({inner})"
+
+
+def signs(vector: bytes) -> bytes:
+    """One bit for each number, padded to whole bytes."""
+    bits: bytes = numpy.packbits(numpy.frombuffer(vector, "<f4") > 0).tobytes()
+    return bits
+
+
+def halved(vector: bytes) -> bytes:
+    half: bytes = numpy.frombuffer(vector, "<f4").astype("<f2").tobytes()
+    return half
+
+
+def _values(given: Comparison) -> tuple[Value, ...]:
+    return given.value if isinstance(given.value, tuple) else (given.value,)
+
+
+_SIGN: Final = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+
+class SqliteDialect:
+    one_table = False
+
+    def tables(self) -> str:
+        tables = _TABLES.format(
+            serial="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB", json="TEXT", columns=",\n    vector BLOB NOT NULL"
+        )
+        return tables + (
+            "CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(store, body, content='', contentless_delete=1,"
+            " tokenize='ascii');\n"
+        )
+
+    def vector_tables(self, dimensions: int) -> list[str]:
+        bits = -(-dimensions // 8) * 8
+        name = f"CREATE VIRTUAL TABLE IF NOT EXISTS vectors_{int(dimensions)}"
+        return [f"{name} USING vec0(store INTEGER PARTITION KEY, bits BIT[{bits}])"]
+
+    def vector(self, given: bytes) -> Any:
+        return halved(given)
+
+    def put_chunk(self) -> str:
+        return (
+            "INSERT INTO chunks (tenant, store, file, key_id, body, vector) VALUES ($1, $2, $3, $4, $5, $6)"
+            " RETURNING num"
+        )
+
+    def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]:
+        dimensions = len(vector) // 4
+        return [
+            (
+                f"INSERT INTO vectors_{dimensions} (rowid, store, bits) VALUES ($1, $2, vec_bit($3))",
+                [num, store, signs(vector)],
+            ),
+            ("INSERT INTO words (rowid, store, body) VALUES ($1, $2, $3)", [num, store_word(store), words]),
+        ]
+
+    def take_away(self, dimensions: int) -> list[str]:
+        mine = "SELECT num FROM chunks WHERE tenant = $1 AND store = $2 AND ($3 IS NULL OR file = $3)"
+        return [
+            f"DELETE FROM vectors_{int(dimensions)} WHERE rowid IN ({mine})",
+            f"DELETE FROM words WHERE rowid IN ({mine})",
+            "DELETE FROM chunks WHERE tenant = $1 AND store = $2 AND ($3 IS NULL OR file = $3)",
+        ]
+
+    def attribute(self, statement: Parameters, given: Comparison) -> str:
+        key = statement.put(given.key)
+
+        def one(value: Value) -> str:
+            sign = _SIGN.get(given.op, "=")
+            if isinstance(value, bool):
+                return f"a.type = '{'true' if value else 'false'}'"
+            kinds = "'text'" if isinstance(value, str) else "'integer', 'real'"
+            return f"a.type IN ({kinds}) AND a.value {sign} {statement.put(value)}"
+
+        some = " OR ".join(f"({one(each)})" for each in _values(given))
+        there = f"EXISTS (SELECT 1 FROM json_each(f.attributes) a WHERE a.key = {key} AND ({some}))"
+        return f"NOT {there}" if given.op in ("ne", "nin") else there
+
+
+class PostgresDialect:
+    one_table = True
+
+    def tables(self) -> str:
+        return _TABLES.format(
+            serial="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+            bytes="BYTEA",
+            json="JSONB",
+            columns=",\n    dimensions BIGINT NOT NULL,\n    vector vector NOT NULL,\n    words TSVECTOR NOT NULL",
+        ) + ("CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words);\n")
+
+    def vector_tables(self, dimensions: int) -> list[str]:
+        if dimensions > GRAPH_DIMENSIONS_MAX:
+            return []
+        size = int(dimensions)
+        what = f"((vector::halfvec({size})) halfvec_ip_ops) WHERE dimensions = {size}"
+        return [f"CREATE INDEX IF NOT EXISTS chunks_near_{size} ON chunks USING hnsw {what}"]
+
+    def vector(self, given: bytes) -> Any:
+        return "[" + ",".join(f"{each:.7g}" for each in numpy.frombuffer(given, "<f4").tolist()) + "]"
+
+    def put_chunk(self) -> str:
+        return (
+            "INSERT INTO chunks (tenant, store, file, key_id, body, vector, dimensions, words)"
+            " VALUES ($1, $2, $3, $4, $5, $6::text::vector, $7, to_tsvector('simple', $8)) RETURNING num"
+        )
+
+    def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]:
+        return []
+
+    def take_away(self, dimensions: int) -> list[str]:
+        return ["DELETE FROM chunks WHERE tenant = $1 AND store = $2 AND ($3::text IS NULL OR file = $3)"]
+
+    def attribute(self, statement: Parameters, given: Comparison) -> str:
+        key = statement.put(given.key)
+
+        def one(value: Value) -> str:
+            sign = _SIGN.get(given.op)
+            if sign is None:
+                return f"a.value = {statement.put(json.dumps(value))}::text::jsonb"
+            if isinstance(value, str):
+                text = f"(a.value #>> '{{}}') COLLATE \"C\" {sign} {statement.put(value)}"
+                return f"jsonb_typeof(a.value) = 'string' AND {text}"
+            number = f"(a.value #>> '{{}}')::float8 {sign} {statement.put(float(value))}::float8"
+            return f"CASE WHEN jsonb_typeof(a.value) = 'number' THEN {number} ELSE false END"
+
+        some = " OR ".join(f"({one(each)})" for each in _values(given))
+        there = f"EXISTS (SELECT 1 FROM jsonb_each(f.attributes) a WHERE a.key = {key} AND ({some}))"
+        return f"NOT {there}" if given.op in ("ne", "nin") else there
+
+
+def store_word(store: int) -> str:
+    """A store among the words of SQLite's index, so that a search of one reads no list of another's."""
+    return f"s{store}"

@@ -1,0 +1,464 @@
+"""The port `PassageIndex` on either database.
+
+Texts, file names, names of stores and their metadata are sealed with the key of their tenant; a store's row also holds
+the secret by which its words are hashed (`words`). A chunk is found only while its file is `completed`, and a store
+only while its row is there: what is deleted is gone for the next search, and its rows go in the same transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy
+
+from persistence.codec import Codec, with_keys
+from persistence.passages.databases import PassageDatabase
+from persistence.passages.dialects import EXACT_CHUNKS, GRAPH_DIMENSIONS_MAX, OVERSAMPLED, condition, signs, store_word
+from persistence.passages.words import SECRET_BYTES, indexed_text, query_words
+from persistence.sql.script import Parameters, Query, Script, one_query
+from persistence.validation import check_text
+from sessions.model.errors import Limited
+from sessions.model.types import SessionKey, TenantId, UnixMs
+from sessions.retrieval.chunking import Chunking
+from sessions.retrieval.filters import AttributeFilter, Value
+from sessions.retrieval.vector_stores import (
+    FILES_MAX,
+    PASSAGES,
+    STORES_MAX,
+    DocumentId,
+    FileCounts,
+    NewChunk,
+    Passage,
+    StoreFile,
+    StoreId,
+    VectorStore,
+)
+
+_STORE: Final = "num, tenant, id, end_user, model, dimensions, chunks, created_at, key_id, body"
+_FILE: Final = "f.tenant, s.id, f.id, f.status, f.created_at, f.batch, f.size, f.attributes, f.key_id, f.body"
+_OF: Final = "FROM files f JOIN stores s ON s.num = f.store AND s.tenant = f.tenant"
+_NUM: Final = "SELECT num FROM stores WHERE tenant = $1 AND id = $2"
+_MINE: Final = f"tenant = $1 AND store = ({_NUM}) AND id = $3"
+
+
+class _StoreBody(msgspec.Struct, frozen=True):
+    name: str
+    metadata: dict[str, str]
+    secret: bytes
+
+
+class _FileBody(msgspec.Struct, frozen=True):
+    filename: str
+    error: str
+    chunking: Chunking
+
+
+class _ChunkBody(msgspec.Struct, frozen=True, array_like=True):
+    text: str
+    start: int
+    end: int
+
+
+class _StoreRow(msgspec.Struct, frozen=True):
+    num: int
+    store: VectorStore
+    chunks: int
+    secret: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_store_body = msgspec.msgpack.Decoder(_StoreBody).decode
+_file_body = msgspec.msgpack.Decoder(_FileBody).decode
+_chunk_body = msgspec.msgpack.Decoder(_ChunkBody).decode
+
+
+class SqlPassageIndex:
+    """Good while its database is open."""
+
+    def __init__(self, database: PassageDatabase, codec: Codec) -> None:
+        self._database = database
+        self._codec = codec
+        self._dialect = database.dialect
+
+    # -- stores -------------------------------------------------------------------------------------------------------
+
+    async def create(self, store: VectorStore) -> None:
+        check_text(store.tenant, store.id, store.user)
+        body = _StoreBody(store.name, store.metadata, os.urandom(SECRET_BYTES))
+        key_id, sealed = await self._seal(store.tenant, f"store {store.id}", _encode(body))
+        values = (store.tenant, store.id, store.user or "", store.model, store.dimensions, store.created_at)
+
+        def script() -> Script[None]:
+            ((count,),) = yield Query("SELECT count(*) FROM stores WHERE tenant = $1", (store.tenant,))
+            if count >= STORES_MAX:
+                raise Limited("quota_exceeded", f"This tenant has its {STORES_MAX} vector stores; delete some first.")
+            for each in self._dialect.vector_tables(store.dimensions):
+                yield Query(each)
+            yield Query(
+                "INSERT INTO stores (tenant, id, end_user, model, dimensions, created_at, key_id, body)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+                (*values, key_id, sealed),
+            )
+
+        await self._database.run(script)
+
+    async def store(self, tenant: TenantId, store_id: StoreId) -> VectorStore | None:
+        row = await self._row(tenant, store_id)
+        return None if row is None else row.store
+
+    async def stores(self, tenant: TenantId, user: str | None, *, anybody: bool) -> list[VectorStore]:
+        only = "" if anybody else " AND end_user = $2"
+        text = f"SELECT {_STORE} FROM stores WHERE tenant = $1{only} ORDER BY created_at DESC, num DESC"
+        rows = await self._database.rows(text, (tenant,) if anybody else (tenant, user or ""))
+        return [each.store for each in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
+
+    async def change(self, store: VectorStore) -> None:
+        row = await self._row(store.tenant, store.id)
+        if row is not None:
+            body = _StoreBody(store.name, store.metadata, row.secret)
+            sealed = await self._seal(store.tenant, f"store {store.id}", _encode(body))
+            text = "UPDATE stores SET key_id = $3, body = $4 WHERE tenant = $1 AND id = $2"
+            await self._database.run(lambda: one_query(text, (store.tenant, store.id, *sealed)))
+
+    async def delete(self, tenant: TenantId, store_id: StoreId) -> bool:
+        def script() -> Script[bool]:
+            text = "DELETE FROM stores WHERE tenant = $1 AND id = $2 RETURNING num, dimensions"
+            for num, dimensions in (yield Query(text, (tenant, store_id))):
+                yield from self._emptied(tenant, num, dimensions, None)
+                yield Query("DELETE FROM files WHERE tenant = $1 AND store = $2", (tenant, num))
+                return True
+            return False
+
+        return await self._database.run(script)
+
+    async def forget_user(self, tenant: TenantId, user: str) -> int:
+        stores = await self.stores(tenant, user, anybody=False)
+        return sum([await self.delete(tenant, each.id) for each in stores])
+
+    async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts:
+        text = (
+            f"SELECT status, count(*), sum(size) FROM files WHERE tenant = $1 AND store = ({_NUM})"
+            " AND ($3 = '' OR batch = $3) GROUP BY status"
+        )
+        rows = await self._database.rows(text, (tenant, store_id, batch))
+        found = {status: int(count) for status, count, _ in rows}
+        return FileCounts(**found, size=sum(int(size) for _, _, size in rows))
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    async def add_file(self, file: StoreFile, text: str) -> None:
+        check_text(file.tenant, file.id, file.batch)
+        sealed = await self._seal(file.tenant, f"file {file.id}", _encode(_body_of(file)))
+        sealed_text = await self._seal(file.tenant, f"text {file.id}", text.encode())
+
+        def script() -> Script[None]:
+            for (num,) in (yield Query(_NUM, (file.tenant, file.store))):
+                of = "SELECT count(*) FROM files WHERE tenant = $1 AND store = $2"
+                ((count,),) = yield Query(of, (file.tenant, num))
+                if count >= FILES_MAX:
+                    raise Limited("quota_exceeded", f"This store has its {FILES_MAX} files; take some out first.")
+                yield Query(
+                    "INSERT INTO files (tenant, store, id, status, created_at, batch, size, attributes, key_id, body,"
+                    " text_key, text) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+                    (
+                        *(file.tenant, num, file.id, file.status, file.created_at, file.batch, file.size),
+                        *(json.dumps(file.attributes), *sealed, *sealed_text),
+                    ),
+                )
+
+        await self._database.run(script)
+
+    async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None:
+        text = f"SELECT {_FILE} {_OF} WHERE f.tenant = $1 AND s.id = $2 AND f.id = $3"
+        for file in await self._files(text, (tenant, store_id, file_id)):
+            return file
+        return None
+
+    async def files(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> list[StoreFile]:
+        text = f"SELECT {_FILE} {_OF} WHERE f.tenant = $1 AND s.id = $2 AND ($3 = '' OR f.batch = $3)"
+        return await self._files(f"{text} ORDER BY f.created_at DESC, f.id DESC", (tenant, store_id, batch))
+
+    async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None:
+        text = f"SELECT text_key, text FROM files WHERE {_MINE}"
+        for key_id, stored in await self._database.rows(text, (tenant, store_id, file_id)):
+            return (await self._open(tenant, f"text {file_id}", key_id, stored)).decode()
+        return None
+
+    async def set_attributes(
+        self, tenant: TenantId, store_id: StoreId, file_id: DocumentId, attributes: Mapping[str, Value]
+    ) -> bool:
+        text = f"UPDATE files SET attributes = $4 WHERE {_MINE} RETURNING id"
+        values = (tenant, store_id, file_id, json.dumps(dict(attributes)))
+        return bool(await self._database.run(lambda: one_query(text, values)))
+
+    async def remove_file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> bool:
+        def script() -> Script[bool]:
+            text = "SELECT num, dimensions FROM stores WHERE tenant = $1 AND id = $2"
+            for num, dimensions in (yield Query(text, (tenant, store_id))):
+                gone = "DELETE FROM files WHERE tenant = $1 AND store = $2 AND id = $3 RETURNING id"
+                there = yield Query(gone, (tenant, num, file_id))
+                yield from self._emptied(tenant, num, dimensions, file_id)
+                return bool(there)
+            return False
+
+        return await self._database.run(script)
+
+    async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
+        text = (
+            f"UPDATE files SET status = 'cancelled' WHERE tenant = $1 AND store = ({_NUM}) AND batch = $3"
+            " AND status = 'in_progress' RETURNING id"
+        )
+        return len(await self._database.run(lambda: one_query(text, (tenant, store_id, batch))))
+
+    # -- reading documents in -----------------------------------------------------------------------------------------
+
+    async def claim(self, now: UnixMs, until: UnixMs) -> StoreFile | None:
+        def script() -> Script[list[Any]]:
+            text = (
+                "UPDATE files SET claimed = $2 WHERE (tenant, store, id) IN (SELECT tenant, store, id FROM files"
+                " WHERE status = 'in_progress' AND claimed < $1 ORDER BY created_at LIMIT 1)"
+                " AND claimed < $1 RETURNING tenant, store, id"
+            )
+            for tenant, num, file_id in (yield Query(text, (now, until))):
+                where = "WHERE f.tenant = $1 AND f.store = $2 AND f.id = $3"
+                return (yield Query(f"SELECT {_FILE} {_OF} {where}", (tenant, num, file_id)))
+            return []
+
+        rows = await self._database.run(script)
+        for file in await with_keys(self._codec, lambda: [self._file_of(row) for row in rows]):
+            return file
+        return None
+
+    async def begin_again(self, file: StoreFile) -> None:
+        def script() -> Script[None]:
+            text = "SELECT num, dimensions FROM stores WHERE tenant = $1 AND id = $2"
+            for num, dimensions in (yield Query(text, (file.tenant, file.store))):
+                yield from self._emptied(file.tenant, num, dimensions, file.id)
+
+        await self._database.run(script)
+
+    async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
+        row = await self._row(file.tenant, file.store)
+        if row is None:
+            return False
+        bodies = [_encode(_ChunkBody(each.text, each.start, each.end)) for each in chunks]
+        name = f"chunk {file.id}"
+        sealed = [await self._seal(file.tenant, name, body) for body in bodies]
+        words = [indexed_text(each.text, row.secret) for each in chunks]
+        status = "completed" if last else "in_progress"
+
+        def script() -> Script[bool]:
+            text = (
+                f"UPDATE files SET status = $4, claimed = $5 WHERE {_MINE} AND status = 'in_progress' RETURNING store"
+            )
+            if not (yield Query(text, (file.tenant, file.store, file.id, status, until))):
+                yield from self._emptied(file.tenant, row.num, row.store.dimensions, file.id)
+                return False
+            for chunk, (key_id, body), said in zip(chunks, sealed, words, strict=True):
+                values = [file.tenant, row.num, file.id, key_id, body, self._dialect.vector(chunk.vector)]
+                if self._dialect.one_table:
+                    values += [row.store.dimensions, said]
+                ((num,),) = yield Query(self._dialect.put_chunk(), values)
+                for more, given in self._dialect.put_beside(num, row.num, chunk.vector, said):
+                    yield Query(more, given)
+            yield Query("UPDATE stores SET chunks = chunks + $2 WHERE num = $1", (row.num, len(chunks)))
+            return True
+
+        return await self._database.run(script)
+
+    async def fail(self, file: StoreFile, error: str) -> None:
+        body = msgspec.structs.replace(_body_of(file), error=error)
+        sealed = await self._seal(file.tenant, f"file {file.id}", _encode(body))
+
+        def script() -> Script[None]:
+            text = f"UPDATE files SET status = 'failed', key_id = $4, body = $5 WHERE {_MINE} RETURNING store"
+            failed = yield Query(text, (file.tenant, file.store, file.id, *sealed))
+            for (num,) in failed:
+                ((dimensions,),) = yield Query("SELECT dimensions FROM stores WHERE num = $1", (num,))
+                yield from self._emptied(file.tenant, num, dimensions, file.id)
+
+        await self._database.run(script)
+
+    def _emptied(self, tenant: TenantId, num: int, dimensions: int, file_id: DocumentId | None) -> Script[None]:
+        count = "SELECT count(*) FROM chunks WHERE tenant = $1 AND store = $2"
+        ((before,),) = yield Query(count, (tenant, num))
+        if before:
+            for each in self._dialect.take_away(dimensions):
+                yield Query(each, (tenant, num, file_id))
+            ((left,),) = yield Query(count, (tenant, num))
+            yield Query("UPDATE stores SET chunks = $2 WHERE num = $1", (num, left))
+
+    # -- searches -----------------------------------------------------------------------------------------------------
+
+    async def nearest(
+        self, tenant: TenantId, store_id: StoreId, vector: bytes, only: AttributeFilter | None, limit: int
+    ) -> list[tuple[int, float]]:
+        row = await self._row(tenant, store_id)
+        if row is None or not row.chunks or len(vector) != 4 * row.store.dimensions:
+            return []
+        if self._dialect.one_table:
+            return await self._nearest_postgres(row, vector, only, limit)
+        statement = Parameters()
+        near = (
+            f"SELECT rowid FROM vectors_{row.store.dimensions} WHERE store = {statement.put(row.num)}"
+            f" AND bits MATCH vec_bit({statement.put(signs(vector))}) AND k = {statement.put(max(OVERSAMPLED, limit))}"
+        )
+        if only is not None:
+            near += f" AND rowid IN (SELECT c.num {self._allowed(statement, row, only)})"
+        found = [num for (num,) in await self._database.rows(near, statement.values)]
+        statement = Parameters()
+        text = f"SELECT c.num, c.vector {self._allowed(statement, row, None)}"
+        text += f" AND c.num IN (SELECT value FROM json_each({statement.put(json.dumps(found))}))"
+        rows = await self._database.rows(text, statement.values)
+        if not rows:
+            return []
+        given = numpy.frombuffer(b"".join(bytes(each[1]) for each in rows), "<f2").astype("<f4").reshape(len(rows), -1)
+        cosines = (given @ numpy.frombuffer(vector, "<f4")).tolist()
+        order = sorted(zip((each[0] for each in rows), cosines, strict=True), key=lambda each: (-each[1], each[0]))
+        return order[:limit]
+
+    async def _nearest_postgres(
+        self, row: _StoreRow, vector: bytes, only: AttributeFilter | None, limit: int
+    ) -> list[tuple[int, float]]:
+        statement, size = Parameters(), row.store.dimensions
+        given = f"{statement.put(self._dialect.vector(vector))}::text::halfvec({size})"
+        near = f"c.vector::halfvec({size}) <#> {given}"
+        from_ = self._allowed(statement, row, only)
+        if row.chunks <= EXACT_CHUNKS or size > GRAPH_DIMENSIONS_MAX:
+            text = (
+                f"WITH mine AS MATERIALIZED (SELECT c.num, {near} AS distance {from_})"
+                f" SELECT num, -distance FROM mine ORDER BY distance, num LIMIT {statement.put(limit)}"
+            )
+            return [(num, float(score)) for num, score in await self._database.rows(text, statement.values)]
+        text = f"SELECT c.num, -({near}) {from_} AND c.dimensions = {size} ORDER BY {near} LIMIT {statement.put(limit)}"
+        settings = ("SET LOCAL hnsw.ef_search = 200", "SET LOCAL hnsw.iterative_scan = strict_order")
+        return [
+            (num, float(score)) for num, score in await self._database.rows(text, statement.values, settings=settings)
+        ]
+
+    async def matching(
+        self, tenant: TenantId, store_id: StoreId, words: Sequence[str], only: AttributeFilter | None, limit: int
+    ) -> list[int]:
+        row = await self._row(tenant, store_id)
+        hashes = [] if row is None else query_words(" ".join(words), row.secret)
+        if row is None or not hashes or not row.chunks:
+            return []
+        statement = Parameters()
+        if self._dialect.one_table:
+            query = f"to_tsquery('simple', {statement.put(' | '.join(hashes))})"
+            text = (
+                f"SELECT c.num {self._allowed(statement, row, only)} AND c.words @@ {query}"
+                f" ORDER BY ts_rank(c.words, {query}) DESC, c.num LIMIT {statement.put(limit)}"
+            )
+        else:
+            match = f"store : {store_word(row.num)} AND body : ({' OR '.join(hashes)})"
+            text = (
+                f"SELECT c.num {self._allowed(statement, row, only)} AND c.num IN (SELECT rowid FROM words WHERE words"
+                f" MATCH {statement.put(match)} ORDER BY rank LIMIT {statement.put(10 * limit)})"
+            )
+            if only is None:
+                text = (
+                    "SELECT w.num FROM (SELECT rowid AS num, rank AS place FROM words WHERE words MATCH"
+                    f" {statement.put(match)} ORDER BY rank LIMIT {statement.put(limit)}) w"
+                    f" WHERE w.num IN (SELECT c.num {self._allowed(statement, row, None)}) ORDER BY w.place, w.num"
+                )
+        return [num for (num, *_) in await self._database.rows(text, statement.values)][:limit]
+
+    def _allowed(self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None) -> str:
+        """Chunks of whole files of one store, and of files that pass: the one place where that is said."""
+        tenant, num = statement.put(row.store.tenant), statement.put(row.num)
+        text = (
+            "FROM chunks c JOIN files f ON f.tenant = c.tenant AND f.store = c.store AND f.id = c.file"
+            f" WHERE c.tenant = {tenant} AND c.store = {num} AND f.status = 'completed'"
+        )
+        return text if only is None else f"{text} AND {condition(self._dialect, statement, only)}"
+
+    async def passages(self, tenant: TenantId, store_id: StoreId, numbers: Sequence[int]) -> list[Passage]:
+        row = await self._row(tenant, store_id)
+        if row is None or not numbers:
+            return []
+        statement = Parameters()
+        columns = "c.num, c.file, c.key_id, c.body, f.key_id, f.body, f.attributes"
+        text = f"SELECT {columns} {self._allowed(statement, row, None)}"
+        text += f" AND c.num IN ({', '.join(statement.put(each) for each in numbers)})"
+        rows = await self._database.rows(text, statement.values)
+
+        def opened() -> list[Passage]:
+            return [self._passage_of(tenant, each) for each in rows]
+
+        return await with_keys(self._codec, opened)
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    async def _row(self, tenant: TenantId, store_id: StoreId) -> _StoreRow | None:
+        text = f"SELECT {_STORE} FROM stores WHERE tenant = $1 AND id = $2"
+        rows = await self._database.rows(text, (tenant, store_id))
+        for row in await with_keys(self._codec, lambda: [self._store_of(each) for each in rows]):
+            return row
+        return None
+
+    async def _files(self, text: str, values: Sequence[Any]) -> list[StoreFile]:
+        rows = await self._database.rows(text, values)
+        return await with_keys(self._codec, lambda: [self._file_of(row) for row in rows])
+
+    def _store_of(self, row: Any) -> _StoreRow:
+        num, tenant, store_id, user, model, dimensions, chunks, created_at, key_id, body = row
+        said = _store_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"store {store_id}", key_id, bytes(body)))
+        store = VectorStore(
+            id=store_id,
+            tenant=tenant,
+            user=user or None,
+            model=model,
+            dimensions=dimensions,
+            created_at=created_at,
+            name=said.name,
+            metadata=said.metadata,
+        )
+        return _StoreRow(num, store, chunks, said.secret)
+
+    def _file_of(self, row: Any) -> StoreFile:
+        tenant, store_id, file_id, status, created_at, batch, size, attributes, key_id, body = row
+        said = _file_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"file {file_id}", key_id, bytes(body)))
+        return StoreFile(
+            id=file_id,
+            store=store_id,
+            tenant=tenant,
+            filename=said.filename,
+            created_at=created_at,
+            status=status,
+            error=said.error,
+            attributes=json.loads(attributes),
+            chunking=said.chunking,
+            batch=batch,
+            size=size,
+        )
+
+    def _passage_of(self, tenant: TenantId, row: Any) -> Passage:
+        number, file_id, key_id, body, file_key, file_body, attributes = row
+        key, decode = SessionKey(tenant, PASSAGES), self._codec.decode
+        chunk = _chunk_body(decode(key, f"chunk {file_id}", key_id, bytes(body)))
+        said = _file_body(decode(key, f"file {file_id}", file_key, bytes(file_body)))
+        return Passage(
+            number=number,
+            file=file_id,
+            filename=said.filename,
+            attributes=json.loads(attributes),
+            text=chunk.text,
+            start=chunk.start,
+            end=chunk.end,
+        )
+
+    async def _seal(self, tenant: TenantId, row: str, plain: bytes) -> tuple[str, bytes]:
+        return await with_keys(self._codec, lambda: self._codec.encode(SessionKey(tenant, PASSAGES), row, plain))
+
+    async def _open(self, tenant: TenantId, row: str, key_id: str, stored: bytes) -> bytes:
+        key = SessionKey(tenant, PASSAGES)
+        return await with_keys(self._codec, lambda: self._codec.decode(key, row, key_id, bytes(stored)))
+
+
+def _body_of(file: StoreFile) -> _FileBody:
+    return _FileBody(file.filename, file.error, file.chunking)

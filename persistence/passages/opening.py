@@ -1,0 +1,49 @@
+"""Opens the index that goes with a store: a file in the data folder, a schema of the same PostgreSQL, or memory.
+
+Where sqlite-vec or pgvector is not there, there are no vector stores, and the log says why once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import structlog
+
+from persistence.codec import Codec, PlainCodec
+from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
+from persistence.passages.index import SqlPassageIndex
+from sessions.model.errors import Unavailable
+from sessions.retrieval.vector_stores import PassageIndex
+
+log = structlog.get_logger(__name__)
+
+FILE = "passages.db"
+
+
+@contextlib.asynccontextmanager
+async def open_passages(url: str, folder: Path | None, codec: Codec | None) -> AsyncIterator[PassageIndex | None]:
+    """`url` as the journal's, or `off`. None: there are no vector stores here."""
+    database: PassageDatabase
+    if url == "off":
+        yield None
+        return
+    if url.startswith(("postgresql://", "postgres://")):
+        database = PostgresPassages(url)
+    elif importlib.util.find_spec("sqlite_vec") is None:
+        yield None
+        return
+    else:
+        database = SqlitePassages(folder / FILE if url == "sqlite" and folder is not None else None)
+    try:
+        await database.open()
+    except Unavailable as error:
+        log.warning("vector_stores_disabled", reason=str(error.__cause__ or error))
+        yield None
+        return
+    try:
+        yield SqlPassageIndex(database, codec or PlainCodec())
+    finally:
+        await database.close()

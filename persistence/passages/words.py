@@ -1,0 +1,64 @@
+"""The words of a text as an index has them: keyed hashes, spelt in letters.
+
+Each store has a secret of its own, which stands sealed in its row: whoever reads the database sees that the same word
+comes again, and not which. A word is what is between signs, in small letters, without accents, and without the
+endings of English plurals and verb forms. Words that stand in every text are left out. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+SECRET_BYTES: Final = 16
+QUERY_WORDS_MAX: Final = 12
+_WORD: Final = re.compile(r"[^\W_]+")
+_LETTERS: Final = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+_COMMON_TEXT: Final = """
+a an and are as at be been but by can did do does for from had has have he her his how i if in into is it its me my no
+not of on or our she so than that the their them then there these they this to us was we were what when where which who
+why will with would you your
+"""
+_COMMON: Final = frozenset(_COMMON_TEXT.split())
+
+
+def words(text: str) -> Iterator[str]:
+    """The words that are looked for, as often as they come."""
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
+    for match in _WORD.finditer(plain.casefold()):
+        word = match[0]
+        if word not in _COMMON:
+            yield _stem(word)
+
+
+def hashed(word: str, secret: bytes) -> str:
+    """Sixteen letters that stand for a word in one store."""
+    return hashlib.blake2b(word.encode(), key=secret, digest_size=8).hexdigest().translate(_LETTERS)
+
+
+def indexed_text(text: str, secret: bytes) -> str:
+    known: dict[str, str] = {}
+    return " ".join(known.setdefault(word, "") or _put(known, word, secret) for word in words(text))
+
+
+def query_words(text: str, secret: bytes) -> list[str]:
+    """The longest words of a query, once each: the rarest, mostly."""
+    found = sorted(dict.fromkeys(words(text)), key=len, reverse=True)[:QUERY_WORDS_MAX]
+    return [hashed(word, secret) for word in found]
+
+
+def _put(known: dict[str, str], word: str, secret: bytes) -> str:
+    known[word] = hashed(word, secret)
+    return known[word]
+
+
+def _stem(word: str) -> str:
+    for ending, left, put in (("ies", 2, "y"), ("sses", 2, "ss"), ("ing", 3, ""), ("ed", 3, ""), ("es", 3, "e")):
+        if word.endswith(ending) and len(word) - len(ending) >= left:
+            return (word[: -len(ending)] + put).rstrip("e") or word
+    if word.endswith("s") and not word.endswith("ss") and len(word) > 3:
+        word = word[:-1]
+    return word.rstrip("e") or word

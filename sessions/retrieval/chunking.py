@@ -1,0 +1,70 @@
+"""Cuts a document into chunks by its structure and its tokens; each knows its place in the document's text.
+
+Cuts are made where a heading begins, else between paragraphs, lines or sentences, as far back as half a chunk; only a
+text without any is cut between two tokens. Neighbours share up to `overlap` tokens, which begin at such a place too
+where there is one.
+
+Invariants: every token is in a chunk; a chunk has at most `tokens_max` of them; chunks begin and end later than the
+ones before; `text[start:end]` is the chunk. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from sessions.retrieval.embedding import TokenSpans
+
+TOKENS_MIN: Final = 16
+_BREAKS: Final = (
+    (4, re.compile(r"^(?:#{1,6} |\f)", re.MULTILINE)),
+    (3, re.compile(r"\n[ \t]*\n\s*")),
+    (2, re.compile(r"\n")),
+    (1, re.compile(r"[.!?。！？…]['\"»”)\]]*\s+")),
+)
+
+
+class Chunking(msgspec.Struct, frozen=True):
+    """How long chunks are, in tokens of the embedding model."""
+
+    tokens_max: int = 200
+    overlap: int = 40
+
+
+class DocumentChunk(msgspec.Struct, frozen=True):
+    """`start` and `end`: code points of the document's text."""
+
+    start: int
+    end: int
+    tokens: int
+
+
+def _strengths(text: str, spans: TokenSpans) -> bytearray:
+    """How good it is to begin a chunk with each token; 0: only if it must be."""
+    found = bytearray(len(spans.starts))
+    for strength, pattern in _BREAKS:
+        for match in pattern.finditer(text):
+            at = bisect_left(spans.starts, match.start() if strength == 4 else match.end())
+            if at < len(found) and found[at] < strength:
+                found[at] = strength
+    return found
+
+
+def chunks(text: str, spans: TokenSpans, how: Chunking) -> Iterator[DocumentChunk]:
+    """The chunks of a text whose tokens are `spans`; none of one without any."""
+    starts, ends = spans.starts, spans.ends
+    strengths, begin = _strengths(text, spans), 0
+    while begin < len(starts):
+        end = min(begin + how.tokens_max, len(starts))
+        if end < len(starts):
+            earliest = begin + max(how.tokens_max // 2, how.overlap + 1)
+            end = max(range(min(earliest, end), end + 1), key=lambda at: (strengths[at], at))
+        yield DocumentChunk(starts[begin], max(ends[begin:end]), end - begin)
+        if end == len(starts):
+            return
+        shared = range(max(begin + 1, end - how.overlap), end + 1)
+        begin = max(shared, key=lambda at: (strengths[at] > 0, -at))

@@ -1,0 +1,146 @@
+"""The server tool `file_search`: looks passages up for a model, and says where each of them stands.
+
+It rides on server tools (`sessions.actor.tool_runner`): the call and what was found stand in the log behind the
+message, so the prompt before them never changes, and what was found belongs to its turn. What it finds passes the
+filters like any tool's words. Beside the tools of a file, whose names go first.
+
+Whose stores: those of the session's user, and where it has none those of the tenant as a whole. A search that is late,
+or a part of it, costs the answer that part and nothing more: the output says `retrieval_skipped` and what was left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from sessions.model.errors import NotFound, SessileError
+from sessions.model.types import McpSource, TenantId, Tool
+from sessions.ports import ServerTools
+from sessions.retrieval.search import Deadlines, PassageSearch
+from sessions.retrieval.vector_stores import Passage, PassageIndex, StoreId, VectorStore
+from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
+
+NAME: Final = "file_search"
+STORES_MAX: Final = 16  # that one call looks into
+RESULTS_MAX: Final = 20
+RESULTS: Final = 5
+CHARACTERS_MAX: Final = 12_000  # of all passages of one call: its budget in the prompt
+DEADLINES: Final = Deadlines(embedding=0.15, index=0.1)
+SKIPPED: Final = "retrieval_skipped"
+
+TOOL: Final = ServerTool(
+    tool=Tool(
+        name=NAME,
+        description="Looks up passages in the user's documents. Cite what you use by its number, like [1].",
+        parameters={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What to look for", "maxLength": 2_000},
+                "vector_store_ids": {"type": "array", "items": {"type": "string"}, "maxItems": STORES_MAX},
+                "max_num_results": {"type": "integer", "minimum": 1, "maximum": RESULTS_MAX},
+            },
+            "required": ["query"],
+        },
+        server=True,
+    ),
+    takes_keys=True,  # it changes nothing: after a crash it is looked up again
+)
+
+
+class _Arguments(msgspec.Struct, frozen=True):
+    query: str
+    vector_store_ids: tuple[str, ...] | None = None
+    max_num_results: int = RESULTS
+
+
+class FileSearch:
+    """The port `ServerTools`: this tool, and those of `others`."""
+
+    def __init__(
+        self,
+        index: PassageIndex,
+        search: PassageSearch,
+        others: ServerTools | None,
+        deadlines: Deadlines = DEADLINES,
+    ) -> None:
+        self._index = index
+        self._search = search
+        self._others = others
+        self._deadlines = deadlines
+
+    def find(self, tenant: TenantId, name: str) -> ServerTool | None:
+        found = self._others.find(tenant, name) if self._others is not None else None
+        return TOOL if found is None and name == NAME else found
+
+    def offered(self, tenant: TenantId) -> Sequence[str]:
+        return self._others.offered(tenant) if self._others is not None else ()
+
+    async def of_server(self, tenant: TenantId, source: McpSource) -> Sequence[ServerTool]:
+        if self._others is None:
+            raise NotFound(
+                "tool_not_found", f"The server has no MCP server {source.server_label!r} for you.", param="tools"
+            )
+        return await self._others.of_server(tenant, source)
+
+    async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
+        others = self._others
+        if others is not None and (request.name != NAME or others.find(request.key.tenant, NAME) is not None):
+            return await others.call(request, report)
+        if request.name != NAME:
+            return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
+        try:
+            given = msgspec.json.decode(request.arguments, type=_Arguments)
+        except msgspec.MsgspecError:
+            return ToolResult(outcome="not_sent", output="invalid_arguments: `query` is a text.")
+        try:
+            stores = await self._stores(request, given)
+            limit = min(max(given.max_num_results, 1), RESULTS_MAX)
+            found = await self._search.search(stores, given.query, limit=limit, deadlines=self._deadlines)
+        except SessileError as error:
+            return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code)))
+        skipped = (SKIPPED, *found.skipped) if found.skipped else ()
+        return ToolResult(outcome="done", output=_output(within(found.passages, CHARACTERS_MAX), skipped))
+
+    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
+        if self._others is None:
+            return ToolResult(outcome="failed", output="tool_not_found: there is no such tool any more.")
+        return await self._others.advance(step)
+
+    async def _stores(self, request: ToolRequest, given: _Arguments) -> list[VectorStore]:
+        """Those of the session's owner, of the ids that the model names where it names some."""
+        have = await self._index.stores(request.key.tenant, request.user, anybody=False)
+        named = None if given.vector_store_ids is None else set(map(StoreId, given.vector_store_ids))
+        return [each for each in have if named is None or each.id in named][:STORES_MAX]
+
+
+def within(passages: Sequence[Passage], characters: int) -> list[Passage]:
+    """As many of the best as fit."""
+    kept: list[Passage] = []
+    for each in passages:
+        characters -= len(each.text)
+        if characters < 0:
+            break
+        kept.append(each)
+    return kept
+
+
+def _output(passages: Sequence[Passage], skipped: Sequence[str]) -> str:
+    results: list[dict[str, Any]] = [
+        {
+            "number": number,
+            "file_id": each.file,
+            "filename": each.filename,
+            "start": each.start,
+            "end": each.end,
+            "score": round(each.score, 4),
+            "text": each.text,
+        }
+        for number, each in enumerate(passages, 1)
+    ]
+    said: dict[str, Any] = {"results": results}
+    if skipped:
+        said["skipped"] = list(skipped)
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,30 @@
+"""Puts hits in order: several lists become one by their ranks.
+
+That is reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009). Scores of different kinds, as a cosine and a
+count of words, cannot be added up; places in a list can. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+FUSION_K: Final = 60
+
+
+def fuse(lists: Sequence[tuple[float, Sequence[int]]]) -> list[tuple[int, float]]:
+    """Each list has a weight and ids, the best first. The best id of all first, with a score from 0 to 1: 1 is the
+    first of every list."""
+    best = sum(weight for weight, _ in lists) / (FUSION_K + 1)
+    scores: dict[int, float] = {}
+    for weight, ids in lists:
+        for rank, each in enumerate(ids, 1):
+            scores[each] = scores.get(each, 0.0) + weight / (FUSION_K + rank)
+    order = sorted(scores, key=lambda each: (-scores[each], each))
+    return [(each, scores[each] / best if best else 0.0) for each in order]
+
+
+def rescored(order: Sequence[int], scores: Mapping[int, float]) -> list[tuple[int, float]]:
+    """The ids by new scores; those that have none stay behind, in their order."""
+    known = sorted((each for each in order if each in scores), key=lambda each: -scores[each])
+    return [(each, scores[each]) for each in known] + [(each, 0.0) for each in order if each not in scores]

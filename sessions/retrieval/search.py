@@ -1,0 +1,166 @@
+"""Searches vector stores: by meaning and by words beside each other, fused by rank, re-ranked where it is requested.
+
+Each stage has a deadline. Without its embedding a query is looked for by its words alone, and the answer names what was
+left out (`skipped`); without the index there is no answer (`Unavailable`). Everything is of one tenant, and the caller
+says which stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from sessions.metrics import Counter, Histograms, Metrics
+from sessions.model.errors import SessileError, Unavailable
+from sessions.retrieval.embedding import Embedder
+from sessions.retrieval.filters import AttributeFilter
+from sessions.retrieval.ranking import fuse, rescored
+from sessions.retrieval.vector_stores import Passage, PassageIndex, VectorStore
+
+Ranker = Literal["auto", "none", "words", "maxsim"]
+Stage = Literal["embedding", "vectors", "words", "ranking"]
+
+CANDIDATES: Final = 50  # of each list
+RANKED: Final = 20  # documents that are re-ranked at most
+STAGE_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class Deadlines(msgspec.Struct, frozen=True):
+    """In seconds, of each stage."""
+
+    embedding: float = 5.0
+    index: float = 5.0
+    ranking: float = 10.0
+
+
+class SearchOutcome(NamedTuple):
+    """The best first. `tokens`: what was embedded."""
+
+    passages: list[Passage]
+    skipped: tuple[Stage, ...] = ()
+    tokens: int = 0
+
+
+class PassageSearch:
+    def __init__(self, index: PassageIndex, embedder: Embedder, measures: Metrics) -> None:
+        self._index = index
+        self._embedder = embedder
+        about = "How long stages of a search in vector stores took."
+        self._stage_s: Histograms = measures.histograms("retrieval_stage_duration_seconds", about, STAGE_S, "stage")
+        about = "Stages of searches that were left out, by which and why."
+        self._skipped: Counter = measures.counter("retrieval_skipped", about, "stage", "why")
+
+    async def search(
+        self,
+        stores: Sequence[VectorStore],
+        query: str,
+        *,
+        only: AttributeFilter | None = None,
+        limit: int = 10,
+        ranker: Ranker = "auto",
+        deadlines: Deadlines | None = None,
+    ) -> SearchOutcome:
+        """Raises Unavailable where no index answers in time."""
+        deadlines, passages, skipped, tokens = deadlines or Deadlines(), list[Passage](), dict[Stage, None](), 0
+        vectors: dict[str, bytes | None] = {}
+        for store in stores:
+            if store.model not in vectors:
+                vector, used = await self._embedded(store, query, ranker, deadlines, skipped)
+                vectors[store.model] = vector
+                tokens += used
+            passages += await self._in_store(store, query, vectors[store.model], only, ranker, deadlines, skipped)
+        passages.sort(key=lambda each: (-each.score, each.file, each.start))
+        if ranker == "maxsim" and passages:
+            passages, used = await self._ranked(stores[0], query, passages, deadlines, skipped)
+            tokens += used
+        return SearchOutcome(passages[:limit], tuple(skipped), tokens)
+
+    async def _embedded(
+        self, store: VectorStore, query: str, ranker: Ranker, deadlines: Deadlines, skipped: dict[Stage, None]
+    ) -> tuple[bytes | None, int]:
+        if ranker == "words":
+            return None, 0
+        clock = asyncio.get_running_loop().time
+        begun_at = clock()
+        try:
+            async with asyncio.timeout(deadlines.embedding):
+                made = await self._embedder.embed(store.tenant, store.model, [query])
+            return made.vectors[0], made.tokens
+        except TimeoutError:
+            self._leave_out("embedding", "late", skipped)
+        except SessileError as error:
+            if error.status < 500:
+                raise
+            self._leave_out("embedding", "failed", skipped)
+        finally:
+            self._stage_s.of("embedding").observe(clock() - begun_at)
+        return None, 0
+
+    async def _in_store(
+        self,
+        store: VectorStore,
+        query: str,
+        vector: bytes | None,
+        only: AttributeFilter | None,
+        ranker: Ranker,
+        deadlines: Deadlines,
+        skipped: dict[Stage, None],
+    ) -> list[Passage]:
+        index, clock = self._index, asyncio.get_running_loop().time
+        begun_at = clock()
+        try:
+            async with asyncio.timeout(deadlines.index):
+                near: list[tuple[int, float]] = []
+                worded: list[int] = []
+                if vector is not None:
+                    near = await index.nearest(store.tenant, store.id, vector, only, CANDIDATES)
+                if ranker != "none" or vector is None:
+                    worded = await index.matching(store.tenant, store.id, [query], only, CANDIDATES)
+                if ranker == "none" and vector is not None:
+                    order = near
+                else:
+                    lists = [(1.0, [number for number, _ in near])] if vector is not None else []
+                    order = fuse([*lists, (1.0, worded)])
+                scores = dict(order[:CANDIDATES])
+                found = await index.passages(store.tenant, store.id, list(scores))
+        except TimeoutError as error:
+            self._leave_out("vectors", "late", skipped)
+            raise Unavailable("vector_stores_unavailable", "The vector stores do not answer in time.") from error
+        except Unavailable:
+            self._leave_out("vectors", "failed", skipped)
+            raise
+        finally:
+            self._stage_s.of("index").observe(clock() - begun_at)
+        return [msgspec.structs.replace(each, score=scores[each.number]) for each in found]
+
+    async def _ranked(
+        self,
+        store: VectorStore,
+        query: str,
+        passages: list[Passage],
+        deadlines: Deadlines,
+        skipped: dict[Stage, None],
+    ) -> tuple[list[Passage], int]:
+        clock = asyncio.get_running_loop().time
+        begun_at = clock()
+        best = passages[:RANKED]
+        try:
+            async with asyncio.timeout(deadlines.ranking):
+                texts = [each.text for each in best]
+                ranking = await self._embedder.rank(store.tenant, store.model, query, texts)
+            order = rescored(range(len(best)), dict(enumerate(ranking.scores)))
+            return [msgspec.structs.replace(best[at], score=score) for at, score in order], ranking.tokens
+        except TimeoutError:
+            self._leave_out("ranking", "late", skipped)
+        except SessileError:
+            self._leave_out("ranking", "failed", skipped)
+        finally:
+            self._stage_s.of("ranking").observe(clock() - begun_at)
+        return passages, 0
+
+    def _leave_out(self, stage: Stage, why: str, skipped: dict[Stage, None]) -> None:
+        skipped[stage] = None
+        self._skipped.add(stage, why)

@@ -1,0 +1,23 @@
+"""The parts of retrieval that a process has together: the index, the search over it, and what reads documents in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sessions.retrieval.embedding import Embedder
+from sessions.retrieval.reading_in import DocumentReader
+from sessions.retrieval.search import PassageSearch
+from sessions.retrieval.vector_stores import PassageIndex
+
+
+class VectorStores(NamedTuple):
+    passages: PassageIndex
+    search: PassageSearch
+    reader: DocumentReader
+
+
+class Retrieval(NamedTuple):
+    """`vector_stores` None: there are none here."""
+
+    embedder: Embedder
+    vector_stores: VectorStores | None = None

@@ -1,0 +1,155 @@
+"""Puts the text of each file that a command names into the command, as a part of its message.
+
+    {"type": "input_file", "file_id": "file-…"}    ─►    the same with `filename`, `media_type`, `size` and `text`
+
+From there on it is a text like any other: limits count it, filters judge it, the model reads it, and the log keeps it,
+so that what a prompt holds never changes, whatever becomes of the file. What a client says itself of a file's text is
+left out. Raises NotFound for a file that is not the sender's, and what `ports.TextExtractor` raises, with the `param`.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, SessileError, TooLarge
+from sessions.model.knowledge.documents import DocumentText
+from sessions.model.knowledge.files import safe_filename, safe_media_type
+from sessions.model.types import InputFile, Principal
+from transport.openai.history import Unit
+
+ATTACHMENTS_MAX: Final = 32  # of one command
+
+Content = cm.Content
+
+
+class ReadFile(msgspec.Struct, frozen=True):
+    """A file with its text."""
+
+    filename: str
+    media_type: str
+    size: int
+    document: DocumentText
+
+
+ReadStored = Callable[[Principal, str], Awaitable[ReadFile]]
+ReadGiven = Callable[[bytes, str, str], Awaitable[ReadFile]]
+
+
+class AttachmentReader:
+    """`stored` reads a file of the principal's by its id, `given` one that came in the message."""
+
+    def __init__(self, stored: ReadStored, given: ReadGiven, *, bytes_max: int) -> None:
+        self._stored = stored
+        self._given = given
+        self._bytes_max = bytes_max
+
+    async def command(self, principal: Principal, command: cm.ActorCommand) -> cm.ActorCommand:
+        """A command as its actor is to have it."""
+        match command:
+            case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
+                if not names_files(command.content):
+                    return command
+                role = command.role if isinstance(command, cm.MessageCreate) else "user"
+                content = await self._content(principal, command.content, role, "content", anew=True)
+                return msgspec.structs.replace(command, content=content)
+            case cm.TurnCreate():
+                items = tuple([await self._item(principal, item) for item in command.items])
+                return command if items == command.items else msgspec.structs.replace(command, items=items)
+        return command
+
+    async def units(self, principal: Principal, units: Sequence[Unit]) -> list[Unit]:
+        """A history as it is looked for and sent: by what its files say."""
+        count = sum(
+            isinstance(part, InputFile)
+            for unit in units
+            for item in unit.items
+            if isinstance(item, cm.NewMessage) and not isinstance(item.content, str)
+            for part in item.content
+        )
+        if not count:
+            return list(units)
+        if count > 8 * ATTACHMENTS_MAX:
+            raise _too_many()
+        return [
+            unit._replace(items=tuple([await self._item(principal, item) for item in unit.items])) for unit in units
+        ]
+
+    async def _item(self, principal: Principal, item: cm.NewItem) -> cm.NewItem:
+        if not isinstance(item, cm.NewMessage) or not names_files(item.content):
+            return item
+        content = await self._content(principal, item.content, item.role, "input", anew=False)
+        return msgspec.structs.replace(item, content=content)
+
+    async def _content(self, principal: Principal, content: Content, role: str, param: str, *, anew: bool) -> Content:
+        assert not isinstance(content, str)
+        if role != "user":
+            raise BadInput("invalid_request", "Only a user's message can have files.", param=param)
+        if sum(isinstance(part, InputFile) for part in content) > ATTACHMENTS_MAX:
+            raise _too_many()
+        return tuple(
+            [
+                await self._part(principal, part, f"{param}[{place}]")
+                if isinstance(part, InputFile) and (anew or not part.text)
+                else part
+                for place, part in enumerate(content)
+            ]
+        )
+
+    async def _part(self, principal: Principal, part: InputFile, at: str) -> InputFile:
+        try:
+            if part.file_id is not None:
+                read = await self._stored(principal, part.file_id)
+            elif part.file_data is not None:
+                media_type, data = self._decoded(part.file_data)
+                read = await self._given(data, safe_filename(part.filename), media_type)
+            else:
+                raise BadInput("missing_required_parameter", f"'{at}' needs a `file_id`, or `file_data`.")
+        except SessileError as error:
+            error.param = error.param or at
+            raise
+        return InputFile(
+            file_id=part.file_id,
+            filename=read.filename,
+            media_type=read.document.media_type,
+            size=read.size,
+            text=shown_text(read.filename, read.document),
+        )
+
+    def _decoded(self, given: str) -> tuple[str, bytes]:
+        """The type and the bytes of `data:TYPE;base64,BYTES`, or of BYTES alone."""
+        media_type, encoded = "", given
+        if given.startswith("data:"):
+            head, comma, encoded = given[5:].partition(",")
+            if not comma or not head.endswith(";base64"):
+                raise BadInput("invalid_request", "`file_data` is data:TYPE;base64,BYTES, or base64 alone.")
+            media_type = safe_media_type(head)
+        if not self._bytes_max:
+            raise TooLarge("file_too_large", "This server takes no files.")
+        if len(encoded) * 3 // 4 > self._bytes_max + 2:
+            raise TooLarge("file_too_large", f"A file has at most {self._bytes_max} bytes.")
+        try:
+            return media_type, b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError) as exc:
+            raise BadInput("invalid_request", "`file_data` is no base64.") from exc
+
+
+def names_files(content: Content) -> bool:
+    return not isinstance(content, str) and any(isinstance(part, InputFile) for part in content)
+
+
+def shown_text(filename: str, document: DocumentText) -> str:
+    """A document as the model reads it in a message: between two lines that say what it is."""
+    name = filename.replace("[", "(").replace("]", ")")
+    text = document.text.strip("\n")
+    more = "\n[The file goes on; this is its beginning.]" if document.cut else ""
+    return f"\n[File: {name}]\n{text}{more}\n[End of file: {name}]\n"
+
+
+def _too_many() -> BadInput:
+    return BadInput("invalid_request", f"A message has at most {ATTACHMENTS_MAX} files.", param="content")

@@ -1,0 +1,233 @@
+"""Makes files of uploads, and hands them out: within limits, to those who may see them.
+
+Bounded: bytes of a file, uploads under way of one principal and in all, and, by the limits file, files and bytes of a
+tenant and of each of its users. An upload that ends halfway leaves nothing but bytes that nobody can read, for the
+sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import msgspec
+
+from sessions.clock import Clock
+from sessions.limits import TenantLimits
+from sessions.model.authorization import demand
+from sessions.model.errors import BadInput, Limited, Overloaded, TooLarge, Unavailable
+from sessions.model.knowledge.files import (
+    CHUNK_BYTES,
+    BlobId,
+    FileId,
+    FilePurpose,
+    FileQuery,
+    FileQuota,
+    FileQuotas,
+    FileStore,
+    StoredFile,
+    file_not_found,
+    may_see_file,
+    owner_of,
+    safe_filename,
+    safe_media_type,
+)
+from sessions.model.types import Principal, TenantId, UnixMs
+from sessions.ports import TextExtractor
+from transport.files.attachments import AttachmentReader, ReadFile
+
+FILE_BYTES: Final = 32 << 20
+UPLOADS_MAX: Final = 256
+UPLOADS_PER_PRINCIPAL_MAX: Final = 16
+COLLECTED_MAX: Final = 16  # contents that a deletion takes along, at once
+READS_MAX: Final = 4  # documents in this process's memory at once
+
+
+class FileDoor:
+    """The files that a gateway's clients see. `documents` None: no text is taken out of any."""
+
+    def __init__(
+        self,
+        files: FileStore,
+        documents: TextExtractor | None,
+        clock: Clock,
+        table: Callable[[TenantId], TenantLimits | None],
+        *,
+        bytes_max: int = FILE_BYTES,
+    ) -> None:
+        self.bytes_max = bytes_max
+        self.attachments = AttachmentReader(self._stored, self._given, bytes_max=bytes_max)
+        self._files = files
+        self._documents = documents
+        self._clock = clock
+        self._table = table
+        self._under_way: Counter[tuple[str, str]] = Counter()
+        self._reads = asyncio.Semaphore(READS_MAX)
+
+    def upload(self, principal: Principal) -> Upload:
+        """An upload to come; use it as a context manager. Raises Forbidden, Limited, Overloaded, BadInput."""
+        demand(principal, "chat")
+        if not self.bytes_max:
+            raise TooLarge("file_too_large", "This server takes no files.", param="file")
+        if principal.role == "user" and principal.user is None:
+            raise BadInput("user_required", "Files are an end user's: use a key of theirs.", param="user")
+        if self._under_way.total() >= UPLOADS_MAX:
+            raise Overloaded("overloaded", "Too many files are uploaded here at once.", retry_after_ms=1_000)
+        if self._under_way[principal.tenant, principal.id] >= UPLOADS_PER_PRINCIPAL_MAX:
+            raise Limited("rate_limited", "Too many files of this key are uploaded at once.", retry_after_ms=1_000)
+        return Upload(self, self._files, principal, self._clock, self._under_way)
+
+    def quotas(self, principal: Principal) -> FileQuotas:
+        table = self._table(principal.tenant)
+        if table is None:
+            return FileQuotas()
+        return FileQuotas(FileQuota(table.files, table.file_bytes), FileQuota(table.user.files, table.user.file_bytes))
+
+    async def find(self, principal: Principal, file_id: str) -> StoredFile:
+        """Raises Forbidden, NotFound."""
+        demand(principal, "read")
+        file = await self._files.find(principal.tenant, FileId(file_id), self._clock.now_ms())
+        if file is None or not may_see_file(principal, file):
+            raise file_not_found(file_id)
+        return file
+
+    async def files(
+        self,
+        principal: Principal,
+        *,
+        purpose: FilePurpose | None,
+        after: str | None,
+        limit: int,
+        newest_first: bool,
+    ) -> list[StoredFile]:
+        """Those that the principal sees. Raises Forbidden, NotFound for an `after` that is none of them."""
+        demand(principal, "read")
+        if principal.role == "user" and principal.user is None:
+            return []
+        query = FileQuery(
+            tenant=principal.tenant,
+            user=owner_of(principal),
+            anybody=principal.role != "user",
+            purpose=purpose,
+            after=None if after is None else FileId(after),
+            limit=limit,
+            newest_first=newest_first,
+        )
+        return await self._files.files(query, self._clock.now_ms())
+
+    def content(self, file: StoredFile) -> AsyncIterator[bytes]:
+        return self._files.read(file)
+
+    async def delete(self, principal: Principal, file_id: str) -> None:
+        """Raises Forbidden, NotFound."""
+        demand(principal, "chat")
+        file = await self.find(principal, file_id)
+        now = self._clock.now_ms()
+        if not await self._files.remove(file.tenant, file.id, now):
+            raise file_not_found(file_id)
+        await self._files.collect(now, limit=COLLECTED_MAX)
+
+    async def _stored(self, principal: Principal, file_id: str) -> ReadFile:
+        file = await self.find(principal, file_id)
+        if file.size > self.bytes_max:
+            raise TooLarge("file_too_large", f"A file that is read has at most {self.bytes_max} bytes.")
+        async with self._reads:
+            content = b"".join([chunk async for chunk in self._files.read(file)])
+            return await self._given(content, file.filename, file.media_type)
+
+    async def _given(self, content: bytes, filename: str, media_type: str) -> ReadFile:
+        if self._documents is None:
+            raise Unavailable("documents_unavailable", "This process reads no documents.", retryable=False)
+        document = await self._documents.extract(content, filename=filename, media_type=media_type)
+        return ReadFile(filename, media_type, len(content), document)
+
+
+class Upload:
+    """One upload: `feed` bytes, then `finish`. What was not finished is given up when it is left."""
+
+    def __init__(
+        self,
+        door: FileDoor,
+        files: FileStore,
+        principal: Principal,
+        clock: Clock,
+        under_way: Counter[tuple[str, str]],
+    ) -> None:
+        self._door = door
+        self._files = files
+        self._principal = principal
+        self._clock = clock
+        self._under_way = under_way
+        self._hash = hashlib.sha256()
+        self._buffer = bytearray()
+        self._size = self._chunks = 0
+        self._blob: BlobId | None = None
+        self._finished = False
+
+    async def __aenter__(self) -> Upload:
+        who = (self._principal.tenant, self._principal.id)
+        self._under_way[who] += 1
+        try:
+            self._blob = await self._files.begin(
+                self._principal.tenant, owner_of(self._principal), self._clock.now_ms()
+            )
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+        if self._blob is not None and not self._finished:
+            await self._files.abandon(self._principal.tenant, self._blob)
+
+    def _leave(self) -> None:
+        who = (self._principal.tenant, self._principal.id)
+        self._under_way[who] -= 1
+        if not self._under_way[who]:
+            del self._under_way[who]
+
+    async def feed(self, data: bytes) -> None:
+        """Raises TooLarge."""
+        self._size += len(data)
+        if self._size > self._door.bytes_max:
+            raise TooLarge("file_too_large", f"A file has at most {self._door.bytes_max} bytes.", param="file")
+        self._hash.update(data)
+        self._buffer += data
+        while len(self._buffer) >= CHUNK_BYTES:
+            await self._put(bytes(self._buffer[:CHUNK_BYTES]))
+            del self._buffer[:CHUNK_BYTES]
+
+    async def _put(self, chunk: bytes) -> None:
+        assert self._blob is not None
+        await self._files.put_chunk(self._principal.tenant, self._blob, self._chunks, chunk)
+        self._chunks += 1
+
+    async def finish(
+        self, *, filename: str, media_type: str, purpose: FilePurpose, expires_s: int | None = None
+    ) -> StoredFile:
+        """Raises Limited where there is no room."""
+        assert self._blob is not None
+        if self._buffer:
+            await self._put(bytes(self._buffer))
+            self._buffer.clear()
+        now = self._clock.now_ms()
+        file = StoredFile(
+            id=FileId(f"file-{self._clock.new_id()}"),
+            tenant=self._principal.tenant,
+            user=owner_of(self._principal),
+            filename=safe_filename(filename),
+            purpose=purpose,
+            media_type=safe_media_type(media_type),
+            size=self._size,
+            sha256=self._hash.hexdigest(),
+            blob=self._blob,
+            created_at=now,
+            expires_at=None if expires_s is None else UnixMs(now + 1000 * expires_s),
+        )
+        made = await self._files.finish(file, self._door.quotas(self._principal))
+        self._finished = True
+        return msgspec.structs.replace(made)

@@ -1,0 +1,137 @@
+"""Takes a multipart form (RFC 7578) apart while it comes, by python-multipart: one file and a few short fields.
+
+The file's bytes are handed on piece by piece and never kept. Bounded: fields in number and size, headers of a part, and
+what stands around parts. Raises BadInput for what is no such form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from sessions.model.errors import BadInput
+
+FIELDS_MAX: Final = 16
+FIELD_BYTES_MAX: Final = 1024
+HEADER_BYTES_MAX: Final = 4096
+
+Feed = Callable[[bytes], Awaitable[None]]
+
+
+class FormFile:
+    """What a form says of its file."""
+
+    __slots__ = ("filename", "media_type")
+
+    def __init__(self, filename: str, media_type: str) -> None:
+        self.filename = filename
+        self.media_type = media_type
+
+
+class UploadForm:
+    """Mutable: `read` fills it. `file` None: the form has none."""
+
+    def __init__(self, content_type: str) -> None:
+        kind, options = parse_options_header(content_type)
+        boundary = options.get(b"boundary")
+        if kind != b"multipart/form-data" or not boundary:
+            raise BadInput("invalid_request", "This request needs a form: Content-Type multipart/form-data.")
+        self.fields: dict[str, str] = {}
+        self.file: FormFile | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._name = self._value = b""
+        self._field: str | None = None  # the open part's; "file" for the file's
+        self._data = bytearray()
+        self._pieces: list[bytes] = []
+        self._ended = False
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._part_begin,
+                    "on_header_field": self._header_name,
+                    "on_header_value": self._header_value,
+                    "on_header_end": self._header_end,
+                    "on_headers_finished": self._headers_finished,
+                    "on_part_data": self._part_data,
+                    "on_part_end": self._part_end,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as exc:
+            raise _broken() from exc
+
+    async def read(self, body: AsyncIterator[bytes], feed: Feed) -> None:
+        """Feeds the file's bytes as they come."""
+        async for piece in body:
+            try:
+                self._parser.write(piece)
+            except FormParserError as exc:
+                raise _broken() from exc
+            for data in self._pieces:
+                await feed(data)
+            self._pieces.clear()
+        if not self._ended:
+            raise BadInput("invalid_request", "The form of this request is cut off.")
+
+    # -- the parser's calls -------------------------------------------------------------------------------------------
+
+    def _part_begin(self) -> None:
+        self._headers.clear()
+        self._name = self._value = b""
+        self._field = None
+        self._data.clear()
+
+    def _header_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+        self._check_header()
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+        self._check_header()
+
+    def _check_header(self) -> None:
+        if len(self._name) + len(self._value) > HEADER_BYTES_MAX:
+            raise _broken()
+
+    def _header_end(self) -> None:
+        self._headers[self._name.lower()] = self._value
+        self._name = self._value = b""
+        if len(self._headers) > FIELDS_MAX:
+            raise _broken()
+
+    def _headers_finished(self) -> None:
+        kind, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        name = options.get(b"name", b"").decode("utf-8", "replace")
+        if kind != b"form-data" or not name:
+            raise _broken()
+        self._field = name
+        if name == "file":
+            if self.file is not None:
+                raise BadInput("invalid_request", "This form has two files: upload them one by one.", param="file")
+            filename = options.get(b"filename", b"").decode("utf-8", "replace")
+            self.file = FormFile(filename, self._headers.get(b"content-type", b"").decode("latin-1"))
+        elif name in self.fields or len(self.fields) >= FIELDS_MAX:
+            raise BadInput("invalid_request", "This form has a field twice, or too many.", param=name[:64])
+
+    def _part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._field == "file":
+            self._pieces.append(bytes(data[start:end]))
+            return
+        self._data += data[start:end]
+        if len(self._data) > FIELD_BYTES_MAX:
+            raise BadInput("invalid_request", "A field of this form is too long.", param=(self._field or "")[:64])
+
+    def _part_end(self) -> None:
+        if self._field is not None and self._field != "file":
+            self.fields[self._field] = self._data.decode("utf-8", "replace")
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+def _broken() -> BadInput:
+    return BadInput("invalid_request", "The body of this request is no form as its Content-Type says.")

@@ -1,0 +1,76 @@
+"""What texts pass on their way to an embedding model: the tenant's filters and limits before, a usage row after.
+
+Filters judge all texts of a request as one. A text that they refuse is refused here; what they would redact in a
+message is left, because a vector shows nobody words. The row's tokens are the model's, or a count of characters where
+a server of somebody else's does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sessions.billing.metering import UsageStore
+from sessions.billing.prices import PriceBook
+from sessions.clock import Clock
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.inspection import Refused, RefusedText
+from sessions.model.journal_types import UsageRow
+from sessions.model.types import EMBEDDINGS, Principal, ResponseId, SessionKey, Usage
+from sessions.retrieval.embedding import Embedder
+from sessions.retrieval.reading_in import Record
+from sessions.retrieval.vector_stores import VectorStore
+from transport.gateway import Gateway
+from transport.openai.model_catalog import card
+
+BETWEEN = "\n\n"
+
+
+def embedder_of(gateway: Gateway) -> Embedder:
+    """Raises Unavailable where the process has none."""
+    if gateway.retrieval is None:
+        raise Unavailable("no_embeddings", "This process has no embedding models.", retryable=False)
+    return gateway.retrieval.embedder
+
+
+async def screen(gateway: Gateway, principal: Principal, texts: Sequence[str], *, param: str) -> None:
+    """Takes a request and its tokens from the principal's limits. Raises Limited, and BadInput for what filters
+    refuse."""
+    judged = await gateway.inspect(principal, card(gateway.models, None).id, RefusedText(BETWEEN.join(texts)))
+    assert isinstance(judged, Refused)
+    if judged.message is not None:
+        raise BadInput("content_filter", judged.message, param=param)
+
+
+async def record_use(gateway: Gateway, principal: Principal, model: str, tokens: int) -> None:
+    """Raises Unavailable where it cannot be kept: then nobody has the result either."""
+    row = usage_row(principal, model, tokens, gateway.prices, Clock(gateway.now_ms, gateway.new_id))
+    await gateway.store.usage.record(SessionKey(principal.tenant, EMBEDDINGS), row)
+
+
+def recorder(usage: UsageStore, prices: PriceBook, clock: Clock) -> Record:
+    """What keeps the use of documents that are read into vector stores: their user's, of no key."""
+
+    async def record(store: VectorStore, tokens: int) -> None:
+        principal = Principal(tenant=store.tenant, key_id="vector_stores", user=store.user, role="service")
+        row = usage_row(principal, store.model, tokens, prices, clock)
+        await usage.record(SessionKey(store.tenant, EMBEDDINGS), row)
+
+    return record
+
+
+def usage_row(principal: Principal, model: str, tokens: int, prices: PriceBook, clock: Clock) -> UsageRow:
+    usage, at = Usage(tokens, 0), clock.now_ms()
+    cost = prices.cost(model, usage, at)
+    return UsageRow(
+        response_id=ResponseId(f"embd_{clock.new_id()}"),
+        principal=principal,
+        model=model,
+        usage=usage,
+        status="completed",
+        recomputed_tokens=0,
+        withheld_tokens=0,
+        at=at,
+        price_version=cost.version if cost is not None else "",
+        currency=cost.currency if cost is not None else "",
+        cost=cost.picos if cost is not None else 0,
+    )
