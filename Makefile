@@ -9,6 +9,7 @@ SHELL := /bin/bash
 
 PORT ?= 8080
 ARGS ?=
+WORDS ?=
 
 # Any Python from 3.11 on makes the environment; everything after that runs on the environment's own.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
@@ -21,7 +22,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak
+.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak jvm setup-code
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +51,9 @@ cluster: model ## run a whole cluster here: make cluster PORT=9000 ARGS="--engin
 setup-safety: setup ## the models that moderation policies may ask: toxicity, injection, names
 	@$(PYTHON) deploy/setup_env.py base safety
 
+setup-retrieval: setup ## the embedding model for /v1/embeddings, /v1/rerank and vector stores
+	@$(PYTHON) deploy/setup_env.py base retrieval
+
 chat: setup ## talk to a running server in the terminal: make chat PORT=9000
 	@exec ./sessile chat --url 127.0.0.1:$(PORT) $(ARGS)
 
@@ -58,11 +62,11 @@ chat: setup ## talk to a running server in the terminal: make chat PORT=9000
 setup-dev:
 	@$(PYTHON) deploy/setup_env.py base dev
 
-test: setup-dev ## everything: static checks, withdrawn packages, the TypeScript client's tests, pytest
+test: setup-dev ## everything: static checks, withdrawn packages, the tests of the clients in other languages, pytest
 	@$(MAKE) --no-print-directory static
 	@$(MAKE) --no-print-directory withdrawn resolve
 	@$(MAKE) --no-print-directory browser model
-	@$(MAKE) --no-print-directory node
+	@$(MAKE) --no-print-directory node jvm
 	@$(MAKE) --no-print-directory pytest-together
 	@$(MAKE) --no-print-directory pytest-alone
 
@@ -147,10 +151,34 @@ $(NODE_MODULES): $(TYPESCRIPT)/package-lock.json | setup-dev
 	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm ci --no-audit --no-fund
 	@touch $@
 
-node: setup-dev $(NODE_MODULES) ## the TypeScript client: install, check and test
+# React Native's own tools and the Hermes engine, as its lock has them.
+REACT_NATIVE := clients/react-native
+REACT_NATIVE_MODULES := $(REACT_NATIVE)/node_modules/.package-lock.json
+
+$(REACT_NATIVE_MODULES): $(REACT_NATIVE)/package-lock.json | setup-dev
+	@cd $(REACT_NATIVE) && ../../deploy/with_node.sh npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+node: setup-dev $(NODE_MODULES) $(REACT_NATIVE_MODULES) ## the TypeScript and React Native clients: install, check and test
 	$(STAGE)
 	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm run check
 	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm test
+	@cd $(REACT_NATIVE) && ../../deploy/with_node.sh npm run check
+	@cd $(REACT_NATIVE) && ../../deploy/with_node.sh npm test
+
+# The compiler is npm's, as the lock has it; one JVM compiles all, and nothing where the sources are those of the last time.
+JVM := clients/jvm
+JVM_MODULES := $(JVM)/node_modules/.package-lock.json
+
+$(JVM_MODULES): $(JVM)/package-lock.json | setup-dev
+	@cd $(JVM) && ../../deploy/with_node.sh npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+jvm: setup-dev $(JVM_MODULES) ## the Kotlin client: compile it and its examples, hold its size, test
+	$(STAGE)
+	@deploy/ensure_jdk.sh
+	@$(JVM)/scripts/build.sh
+	@$(JVM)/scripts/test.sh $(WORDS)
 
 browser:
 	@deploy/ensure_browser.sh
@@ -166,8 +194,14 @@ VLLM_TESTS = $(VLLM_LONGEST) tests/contract/test_engine_tools.py tests/attacks/t
 setup-traces: setup ## packages for traces to an OpenTelemetry collector (--otlp)
 	@$(PYTHON) deploy/setup_env.py base traces
 
+setup-files: setup ## packages that take texts out of uploaded PDF and Office files
+	@$(PYTHON) deploy/setup_env.py base files
+
 setup-kafka: setup ## the package for usage rows on Kafka (--usage-stream kafka://...)
 	@$(PYTHON) deploy/setup_env.py base kafka
+
+setup-code: setup ## packages for tools that run code (kind = "code" in the tools file)
+	@$(PYTHON) deploy/setup_env.py base code
 
 setup-vllm: model
 	@$(PYTHON) deploy/setup_env.py --venv .venv-vllm vllm
@@ -223,7 +257,7 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 # cannot be looked up fails it.
 PIP_AUDIT ?= pip-audit==2.10.1
 audit: setup ## hold the locks against known vulnerabilities
-	@for group in base cluster dev kafka safety traces; do \
+	@for group in base cluster code dev kafka retrieval safety traces; do \
 		$(UV) tool run --quiet $(PIP_AUDIT) --requirement requirements/$$group.lock --require-hashes --disable-pip --strict \
 			--progress-spinner off $(ARGS); done
 
@@ -232,7 +266,7 @@ sbom: setup-dev ## what it is made of: dist/sbom.cdx.json from the locks, licenc
 
 lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
-	for group in base cluster kafka safety traces; do \
+	for group in base cluster code files kafka retrieval safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
 	for group in bootstrap node router sdks sdks-openai2; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done

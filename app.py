@@ -56,7 +56,9 @@ from actors.results.factory import make_results
 from actors.routing.router import Router
 from deploy.commands.journal import run_journal_command
 from deploy.commands.models import model_notice, prepared, run_models_command
-from inference import audit_policies, make_engine, open_filters, personal_texts
+from deploy.retrieval import equipped, open_retrieval
+from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
+from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, reach_once
 from persistence.backup.opening import archivers, backing_up
@@ -119,13 +121,14 @@ from transport.ops.metric_sources import (
     register_router_metrics,
     register_runtime_metrics,
 )
-from transport.ops.metrics_server import MetricsServer
+from transport.ops.opening import open_metrics, open_telemetry
 from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
 from transport.ops.operator_requests import drain, list_members, list_sessions
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+from transport.push.opening import push_door, push_relays, sends_pushes
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
 
@@ -139,7 +142,6 @@ GOODBYE_MS = 250
 INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C has ended
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
-READY_METRICS = "Metrics are ready: "
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -230,6 +232,7 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
         idle_s=settings.idle_s,
         orphan_policy=settings.orphan_policy,
         orphan_after_s=settings.orphan_after_s,
+        push=sends_pushes(settings),
         actor=ActorLimits(
             content_bytes=settings.content_bytes,
             tool_deadline_s=settings.tool_deadline_s,
@@ -311,26 +314,28 @@ async def running(
 
 async def serve(settings: Settings) -> int:
     """Everything in one process, until SIGTERM or Ctrl-C."""
-    stop = stop_signal()
-    stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
-    store, keys = stores.store, stores.keys
-    engine, tls = make_engine(settings, keys, os.environ), tls_of(settings)
-    directory = MemoryDirectory()
+    stop, stores = stop_signal(), make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
+    store, keys, startup = stores.store, stores.keys, Startup(stop, rng=random.Random())
+    engine, tls, directory = make_engine(settings, keys, os.environ), tls_of(settings), MemoryDirectory()
     prices, pools = PriceFile(settings.prices), models_file(settings.models)
-    startup = Startup(stop, rng=random.Random())
     async with (
         ServiceManager(os.environ, startup.readiness) as manager,
-        open_metrics(settings, role="serve", name="local") as measures,
-        open_telemetry(settings, measures, role="serve", readiness=startup.readiness) as exposition,
+        open_metrics(settings, "serve", "local", VERSION) as measures,
+        open_telemetry(settings, measures, "serve", VERSION, startup.readiness) as exposition,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
+        DocumentWorkers(measures) as documents,
         running(settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once),
+        open_tools(settings, measures, os.environ, schemas, store, now_ms) as tools,
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
+        open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited) as retrieval,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
             journal=store.journal,
             directory=directory,
-            inference=inference_of(settings, stores, limited, engine, filters, schemas, measures, pools),
+            inference=equipped(
+                inference_of(settings, stores, limited, engine, filters, schemas, measures, pools), retrieval, tools
+            ),
             clock=CLOCK,
             limits=limits(settings, limited, engine, measures),
             accounting=Accounting(measures, prices.book, settlement_listener(limited)),
@@ -342,9 +347,8 @@ async def serve(settings: Settings) -> int:
     ):
         register_engine_metrics(measures, engine)
         register_runtime_metrics(measures, runtime)
-        retention = retention_of(settings, store)
+        retention, reencryption = retention_of(settings, store), stores.reencryption(measures)
         member = standalone_member(runtime.identity, engine, fingerprint_of(engine))
-        reencryption = stores.reencryption(measures)
         sweeper = Sweeps(runtime, Stores(store, directory, keys), engine, CLOCK, retention=retention.now)
         services = GatewayServices(
             models=own_models(settings, engine, pools),
@@ -353,6 +357,10 @@ async def serve(settings: Settings) -> int:
             history=places,
             operator_api=local_operator_api(lambda: member, runtime, engine, history),
             schemas=schemas,
+            documents=documents,
+            file_bytes=settings.file_bytes,
+            push=push_door(settings),
+            retrieval=retrieval,
             erase=sweeper.eraser.sweep,
             encryption=stores.administration(reencryption),
             prices=prices.book,
@@ -370,8 +378,7 @@ async def serve(settings: Settings) -> int:
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
             works += (prices.run(), pools.run(), retention.run(), *stores.background(reencryption))
-            works += tuple(archivers(settings, stores, measures))
-            others = [*map(tasks.create_task, works)]
+            others = [*map(tasks.create_task, (*works, *archivers(settings, stores, measures)))]
             await start_doors(server, grpc)
             tune_process()
             startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)
@@ -381,22 +388,28 @@ async def serve(settings: Settings) -> int:
             manager.stopping()
             log.info("stopping", answers_s=settings.drain_s, hint=AT_ONCE)
             sweeps.cancel()
-            await runtime.quiesce(settings.drain_s)
-            await stop_doors(server, grpc)
-            await runtime.close()
+            await finish_answers(runtime, server, grpc, settings.drain_s)
             for each in (lease, *others):
                 each.cancel()
     return 0
 
 
+async def finish_answers(runtime: Runtime, server: Server, grpc: GrpcServer | None, drain_s: float) -> None:
+    """Answers under way may end within `drain_s`; then the doors close, and the actors leave memory."""
+    await runtime.quiesce(drain_s)
+    await stop_doors(server, grpc)
+    await runtime.close()
+
+
 def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
-    """What passes usage rows on, where they are wanted. Raises BadInput."""
+    """What passes usage rows on and tells devices of answers, where that is wanted. Raises BadInput."""
+    pushing = push_relays(settings, store.push, now_ms, measures)
     if not settings.usage_stream:
-        return []
+        return pushing
     sink = open_usage_sink(
         settings.usage_stream, options=settings.usage_stream_options, lock_client=lock_client(settings)
     )
-    return [UsageRelay(store.usage, sink, now_ms=now_ms, metrics=measures).run()]
+    return [*pushing, UsageRelay(store.usage, sink, now_ms=now_ms, metrics=measures).run()]
 
 
 def directory_of(settings: Settings) -> ValkeyDirectory:
@@ -420,24 +433,24 @@ def lock_client(settings: Settings) -> Any:
 
 async def replica_role(settings: Settings) -> int:
     """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
-    stop = stop_signal()
+    stop, security = stop_signal(), peer_security(settings)
     startup = Startup(stop, rng=random.Random())
-    security = peer_security(settings)
     security.check_address(settings.peer_host)  # before the model is loaded, which takes long
     stores = make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys = stores.store, stores.keys
     engine, directory = make_engine(settings, keys, os.environ), directory_of(settings)
     name = settings.name or f"replica-{new_id()[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        measures = await stack.enter_async_context(open_metrics(settings, role="replica", name=name))
+        measures = await stack.enter_async_context(open_metrics(settings, "replica", name, VERSION))
         manager = await stack.enter_async_context(ServiceManager(os.environ, startup.readiness))
-        telemetry = open_telemetry(settings, measures, role="replica", readiness=startup.readiness)
+        telemetry = open_telemetry(settings, measures, "replica", VERSION, startup.readiness)
         await stack.enter_async_context(telemetry)  # first: it says that this process lives, and what it waits for
         filters = await stack.enter_async_context(open_filters(settings, measures))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
         stack.push_async_callback(directory.close)
         await startup.reach("directory", directory.open)  # before the engine, whose model takes long to load
         await stack.enter_async_context(running(settings, stores, engine, measures, startup.reach))
+        tools = await stack.enter_async_context(open_tools(settings, measures, os.environ, schemas, store, now_ms))
         # A gateway that demands keys has these where no file is named: what it reserved is settled here.
         settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
         limited = await stack.enter_async_context(settled)
@@ -455,16 +468,20 @@ async def replica_role(settings: Settings) -> int:
             stack.push_async_callback(results.close)
         replica_limits = ReplicaLimits(runtime=limits(settings, limited, engine, measures))
         fingerprint, prices, pools = fingerprint_of(engine), PriceFile(settings.prices), models_file(settings.models)
-        memories = memory_reader(store.end_users, limited)
-        retention = retention_of(settings, store)
+        retrieval = await stack.enter_async_context(
+            open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited)
+        )
+        memories, retention = memory_reader(store.end_users, limited), retention_of(settings, store)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         await startup.reach("directory", directory.view)  # it may have left while the model was loaded
         replica = await stack.enter_async_context(
             Replica(
                 standalone_member(Identity(ReplicaId(name), new_id()), engine, fingerprint, VERSION),
                 stores=Stores(store, directory, keys),
-                inference=Inference(
-                    engine, filters, schemas, results, memories, pools.now if settings.models else None
+                inference=equipped(
+                    Inference(engine, filters, schemas, results, memories, pools.now if settings.models else None),
+                    retrieval,
+                    tools,
                 ),
                 network=PeerNetwork(listen, replica_connector(security, name, fingerprint, engine)),
                 clock=CLOCK,
@@ -504,9 +521,9 @@ async def gateway_role(settings: Settings) -> int:
     stores, directory = make_stores(settings, folder=None, now_ms=now_ms), directory_of(settings)
     startup = Startup(stop, rng=random.Random())
     async with contextlib.AsyncExitStack() as stack:
-        measures = await stack.enter_async_context(open_metrics(settings, role="gateway", name=name))
+        measures = await stack.enter_async_context(open_metrics(settings, "gateway", name, VERSION))
         manager = await stack.enter_async_context(ServiceManager(os.environ, startup.readiness))
-        telemetry = open_telemetry(settings, measures, role="gateway", readiness=startup.readiness)
+        telemetry = open_telemetry(settings, measures, "gateway", VERSION, startup.readiness)
         exposition = await stack.enter_async_context(telemetry)
         starting = StartingDoor(startup.readiness, host=settings.host, port=settings.port, tls=tls)
         await stack.enter_async_context(starting)
@@ -531,6 +548,10 @@ async def gateway_role(settings: Settings) -> int:
         limited = await stack.enter_async_context(counted)
         await stack.enter_async_context(LoopWatchdog(measures, stall_ms=settings.loop_stall_ms))
         schemas = await stack.enter_async_context(SchemaWorkers(measures))
+        retrieval = await stack.enter_async_context(
+            open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited)
+        )
+        documents = await stack.enter_async_context(DocumentWorkers(measures))
         register_router_metrics(measures, router)
         secret = store.audit.sealer.names_key("history")
         shared = open_shared_state(settings.directory, secret, time.monotonic)
@@ -547,10 +568,14 @@ async def gateway_role(settings: Settings) -> int:
             history=history,
             operator_api=ClusterOperatorApi(lambda: router.routes.view, security, drains),
             schemas=schemas,
+            documents=documents,
+            file_bytes=settings.file_bytes,
             encryption=stores.administration(stores.reencryption()),
             prices=prices.book,
             ignores_unknown=settings.unknown_parameters == "ignore",
             inspect=router.inspect,
+            push=push_door(settings),
+            retrieval=retrieval,
         )
         works = [prices.run(), pools.run(), *(each.run() for each in certificate_watchers(settings, tls, security))]
         await stack.enter_async_context(background_tasks(*works, *stores.background(None)))
@@ -642,38 +667,6 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
     admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     register_limit_metrics(measures, limited.settler, admission)
     return admission
-
-
-@contextlib.asynccontextmanager
-async def open_metrics(settings: Settings, *, role: str, name: str) -> AsyncIterator[Metrics]:
-    """The process's metrics, and its traces to a collector where one is set. Raises BadInput."""
-    if not settings.otlp:
-        yield Metrics()
-        return
-    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
-
-    tracer = otlp(settings.otlp, role=role, name=name, version=VERSION)
-    try:
-        yield Metrics(tracer)
-    finally:
-        await asyncio.to_thread(tracer.close)
-
-
-@contextlib.asynccontextmanager
-async def open_telemetry(
-    settings: Settings, measures: Metrics, *, role: str, readiness: Callable[[], str | None]
-) -> AsyncIterator[MetricsExposition]:
-    """The metrics and the process's health, on a port of their own where one is set, for as long as the block runs.
-    Raises BadInput, Unavailable."""
-    exposition = MetricsExposition(measures, version=VERSION, role=role)
-    async with contextlib.AsyncExitStack() as stack:
-        if settings.metrics_port >= 0:
-            host, port = settings.metrics_host, settings.metrics_port
-            server = MetricsServer(exposition, host=host, port=port, readiness=readiness)
-            await server.start()
-            stack.push_async_callback(server.stop)
-            print(f"{READY_METRICS}{server.url}/metrics", flush=True)
-        yield exposition
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def write_tokenizer(folder: Path, head: dict[str, Any]) -> None:
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     if head.get("tokenizer.ggml.pre") == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
-        cut = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated")
+        cut: Any = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated")
         bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     else:
         cut = pre_tokenizers.Digits(individual_digits=True)

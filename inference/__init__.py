@@ -3,9 +3,12 @@
 It never knows the rules of sessions, or transports: it computes from token ids, and everything that it keeps can be
 lost. Start with `factory` (which engine, from which settings), then an engine's `engine.py` (`llama`, `vllm`,
 `simulated`). `fair_queue` says who runs next, `forecast` when, `brownout_engine` joins two engines, `kv` keeps what
-they computed, `moderation` filters text.
+they computed, `moderation` filters text, `tools` sends what models call of the server's own,
+`embedding` turns texts into vectors.
 """
 
+from inference.embedding import open_embedder
 from inference.factory import audit_policies, make_engine, open_filters, personal_texts
+from inference.tools import open_tools
 
-__all__ = ["audit_policies", "make_engine", "open_filters", "personal_texts"]
+__all__ = ["audit_policies", "make_engine", "open_embedder", "open_filters", "open_tools", "personal_texts"]

@@ -55,6 +55,10 @@ class EngineSettings(Protocol):
     @property
     def memory_check(self) -> Literal["on", "off"]: ...
     @property
+    def speculation(self) -> Literal["off", "ngram"]: ...
+    @property
+    def kv_dtype(self) -> Literal["auto", "8bit"]: ...
+    @property
     def threads(self) -> int: ...
     @property
     def slots(self) -> int: ...
@@ -107,6 +111,7 @@ def make_engine(
             param="vllm_standby",
         )
     if settings.engine == "sim":
+        _check_simulated(settings)
         return _simulated(settings)
     if settings.kv_redis:
         from inference.kv.redis import check_address  # its client is loaded only where it is needed
@@ -180,6 +185,8 @@ def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[st
     return {
         "model_name": settings.served_model_name[0] if settings.served_model_name else None,
         "model_aliases": settings.served_model_name[1:],
+        "speculation": settings.speculation,
+        "kv_dtype": settings.kv_dtype,
         "chat_template": _chat_template(settings.chat_template),
         "staging_folder": Path(settings.kv_staging) if settings.kv_staging else None,
         "host_bytes_max": settings.kv_host_mb * 1_000_000 or host_bytes_max,
@@ -219,6 +226,17 @@ def smaller_slots(settings: EngineSettings) -> int:
     """How many answers the smaller model writes at the same time: it shares the model's device, so half as many by
     default."""
     return settings.brownout_slots or max(1, settings.slots // 2)
+
+
+def _check_simulated(settings: EngineSettings) -> None:
+    for name, value, usual in (("speculation", settings.speculation, "off"), ("kv_dtype", settings.kv_dtype, "auto")):
+        if value != usual:
+            raise BadInput(
+                "invalid_setting",
+                f"{name} is for engines with a model: --engine sim computes nothing. Leave --{name.replace('_', '-')}"
+                " out.",
+                param=name,
+            )
 
 
 def _simulated(settings: EngineSettings) -> Engine:

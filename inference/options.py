@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -27,6 +28,8 @@ class ModelOptions(KvOptions, frozen=True, kw_only=True):
     model_name: str | None = None  # the public name; None: that of the file or folder, without its ending
     model_aliases: tuple[str, ...] = ()  # more public names of it
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
+    speculation: Literal["off", "ngram"] = "off"
+    kv_dtype: Literal["auto", "8bit"] = "auto"  # of KV on the device and in the tiers; auto: the engine's own
     threads: int = 1  # an engine's spinning threads starve where anything else wants the cores
     waiting_max: int = 64
 

@@ -203,6 +203,14 @@ def memory_row(user: str, memory_id: str) -> str:
     return f"memory {memory_id} {user}"
 
 
+def push_row(user: str, push_id: str) -> str:
+    return f"push {push_id} {user}"
+
+
+def file_row(user: str, file_id: str) -> str:
+    return f"file {file_id} {user}"
+
+
 def archived_row(name: str) -> str:
     return f"archive {name}"
 

@@ -24,9 +24,11 @@ from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import MasterKeyRing, read_master_keys, read_secret
 from persistence.memory.store import MemoryStore
 from persistence.objects.addresses import open_objects
+from persistence.objects.file_chunks import ObjectFileChunks
 from persistence.objects.object_store import ObjectStore
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
+from persistence.sql.file_chunks import FileChunks
 from persistence.sql.script import SqlDatabase
 from persistence.sqlite.database import SqliteDatabase, SqliteTuning
 from persistence.sqlite.store import SqliteStore
@@ -53,24 +55,31 @@ async def reach_once(name: str, attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 def open_store(
-    url: str, *, folder: Path | None, audit_key: str = "", codec: Codec | None = None, cold: Archive | None = None
+    url: str,
+    *,
+    folder: Path | None,
+    audit_key: str = "",
+    codec: Codec | None = None,
+    cold: Archive | None = None,
+    chunks: FileChunks | None = None,
 ) -> Store:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
     the marker that tells a restored database from the one that this process wrote to; None goes without, which is right
-    for a process that only reads. `audit_key` names a file like the master key's. Without a `codec` bodies are plain.
+    for a process that only reads. `audit_key` names a file like the master key's. Without a `codec` bodies are plain;
+    without `chunks` files' bytes are rows of the database.
     """
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
         case ("sqlite", "", _) if folder is not None:
             tuning = SqliteTuning(gives_back=cold is not None and cold.objects is not None)
             database = SqliteDatabase(folder, audit_key=sealed, codec=codec, tuning=tuning)
-            return SqliteStore(database, cold and ColdSessions(database, cold.objects, now_ms=cold.now_ms))
+            return SqliteStore(database, cold and ColdSessions(database, cold.objects, now_ms=cold.now_ms), chunks)
         case ("memory", "", _):
             return MemoryStore()
         case ("postgresql" | "postgres", _, address) if address:
-            return PostgresStore(PostgresDatabase(url, marker_folder=folder, audit_key=sealed, codec=codec))
+            return PostgresStore(PostgresDatabase(url, marker_folder=folder, audit_key=sealed, codec=codec), chunks)
         case _:
             raise BadInput(
                 "unknown_journal", "The journal is `sqlite`, `memory` or `postgresql://...`.", param="journal"
@@ -87,6 +96,8 @@ class Archive(NamedTuple):
 class StoreSettings(Protocol):
     @property
     def archive(self) -> str: ...
+    @property
+    def files(self) -> str: ...
     @property
     def journal(self) -> str: ...
     @property
@@ -235,7 +246,8 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
     cold = Archive(open_objects(settings.archive, "archive") if settings.archive else None, now_ms)
-    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec, cold=cold)
+    chunks = ObjectFileChunks(open_objects(settings.files, "files")) if settings.files else None
+    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec, cold=cold, chunks=chunks)
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
     return OpenableStores(
         store=store,

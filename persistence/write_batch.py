@@ -29,6 +29,7 @@ from sessions.model.audit import AuditEntry, Sealer
 from sessions.model.errors import TooLarge
 from sessions.model.events import ResponseCreated, ResponseQueued
 from sessions.model.journal_types import Append, UsageRow
+from sessions.model.push import GRACE_MS
 from sessions.model.reviews import Case
 from sessions.model.types import Epoch, SessionKey, UnixMs
 
@@ -43,6 +44,13 @@ USAGE_COLUMNS: Final = (
     " output_tokens, cached_tokens, reasoning_tokens, cached_output_tokens, recomputed_tokens, withheld_tokens, at,"
     " price_version, currency, cost"
 )
+PUSH_COLUMNS: Final = "tenant, session, subscription, end_user, cause, response, log_offset, at, due_at, attempts"
+PUSH_AGAIN: Final = (
+    "ON CONFLICT (tenant, session, subscription) DO UPDATE SET end_user = excluded.end_user, cause = excluded.cause,"
+    " response = excluded.response, log_offset = excluded.log_offset, at = excluded.at, due_at = excluded.due_at,"
+    " attempts = 0"
+)
+"""A notice that was not sent yet makes room for the later one."""
 _CASE_ATTRIBUTES: Final = {
     "tenant": "key.tenant",
     "session": "key.session",
@@ -81,7 +89,19 @@ REVIEW_AGAIN: Final = (
 class AppendWrite(Write):
     """An append and its rows, each a tuple in the order of its statement's columns."""
 
-    __slots__ = ("append", "audit", "bare", "commands", "events", "patch", "responses", "reviews", "snapshot", "usage")
+    __slots__ = (
+        "append",
+        "audit",
+        "bare",
+        "commands",
+        "events",
+        "patch",
+        "push",
+        "responses",
+        "reviews",
+        "snapshot",
+        "usage",
+    )
 
     def __init__(self, codec: Codec, append: Append, *, sealer: Sealer, bytes_max: int) -> None:
         """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
@@ -108,6 +128,7 @@ class AppendWrite(Write):
         self.commands: Sequence[tuple[Any, ...]] = ()
         self.usage: Sequence[tuple[Any, ...]] = ()
         self.reviews: Sequence[tuple[Any, ...]] = ()
+        self.push: tuple[Any, ...] | None = None
         self.snapshot: tuple[Any, ...] | None = None
         self.audit: Sequence[AuditEntry] = ()
         self.bare = not (
@@ -118,6 +139,7 @@ class AppendWrite(Write):
             or append.reviews
             or append.snapshot is not None
             or append.audit
+            or append.push is not None
         )
         if not self.bare:
             size += self._beside(codec, sealer)
@@ -147,6 +169,10 @@ class AppendWrite(Write):
             digest, answer = encode_command(codec, key, command_row(*whose), command.digest, ok)
             self.commands = (*self.commands, (*key, *whose, command.at, digest, answer))
             size += ROW_OVERHEAD_BYTES + len(answer)
+        if (push := append.push) is not None:
+            said = (push.user, push.cause, push.response_id, push.offset)
+            self.push = (*key, *said, append.at, append.at + GRACE_MS)
+            size += 2 * ROW_OVERHEAD_BYTES
         self.usage = [usage_row(key, row) for row in append.usage]
         size += 2 * ROW_OVERHEAD_BYTES * len(self.usage)
         if append.snapshot is not None:

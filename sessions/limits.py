@@ -39,6 +39,8 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     concurrent_turns: Count | None = None
     sessions: Count | None = None
     stored_bytes: Count | None = None
+    files: Count | None = None
+    file_bytes: Count | None = None  # of all files together
 
     def scaled(self, share: float) -> Ceilings:
         """The rates and turns of a process that counts alone while it cannot reach the shared counts."""
@@ -138,7 +140,16 @@ DEFAULT_LIMITS: Final = Limits(
         tokens_per_minute=5_000_000,
         concurrent_turns=256,
         sessions=100_000,
-        user=Ceilings(requests_per_minute=300, tokens_per_minute=1_000_000, concurrent_turns=32, sessions=10_000),
+        files=100_000,
+        file_bytes=100 << 30,
+        user=Ceilings(
+            requests_per_minute=300,
+            tokens_per_minute=1_000_000,
+            concurrent_turns=32,
+            sessions=10_000,
+            files=1_000,
+            file_bytes=1 << 30,
+        ),
         key_requests_per_minute=1_500,
     )
 )

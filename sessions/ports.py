@@ -22,6 +22,7 @@ from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
 from sessions.model.json_schema import SchemaFault
+from sessions.model.knowledge.documents import DocumentText
 from sessions.model.request import Request
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import (
@@ -29,6 +30,7 @@ from sessions.model.types import (
     CommandId,
     Epoch,
     Json,
+    McpSource,
     Principal,
     ReplicaId,
     ResponseId,
@@ -40,6 +42,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Verdict
+from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 # == journal =====================================================================================================
 
@@ -340,6 +343,48 @@ class SchemaChecker(Protocol):
 
     async def value_problem(self, schema: dict[str, Json], value: str) -> str | None:
         """What is wrong with `value`, which is JSON, for people; None when it fits."""
+        ...
+
+
+# == documents ====================================================================================================
+
+
+class TextExtractor(Protocol):
+    """Takes the text out of a document that a stranger sent, at a bounded cost and away from everything else."""
+
+    async def extract(self, content: bytes, *, filename: str = "", media_type: str = "") -> DocumentText:
+        """What a document is, its content says; name and type decide only where it could be several (HTML, Markdown,
+        plain text). The same bytes give the same text. Raises BadInput `file_type_unsupported` and `file_unreadable`,
+        TooLarge `file_too_complex`, Overloaded when too many wait, Unavailable when nothing can read it now."""
+        ...
+
+
+# == tools ========================================================================================================
+
+
+class ServerTools(Protocol):
+    """The tools that the server carries out, by tenant, as they are now."""
+
+    def find(self, tenant: TenantId, name: str) -> ServerTool | None: ...
+
+    def offered(self, tenant: TenantId) -> Sequence[str]:
+        """Those that each of the tenant's sessions has, named or not."""
+        ...
+
+    async def of_server(self, tenant: TenantId, source: McpSource) -> Sequence[ServerTool]:
+        """Those of an MCP server that its client names, as far as the tenant has them. Raises NotFound for a server
+        that the tenant does not have, Unavailable for one that cannot be reached."""
+        ...
+
+    async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
+        """Sends a call, reports how far it has come, and waits for what comes of it, within the tool's limits. Raises
+        nothing but CancelledError: then it may have been sent. A tool that takes keys is tried again within the
+        call."""
+        ...
+
+    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
+        """Runs a program on, to its next call or its end, with nothing of it sent anywhere. Raises nothing but
+        CancelledError: then it goes on from the same place again."""
         ...
 
 

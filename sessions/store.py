@@ -13,10 +13,13 @@ from sessions.governance.end_user_data import EndUserStore
 from sessions.limits import Tallies
 from sessions.model.api_keys import ApiKeyStore
 from sessions.model.audit import AuditLog
+from sessions.model.knowledge.files import FileStore
+from sessions.model.push import PushStore
 from sessions.model.reviews import ReviewStore
 from sessions.model.revocations import RevocationStore
 from sessions.model.shares import ShareStore
 from sessions.ports import Journal
+from sessions.tool_records import ToolRecordStore
 
 __all__ = ["Store"]
 
@@ -40,6 +43,12 @@ class Store(Protocol):
     def shares(self) -> ShareStore: ...
 
     @property
+    def push(self) -> PushStore: ...
+
+    @property
+    def files(self) -> FileStore: ...
+
+    @property
     def audit(self) -> AuditLog: ...
 
     @property
@@ -47,6 +56,9 @@ class Store(Protocol):
 
     @property
     def revocations(self) -> RevocationStore: ...
+
+    @property
+    def tool_records(self) -> ToolRecordStore: ...
 
     @property
     def end_users(self) -> EndUserStore: ...

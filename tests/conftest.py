@@ -1,4 +1,4 @@
-"""What every test may ask for: where the model and the browser are, and how Hypothesis runs here.
+"""What every test may ask for: where the model and the browser are, how Hypothesis runs here, what a stall spoils.
 
 Both fixtures fail rather than skip where their thing is missing: `make test` puts it there, and a suite that
 skips in silence proves nothing.
@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import structlog
 from hypothesis import settings
+
+from tests.support.runs.stall_watch import StallRetry, StallWatch, status_of, summarize
 
 ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["sdks"]  # in environments of their own: `make test-sdks`
@@ -33,6 +35,25 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    watch = StallWatch()
+    watch.start()
+    config.pluginmanager.register(StallRetry(watch), "stall-retry")
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Bytes are numbered: made anew in each process (a mask, a time in an archive), their names would differ there."""
+    return argname if isinstance(val, bytes) else None
+
+
+def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+    return status_of(report)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    summarize(terminalreporter)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -33,21 +33,23 @@ class ErrorRow(NamedTuple):
 
 
 _ROWS: Final[dict[ErrorRow, str]] = {
-    ErrorRow(400, "FAILED_PRECONDITION"): "content_filter moderation_unavailable",
+    ErrorRow(400, "FAILED_PRECONDITION"): "content_filter moderation_unavailable tool_unavailable",
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
-        "empty_prompt context_length_exceeded too_many_pins user_required"
+        "empty_prompt context_length_exceeded too_many_pins user_required file_type_unsupported file_unreadable"
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
     ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized",
     ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
     ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
-    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled model_not_allowed",
+    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled push_disabled model_not_allowed",
     ErrorRow(404, "NOT_FOUND"): (
         "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
-        "key_not_found review_not_found share_not_found memory_not_found compaction_not_found not_found"
+        "key_not_found review_not_found share_not_found memory_not_found compaction_not_found "
+        "subscription_not_found tool_not_found file_not_found vector_store_not_found vector_store_file_not_found "
+        "not_found"
     ),
     ErrorRow(405, "UNIMPLEMENTED"): "method_not_allowed",
     ErrorRow(408, "DEADLINE_EXCEEDED"): "request_timeout",
@@ -55,24 +57,26 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(408, "RESOURCE_EXHAUSTED", SLOW_READER): "slow_reader",
     ErrorRow(408, "UNAVAILABLE", HEARTBEAT): "heartbeat_lost",
     ErrorRow(409, "ABORTED"): "response_in_progress tools_pending review_claimed session_stays",
-    ErrorRow(409, "ALREADY_EXISTS"): "idempotency_conflict session_exists call_answered appealed_already",
+    ErrorRow(409, "ALREADY_EXISTS"): "idempotency_conflict session_exists call_answered appealed_already tool_changed",
     ErrorRow(409, "FAILED_PRECONDITION"): (
         "session_full session_quarantined not_withheld nothing_to_share nothing_to_compact review_not_claimed "
         "review_decided response_already_completed response_not_active"
     ),
     ErrorRow(410, "NOT_FOUND"): "session_deleted",
-    ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large",
+    ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large file_too_large file_too_complex",
     ErrorRow(415, "INVALID_ARGUMENT"): "unsupported_content_encoding",
-    ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions",
+    ErrorRow(426, "UNIMPLEMENTED"): "upgrade_required",
+    ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions file_quota_exceeded",
     ErrorRow(500, "INTERNAL"): "tool_call_invalid compaction_failed",
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
-    ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full",
+    ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full embeddings_full",
     ErrorRow(503, "UNAVAILABLE"): (
         "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
-        "starting archive_unavailable"
+        "starting archive_unavailable embeddings_unavailable "
+        "vector_stores_unavailable"
     ),
     ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
-    ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable",
+    ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable mcp_server_unavailable",
 }
 CODES: Final = {code: row for row, codes in _ROWS.items() for code in codes.split()}
 """What each public code is, at every door."""
@@ -85,16 +89,18 @@ _INNER: Final = {
         "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed "
         "results_unavailable"
     ),
+    "embeddings_unavailable": "no_embeddings",
+    "vector_stores_unavailable": "no_vector_stores",
     "not_found": "erasure_not_found",
     "engine_unavailable": "engine_failed engine_lost engine_refused model_not_loaded no_desk no_replica",
     "invalid_request": "invalid_format invalid_logit_bias invalid_schema invalid_text not_encrypted",
     "journal_unavailable": (
         "journal_away journal_broken journal_closed journal_damaged journal_disk_full journal_read_only "
         "journal_refused journal_slow journal_taken audit_not_kept keys_unavailable reviews_not_kept "
-        "usage_not_kept usage_stream_away"
+        "usage_not_kept usage_stream_away push_service_away"
     ),
     "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
-    "overloaded": "journal_overloaded mailbox_full schemas_unavailable",
+    "overloaded": "documents_unavailable journal_overloaded mailbox_full schemas_unavailable",
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",
     "session_quarantined": "quarantined",

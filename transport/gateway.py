@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -27,7 +27,14 @@ from sessions.limits import TenantLimits
 from sessions.machine.appeals import decision_notice
 from sessions.metrics import Metrics
 from sessions.model.authorization import demand, may_see
-from sessions.model.commands import ActorCommand, Ok, ResponseCancel, schemas_of, session_settings_of
+from sessions.model.commands import (
+    ActorCommand,
+    Ok,
+    ResponseCancel,
+    command_digest,
+    schemas_of,
+    session_settings_of,
+)
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
 from sessions.model.journal_types import Head, ResponsePlace
@@ -44,18 +51,21 @@ from sessions.model.types import (
     TextOptions,
     Tool,
 )
-from sessions.ports import SchemaChecker, Sessions
+from sessions.ports import SchemaChecker, Sessions, TextExtractor
+from sessions.retrieval.services import Retrieval
 from sessions.routing.models_file import NO_POOLS, PoolsNow, split_head_model
 from sessions.schemas import SCHEMA_PARAMS, InlineSchemaChecker, SchemaParams, check_schemas
 from sessions.store import Store
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
+from transport.files.door import FILE_BYTES, FileDoor
 from transport.openai.history import HistoryIndex, MemoryHistory
 from transport.openai.model_catalog import Models
 from transport.ops.audit_writer import AuditWriter
 from transport.ops.metric_sources import register_connection_metrics
 from transport.ops.operator_api import OperatorApi
 from transport.protocol.frames import Done, Listed
+from transport.push.door import PushDoor
 from transport.quotas import Quotas
 from transport.reading.feeds import Feeds
 from transport.reading.log_reader import LogReader
@@ -87,6 +97,10 @@ class GatewayServices(NamedTuple):
     ignores_unknown: bool = False  # parameters of OpenAI's API, with a Warning header; else they are refused
     inspect: Callable[[Principal, str, Question], Awaitable[Answer]] | None = None  # by a model's name
     pools: PoolsNow = lambda: NO_POOLS  # the models file: what names mean, and who may use them
+    documents: TextExtractor | None = None  # takes texts out of files
+    file_bytes: int = FILE_BYTES  # of one file at most
+    push: PushDoor | None = None  # None: no device is told of anything
+    retrieval: Retrieval | None = None  # embedding models and vector stores
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -122,7 +136,9 @@ class Gateway:
         self.ignores_unknown = services.ignores_unknown
         self.history: HistoryIndex = MemoryHistory(loop_time) if services.history is None else services.history
         self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
-        self.feeds = Feeds(sessions)
+        self.push = services.push
+        self.retrieval = services.retrieval
+        self.feeds = Feeds(sessions, self._read_to if self.push is not None else None)
         self.logs = LogReader(store.journal, now_ms=clock.now_ms, replay_records_max=self.limits.replay_records_max)
         self.tasks = Tasks()
         self.counters: Counter[str] = Counter() if quotas is None else quotas.counters
@@ -131,7 +147,7 @@ class Gateway:
         if self.keys is not None:
             self.keys.subscribe(self.audit)
         register_connection_metrics(self.measures, self.counters)
-        self.draining = False
+        self.leaving = asyncio.Event()  # set once it drains; who waits for events waits for this too
         self._erase = services.erase
         self._inspect = services.inspect
         self._quotas = quotas
@@ -141,6 +157,7 @@ class Gateway:
         self.sharing = ConversationShares(
             store.shares, store.end_users, self.logs, self.table, ReadRate(loop_time), clock
         )
+        self.files = FileDoor(store.files, services.documents, clock, self.table, bytes_max=services.file_bytes)
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._under_way_in_all = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -160,8 +177,27 @@ class Gateway:
         """The limits of a tenant that hold now; None: nothing is limited."""
         return None if self._quotas is None else self._quotas.table(tenant)
 
+    @property
+    def draining(self) -> bool:
+        """Whether it is about to leave: it takes nothing new. Set once, never taken back."""
+        return self.leaving.is_set()
+
+    @draining.setter
+    def draining(self, _: Literal[True]) -> None:
+        self.leaving.set()
+
     def count(self, name: str) -> None:
         self.counters[name] += 1
+
+    def _read_to(self, key: SessionKey, offset: int) -> None:
+        """A device has read so far: no other one is told."""
+        self.tasks.start(self._take_out_pushes(key, offset))
+
+    async def _take_out_pushes(self, key: SessionKey, offset: int) -> None:
+        try:
+            await self.store.push.read_to(key, offset)
+        except SessileError as error:  # a push too many
+            log.warning("push_reading_failed", error=error.code)
 
     def _sweep(self) -> None:
         self.feeds.sweep()
@@ -182,7 +218,10 @@ class Gateway:
                 tools, text = schemas_of(command)
                 if tools or text is not None:
                     await check_schemas(self.schemas, tools, text)
-                sent = request_of(principal, command, near)
+                read = await self.files.attachments.command(principal, command)
+                sent = request_of(principal, read, near)
+                if read is not command:  # a repeat is the same request, whatever was read of its files
+                    sent = msgspec.structs.replace(sent, digest=command_digest(command))
                 if self._quotas is not None:
                     ok = await self._quotas.execute(sent, self._sessions.execute)
                 else:
@@ -309,6 +348,12 @@ class Gateway:
         """Raises Overloaded where too many connect at once."""
         if self._quotas is not None:
             self._quotas.connect()
+
+    def check_connectable(self) -> None:
+        """Raises what a WebSocket would be refused with now, whoever asks: Unavailable, Overloaded."""
+        self.check_draining()
+        if self._quotas is not None:
+            self._quotas.check_room()
 
     def check_draining(self) -> None:
         """Raises Unavailable where nobody new is let in any more."""

@@ -116,9 +116,14 @@ class Quotas:
         after_ms = self._pace.enter(self.clock(), rate) if rate is not None else 0
         if after_ms:
             self.counters["connections_paced"] += 1
-            raise Overloaded(
-                "overloaded", "Too many connect at once. Come again after the given time.", retry_after_ms=after_ms
-            )
+            raise _too_many_connect(after_ms)
+
+    def check_room(self) -> None:
+        """Raises what `connect` would, and takes no turn: for who only asks."""
+        rate = self.limits().connections_per_s
+        after_ms = self._pace.wait(self.clock(), rate) if rate is not None else 0
+        if after_ms:
+            raise _too_many_connect(after_ms)
 
     async def execute(self, request: Request, execute: Execute) -> cm.Ok:
         """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""
@@ -391,3 +396,9 @@ def duration(ms: int) -> str:
     minutes, rest_ms = divmod(ms, 60_000)
     seconds = f"{rest_ms / 1000:.3f}".rstrip("0").rstrip(".")
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def _too_many_connect(after_ms: int) -> Overloaded:
+    return Overloaded(
+        "overloaded", "Too many connect at once. Come again after the given time.", retry_after_ms=after_ms
+    )

@@ -122,6 +122,8 @@ class Runtime:
             metrics=accounting.metrics,
             results=inference.results,
             memories=inference.memories,
+            tools=inference.tools,
+            unread=(lambda key: not self.subscribers.count(key)) if limits.push else None,
             router=self._model_router(inference, peers, clock),
         )
 

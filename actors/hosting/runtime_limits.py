@@ -18,4 +18,5 @@ class RuntimeLimits(msgspec.Struct, frozen=True):
     idle_s: float = 600.0
     orphan_policy: Literal["continue", "pause", "cancel"] = "continue"
     orphan_after_s: float = 30.0
+    push: bool = False  # devices are told of answers that nobody reads
     actor: ActorLimits = ActorLimits()

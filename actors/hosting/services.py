@@ -9,7 +9,7 @@ from actors.directory.common import Leases
 from sessions.billing.prices import PriceBook
 from sessions.governance.memory_reader import MemoryReader
 from sessions.metrics import Metrics
-from sessions.ports import Engine, FilterSet, Keys, Published, SchemaChecker
+from sessions.ports import Engine, FilterSet, Keys, Published, SchemaChecker, ServerTools
 from sessions.routing.models_file import PoolsNow
 from sessions.schemas import InlineSchemaChecker
 from sessions.store import Store
@@ -28,8 +28,8 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class Inference:
     """An engine that has started, the filters that its input and output pass, who judges the schemas of both;
-    answers that need no engine (None: there are none), what users' sessions begin with (None: nothing), and the
-    models that turns are routed among (None: the engine's alone)."""
+    answers that need no engine (None: there are none), what users' sessions begin with (None: nothing), the models
+    that turns are routed among (None: the engine's alone), and the tools that the server carries out (None: none)."""
 
     engine: Engine
     filters: FilterSet
@@ -37,6 +37,7 @@ class Inference:
     results: ResultCache | None = None
     memories: MemoryReader | None = None
     pools: PoolsNow | None = None
+    tools: ServerTools | None = None
 
 
 def _ignore(published: Published) -> None:

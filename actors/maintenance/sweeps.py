@@ -96,6 +96,7 @@ class Sweeps:
                 await self._attempt("purge", self.purge())
                 await self._attempt("trim_audit", self.trim_audit())
                 await self._attempt("tidy_reviews", self.tidy_reviews())
+                await self._attempt("collect_files", self.collect_files())
             await self._attempt("deliver_reviews", self.deliver_reviews())
             await self._attempt("kv_cleanup", self.kv_cleanup.sweep())
             await asyncio.sleep(self._limits.sweep_s)
@@ -141,6 +142,13 @@ class Sweeps:
                 except Moved:
                     pass
         return False
+
+    async def collect_files(self) -> int:
+        """Takes away files that are expired, and bytes that are no file's any more; how many."""
+        collected = 0
+        while done := await self._store.files.collect(self._clock.now_ms(), limit=self._limits.page):
+            collected += done
+        return collected
 
     async def passivate_idle(self) -> int:
         """Takes out of memory whatever has been idle for long enough; returns how many."""

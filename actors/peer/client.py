@@ -22,8 +22,8 @@ from actors.peer import frames as pf
 from actors.peer.frames import PEER_PROTOCOL_OLDEST
 from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Unreachable, Watcher
 from actors.peer.wire import Wire
-from sessions.model.commands import Ok
-from sessions.model.errors import Overloaded
+from sessions.model.commands import Ok, ToolApprove
+from sessions.model.errors import NotFound, Overloaded
 from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
@@ -102,6 +102,8 @@ class PeerClient:
     async def execute(
         self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
+        if isinstance(request.command, ToolApprove) and self.protocol < 3:  # it would not read the frame
+            raise NotFound("call_not_found", "No call waits for an approval at this replica.", param="call_id")
         answer = await self._request(pf.Executed, pf.Execute, request.principal, request.command, activate, instead_of)
         return answer.ok, answer.owner
 

@@ -9,6 +9,7 @@ one, that an older end does not know is sent only where the link's protocol has 
 
     1   until 0.2.0
     2   hello and welcome name the range that each end speaks, and its program's version
+    3   tools that the server carries out: their events, and `tool.approve`
 
 Pure. What stands beside an event for our own eyes (`Record.private`) never travels to a gateway.
 """
@@ -30,7 +31,7 @@ from sessions.model.types import Epoch, Principal, SessionKey
 from sessions.ports import Owner
 from sessions.service_totals import ServiceTotals
 
-PEER_PROTOCOL: Final = 2  # the newest that this program speaks
+PEER_PROTOCOL: Final = 3  # the newest that this program speaks
 PEER_PROTOCOL_OLDEST: Final = 1
 
 

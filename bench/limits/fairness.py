@@ -2,6 +2,7 @@
 
     python -m bench.limits.fairness                 # simulated, with a GPU's batching cost, in virtual time
     python -m bench.limits.fairness --engine llama  # llama.cpp with the small model, in real time
+    .venv-vllm/bin/python -m bench.limits.fairness --engine vllm
 
 Bar: the other tenant's TTFT p95 <= 1.5 x what it is when it is alone. It asks at `--load` of its own share (half of
 what the engine can do), by a Poisson process; alone and beside the flood it asks the same at the same times,
@@ -14,7 +15,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import tempfile
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.peer import MODEL
@@ -49,6 +52,7 @@ class Shape(NamedTuple):
 
 SIMULATED = Shape(capacity=9.0, prompt_tokens=(100, 900), answer_tokens=(50, 250))
 LLAMA = Shape(capacity=0.9, prompt_tokens=(40, 120), answer_tokens=(30, 60))
+VLLM = LLAMA._replace(capacity=1.2)
 
 
 class TrafficRequest(NamedTuple):
@@ -134,15 +138,25 @@ async def run(engine: Engine, shape: Shape, seconds: float, *, other: float, flo
         await engine.close()
 
 
+def vllm_engine() -> Engine:
+    from bench.engine.vllm_support import options
+    from inference.vllm.engine import VllmEngine
+
+    folder = Path(tempfile.mkdtemp(prefix="sessile-fairness-"))
+    return VllmEngine(options(folder, "float32", slots=4, waiting_max=64, context_window=1024, spill=False))
+
+
 def measure(arguments: argparse.Namespace) -> bool:
-    real = arguments.engine == "llama"
-    shape = LLAMA if real else SIMULATED
+    real = arguments.engine != "sim"
+    shape = {"sim": SIMULATED, "llama": LLAMA, "vllm": VLLM}[arguments.engine]
     share = shape.capacity / 2
 
     def go(work: Coroutine[Any, Any, Seen]) -> Seen:
         return asyncio.run(work) if real else run_virtual(work)
 
     def engine() -> Engine:
+        if arguments.engine == "vllm":
+            return vllm_engine()
         if not real:
             return SimulatedEngine(GPU)
         return LlamaEngine(LlamaOptions(model_path=MODEL, slots=4, context_window=1024, waiting_max=64))
@@ -177,4 +191,4 @@ def measure(arguments: argparse.Namespace) -> bool:
 
 if __name__ == "__main__":
     share = Option(0.5, "the other tenant's, as part of its share")
-    run_bench(measure, __doc__, engine=Option("sim", choices=["sim", "llama"]), seconds=120.0, load=share)
+    run_bench(measure, __doc__, engine=Option("sim", choices=["sim", "llama", "vllm"]), seconds=120.0, load=share)

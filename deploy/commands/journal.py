@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from persistence import connect_store, offline_stores
+from persistence.backup.drill import drill_restore, write_metrics
 from persistence.backup.opening import make_shipper, restore_services
 from persistence.backup.restore import RestoreReport, RestoreServices, restore_journal, restore_session
 from persistence.backup.verification import verify_backup
@@ -149,7 +150,11 @@ async def _run_backup_command(settings: Settings, command: backup.BackupCommand,
                     shipper.close_files()
                 print(backup.format_shipped(shipper.state.chain, shipper.state.number, as_json=command.as_json))
             return 0
+        case backup.VerifyBackup(restore=True):
+            return await _drill(settings, command, now_ms)
         case backup.VerifyBackup():
+            if command.metrics_file:
+                raise BadSetting("metrics-file: it goes with --restore")
             services = await asyncio.to_thread(_restore_services, settings, now_ms)
             with tempfile.TemporaryDirectory(prefix="sessile-verify-") as folder:
                 report = await verify_backup(services, Path(folder))
@@ -159,6 +164,20 @@ async def _run_backup_command(settings: Settings, command: backup.BackupCommand,
             restored = await _restore(settings, command, now_ms)
             print(backup.format_restored(restored, as_json=command.as_json))
             return 1 if restored.problems else 0
+
+
+async def _drill(settings: Settings, command: backup.VerifyBackup, now_ms: NowMs) -> int:
+    services = await asyncio.to_thread(_restore_services, settings, now_ms)
+    live = Path(settings.data) / "journal.db"
+    with tempfile.TemporaryDirectory(prefix="sessile-verify-") as folder:
+        report = await drill_restore(services, Path(folder), live if live.exists() else None)
+    if command.metrics_file:
+        try:
+            await asyncio.to_thread(write_metrics, Path(command.metrics_file), report, now_ms())
+        except OSError as error:
+            raise BadSetting(f"metrics-file: it cannot be written: {error}") from error
+    print(backup.format_drill(report, as_json=command.as_json))
+    return 1 if report.findings else 0
 
 
 async def _restore(settings: Settings, command: backup.RestoreBackup, now_ms: NowMs) -> RestoreReport:

@@ -31,6 +31,8 @@ class _Timings(msgspec.Struct, frozen=True):
     cache_n: int
     prompt_n: int
     prompt_ms: float = 0.0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -91,6 +93,8 @@ class LlamaCompletion:
         self.cached_tokens = 0
         self.prefill_s = 0.0  # as the server measured it, once the run is over
         self.ids_guessed = 0
+        self.drafted_tokens = 0  # tried ahead by speculation, known once the run is over; and how many of them held
+        self.accepted_tokens = 0
 
     @property
     def held(self) -> array.array[int]:
@@ -155,6 +159,8 @@ class LlamaCompletion:
                 if event.timings is not None:
                     self.cached_tokens = event.timings.cache_n
                     self.prefill_s = event.timings.prompt_ms / 1000
+                    self.drafted_tokens = event.timings.draft_n
+                    self.accepted_tokens = event.timings.draft_n_accepted
                 ended = event.stop_type == "eos"
                 self._finish = Finish("stop" if ended else "length", len(self._prompt), self.cached_tokens)
                 if self._silent and not ended:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inference.chat_template import ChatTemplate, template_beside, template_source
+from inference.continuation import continuation_of
 from inference.forecast import LoadForecast
 from inference.http_client import HttpClient
 from inference.kv.catalog import make_catalog
@@ -35,7 +36,7 @@ from inference.llama.guided_completion import make_completion
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
-from inference.llama.scheduling import EngineRun, Scheduler, continuation_of
+from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.server import BUILD, LlamaServer, piece_tokens
 from inference.llama.slot_kv import SlotKv, bytes_per_token
@@ -103,7 +104,10 @@ class LlamaEngine:
         self._unavailable: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self.holdings = KvHoldings(lambda tenant: 0 if self._started is None else self._started.quota.bytes_of(tenant))
         self._counters = dict.fromkeys(
-            ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "guessed_tokens", "reuse_misses"),
+            (
+                *("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "guessed_tokens", "reuse_misses"),
+                *("drafted_tokens", "accepted_tokens"),
+            ),
             0.0,
         )
         self._started: _Started | None = None
@@ -182,7 +186,8 @@ class LlamaEngine:
         async with contextlib.AsyncExitStack() as undo:
             options, staging = await asyncio.to_thread(_staged, self.options)
             undo.callback(staging.close)
-            identity = KvIdentity(BUILD, model.fingerprint, "f16", _LAYOUT)
+            dtype = "q8_0" if options.kv_dtype == "8bit" else "f16"
+            identity = KvIdentity(BUILD, model.fingerprint, dtype, _LAYOUT)
             catalog = make_catalog(identity, options, staging, self._keys, self._cost, time.monotonic)
             usage = SlotUsage(self._table, catalog, bytes_per_token(model.metadata, model.architecture))
             quota = TenantKvQuota(catalog, usage, lambda tenant: self.holdings.ceiling(tenant))
@@ -449,6 +454,8 @@ class LlamaEngine:
         counters["reused_tokens"] += reused
         counters["decoded_tokens"] += completion.emitted_tokens
         counters["guessed_tokens"] += completion.ids_guessed
+        counters["drafted_tokens"] += completion.drafted_tokens
+        counters["accepted_tokens"] += completion.accepted_tokens
         counters["aborts"] += not completion.finished
         self._up.prefill.learn(completion)
         counters["reuse_misses"] += completion.finished and completion.cached_tokens < completion.reusable_tokens
@@ -464,7 +471,10 @@ def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
 
 def _check_memory(options: LlamaOptions, model: GgufModel, window: int) -> None:
     """Raises BadInput where the model does not fit, with what would. Blocking."""
-    need = Footprint(model.size_bytes, gguf_kv_bytes_per_token(model.metadata), window, options.slots)
+    kv_bytes = gguf_kv_bytes_per_token(model.metadata)
+    need = Footprint(
+        model.size_bytes, kv_bytes if options.kv_dtype == "auto" else kv_bytes * 17 // 32, window, options.slots
+    )
     if options.gpu_layers >= ALL and options.gpu_free_bytes:
         check_fits(model.path, need, options.gpu_free_bytes, where="the GPU's memory")
     elif not options.gpu_layers:  # some layers there and some here: nobody knows how much of each

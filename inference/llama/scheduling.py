@@ -17,13 +17,10 @@ import array
 import asyncio
 from typing import Final
 
-import msgspec
-
 from inference.fair_queue import FairQueue, SlotClaim
 from inference.llama.slots import Slot, SlotTable
 from sessions.model.errors import Overloaded, SessileError
-from sessions.model.generation import GenerationRequest, continuation_seed
-from sessions.model.types import SessionKey, Tokens
+from sessions.model.types import SessionKey
 
 
 class EngineRun:
@@ -198,18 +195,6 @@ class Scheduler:
         if victim is not None:
             victim.holder.yields = True
             self._open_gates()
-
-
-def continuation_of(request: GenerationRequest, emitted: Tokens) -> GenerationRequest:
-    """The rest of a run that emitted something and made room, as a run of its own."""
-    all_emitted = (*request.emitted, *emitted)
-    return msgspec.structs.replace(
-        request,
-        prompt=(*request.prompt, *emitted),
-        emitted=all_emitted,
-        max_tokens=request.max_tokens - len(emitted),
-        seed=continuation_seed(request.seed, request.response_id, len(all_emitted)),
-    )
 
 
 def _ready(claim: SlotClaim[EngineRun]) -> bool:

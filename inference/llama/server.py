@@ -23,6 +23,10 @@ from inference.private_folder import PrivateFolder, create_socket_folder
 from sessions.model.errors import Unavailable
 
 BUILD: Final = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
+# Of the session's own text alone: by a pool of all sessions one could see from the speed what others wrote. Drafts
+# follow an earlier place with as many equal tokens: with fewer, drafts that fail make ordinary text slower.
+MATCH_TOKENS: Final = 6
+DRAFT_TOKENS: Final = 16
 SOCKET: Final = "llama.sock"  # by its ending llama-server knows that it is no host name
 
 
@@ -103,6 +107,12 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     p.cpuparams_batch.n_threads = options.threads
     # Per stream one connection, plus one for saving or restoring each slot, plus short calls.
     p.n_threads_http = 2 * options.slots + 6
+    if options.speculation == "ngram":
+        p.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        p.speculative.ngram_simple.size_n, p.speculative.ngram_simple.size_m = MATCH_TOKENS, DRAFT_TOKENS
+    if options.kv_dtype == "8bit":
+        p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_Q8_0
+        p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED  # values want it
     p.ctx_shift = False  # the log decides what leaves the context
     p.cache_ram_mib = 0  # its own prompt cache has restored the wrong conversation
     p.cache_idle_slots = False

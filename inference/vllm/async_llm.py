@@ -292,7 +292,7 @@ class VllmCore:
                 kv_connector_extra_config={"folder": connector_folder, "front": os.getpid()},
                 kv_load_failure_policy="recompute",
             )
-        return arguments | options.engine_args
+        return arguments | options.all_engine_args
 
 
 def _refused(params: SamplingParams, why: str) -> SessileError:

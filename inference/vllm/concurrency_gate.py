@@ -1,63 +1,106 @@
-"""Limits how many answers run at once: the rest wait by priority, then in order; beyond the queue work is shed.
-While the gate is `held` nobody gets in.
+"""Limits how many answers run at once, fairly between tenants; beyond the queue work is shed. While the gate is `held`
+nobody gets in.
 
-The gate stands before vLLM's own scheduler, so that what waits has sent nothing yet and a cancelled waiter leaves
-nothing behind. It knows no engine.
+Who is next, and who makes room for whom, is `inference.fair_queue`'s to say. A run that is to make room learns of it by
+`yields`, stops behind its next token (`give_way`) and waits again (`acquire`): vLLM drops an aborted run within one
+step, so no slot is kept idle for that. The gate stands before vLLM's own scheduler: what waits has sent nothing
+yet, and a cancelled waiter leaves nothing behind. It knows no engine.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 from typing import Final
 
+from inference.fair_queue import FairQueue, SlotClaim
 from sessions.model.errors import Overloaded, SessileError
+from sessions.model.types import TenantId
 
 _RETRY_AFTER_MS: Final = 1000
 
 
+class GatedRun:
+    """One run as the gate knows it: it may be let in several times, one after another."""
+
+    __slots__ = ("claim", "future", "left", "pauses", "yields")
+
+    def __init__(self, tenant: TenantId, priority: int, weight: float, prompt_tokens: int, *, pauses: bool) -> None:
+        """`pauses`: it can be stopped behind any token and go on."""
+        self.claim: SlotClaim[GatedRun] = SlotClaim(
+            self, tenant=tenant, priority=priority, weight=weight, prompt_tokens=prompt_tokens
+        )
+        self.claim.may_yield = False  # before its first token stopping it would lose what is computed
+        self.pauses = pauses
+        self.yields = False  # another run is to go first: `give_way` comes next
+        self.left = False
+        self.future: asyncio.Future[None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Not so: it is cancelled or refused, or has just made room, and will say so when it runs."""
+        return self.future is not None and not self.future.done()
+
+
 class ConcurrencyGate:
-    """`acquire` and `release` come in pairs."""
+    """`acquire` comes first, then `give_way` with `acquire` again any number of times, then `leave`."""
 
     def __init__(self, slots: int, waiting_max: int) -> None:
-        self.slots = slots
-        self.waiting_max = waiting_max
-        self.running = 0
+        self.queue: FairQueue[GatedRun] = FairQueue(slots, waiting_max)
         self.num_shed = 0
+        self.num_preempted = 0
         self.held = False
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._arrivals = 0
+
+    @property
+    def slots(self) -> int:
+        return self.queue.slots
+
+    @property
+    def running(self) -> int:
+        return self.queue.num_running
 
     @property
     def waiting(self) -> int:
         """Counted, not kept: a cancelled task has left before it has run once more to say so."""
-        return sum(not turn.done() for _, _, turn in self._waiting)
+        return sum(claim.holder.waits for claim in self.queue.waiting)
 
-    async def acquire(self, priority: int) -> None:
-        """Raises Overloaded when the queue is full. Cancelled, it has taken nothing."""
-        if self.running < self.slots and not self.waiting and not self.held:
-            self.running += 1
-            return
-        if self.waiting >= self.waiting_max:
-            self.num_shed += 1
-            raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=_RETRY_AFTER_MS)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._arrivals += 1
-        entry = (priority, self._arrivals, turn)
-        heapq.heappush(self._waiting, entry)
+    async def acquire(self, run: GatedRun) -> None:
+        """Raises Overloaded when the queue is full, and the error of `refuse_all`; then, and cancelled, the run has
+        left."""
+        if not run.claim.arrival:
+            if (self.held or self._idle() <= self.waiting) and self.queue.is_full(run.claim.tenant):
+                run.left = True
+                self.num_shed += 1
+                raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=_RETRY_AFTER_MS)
+            self.queue.join(run.claim)
+        run.future = asyncio.get_running_loop().create_future()
+        self._let_in()
         try:
-            await turn
+            await run.future
         except BaseException:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.release()  # it was our turn already
-            elif entry in self._waiting:
-                self._waiting.remove(entry)
-                heapq.heapify(self._waiting)
+            self.leave(run)
             raise
 
-    def release(self) -> None:
-        self.running -= 1
+    def on_output(self, run: GatedRun, tokens: int) -> None:
+        """The run has emitted something: from now on stopping it loses nothing."""
+        self.queue.served(run.claim, tokens)
+        if run.pauses and not run.claim.may_yield:
+            run.claim.may_yield = True
+            self._request_room()
+
+    def give_way(self, run: GatedRun) -> None:
+        """The run has stopped in vLLM too. Its place goes to who is next; `acquire` comes next."""
+        self.num_preempted += 1
+        run.yields = False
+        run.future = None
+        self.queue.make_room(run.claim)
         self._let_in()
+
+    def leave(self, run: GatedRun) -> None:
+        """The run is over, wherever it was. Idempotent."""
+        if not run.left:
+            run.left = True
+            self.queue.leave(run.claim)
+            self._let_in()
 
     def hold(self) -> None:
         """Those who are in go on; the others wait until `open`."""
@@ -67,16 +110,36 @@ class ConcurrencyGate:
         self.held = False
         self._let_in()
 
-    def _let_in(self) -> None:
-        while self._waiting and self.running < self.slots and not self.held:
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                self.running += 1
-                turn.set_result(None)
-
     def refuse_all(self, error: SessileError) -> None:
         """Everybody who waits gets the error."""
-        waiting, self._waiting = self._waiting, []
-        for _, _, turn in waiting:
-            if not turn.done():
-                turn.set_exception(error)
+        for claim in self.queue.waiting:
+            run = claim.holder
+            if run.future is not None and not run.future.done():
+                run.future.set_exception(error)
+
+    def _idle(self) -> int:
+        return self.queue.slots - self.queue.num_running
+
+    def _let_in(self) -> None:
+        """Lets in who is next; where no place is left, asks a run to make room."""
+        if self.held:
+            return
+        while self._idle() > 0 and (claim := self.queue.first(_waits)) is not None:
+            self.queue.start(claim)
+            future = claim.holder.future
+            assert future is not None
+            future.set_result(None)
+        self._request_room()
+
+    def _request_room(self) -> None:
+        """One at a time: which run is next depends on which has made room."""
+        if self.held or self._idle() > 0 or any(each.holder.yields for each in self.queue.running):
+            return
+        first = self.queue.first(_waits)
+        victim = self.queue.victim(first) if first is not None else None
+        if victim is not None:
+            victim.holder.yields = True
+
+
+def _waits(claim: SlotClaim[GatedRun]) -> bool:
+    return claim.holder.waits

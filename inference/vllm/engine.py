@@ -24,6 +24,8 @@ import structlog
 from vllm import SamplingParams
 
 from inference.chat_template import ChatTemplate, template_source
+from inference.continuation import continuation_of
+from inference.forecast import LoadForecast
 from inference.kv.catalog import make_catalog
 from inference.kv.cost import CostModel
 from inference.kv.envelope import KvIdentity
@@ -31,12 +33,12 @@ from inference.kv.staging import StagingFolder, create_staging_folder, warn_wher
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.request_checks import check_model, check_prompt
-from inference.sampling import HONOURED
+from inference.sampling import HONOURED, output_schema
 from inference.standby import Standby
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
-from inference.vllm.concurrency_gate import ConcurrencyGate
+from inference.vllm.concurrency_gate import ConcurrencyGate, GatedRun
 from inference.vllm.crash_isolation import CrashIsolation
 from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model
@@ -78,7 +80,7 @@ class _OtherKv(Exception):
 class _Run:
     """A run of a session."""
 
-    __slots__ = ("emitted", "key", "lost", "name", "plan", "prompt", "scope", "started")
+    __slots__ = ("emitted", "key", "lost", "name", "paused", "plan", "prompt", "scope", "started")
 
     def __init__(self, key: SessionKey, name: str, prompt: array.array[int], scope: bytes) -> None:
         self.key = key
@@ -87,6 +89,7 @@ class _Run:
         self.scope = scope
         self.plan: OffloadPlan | None = None
         self.started = False
+        self.paused = False  # it made room, and another run goes on where it stopped
         self.lost = False  # vLLM has died under it
         self.emitted: array.array[int] = array.array("I")
 
@@ -114,6 +117,7 @@ class VllmEngine:
         self._cost = cost or CostModel()
         self._core = core or VllmCore(options, environment)
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
+        self._load = LoadForecast(self._gate.queue, time.monotonic)
         self._runs: dict[str, _Run] = {}
         self._block_usage = self._new_block_usage()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
@@ -149,7 +153,11 @@ class VllmEngine:
         return self._tokenizer
 
     def stats(self) -> EngineStats:
-        counters = {**self._counters, "sheds": float(self._gate.num_shed)}
+        counters = {
+            **self._counters,
+            "sheds": float(self._gate.num_shed),
+            "preemptions": float(self._gate.num_preempted),
+        }
         gauges: dict[str, float] = {}
         if self._offload is not None:
             tiers = self._offload.tiers
@@ -171,11 +179,11 @@ class VllmEngine:
             away=None if unavailable is None or self._taking_over else unavailable.public_message,
         )
 
-    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
-        return None  # its own scheduler decides what runs next, and does not say when
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast:
+        return self._load.forecast(key.tenant, share, new_tokens, room=True)  # vLLM finds the blocks for it
 
     def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
-        return
+        self._load.expect(response_id, tenant)
 
     def place(self, key: SessionKey) -> KVPlace:
         kept = self._offload.tiers.catalog.place(key) if self._offload is not None else KVPlace("none", 0)
@@ -194,7 +202,7 @@ class VllmEngine:
         tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
         window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
         model = msgspec.structs.replace(
-            model, fingerprint=compute_kv_fingerprint(model, self.options.engine_args, window)
+            model, fingerprint=compute_kv_fingerprint(model, self.options.all_engine_args, window)
         )
         async with contextlib.AsyncExitStack() as undo:
             self._offload = await self._start_core(undo, model, window)
@@ -378,32 +386,69 @@ class VllmEngine:
     # -- generating ------------------------------------------------------------------------------------
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self._load.arrived(request.response_id)
         prompt = as_tokens(request.prompt)
         if (refused := self._supervisor.refusal) is not None:
             raise refused
         check_prompt(len(prompt), request.max_tokens, self._info.context_window)
         check_model(self._info, request.model)
-        max_tokens = min(request.max_tokens, self._info.context_window - len(prompt))
-        params = sampling_params(
+        self._params(request)  # what cannot be honoured is refused before it waits
+        await self._warmings.settled(request.key, prompt)  # what it brings up is this run's
+        answer = self._answer(request, prompt)
+        async with self._isolation.of(request.key) as passed, contextlib.aclosing(answer) as items:
+            async for item in items:
+                passed()
+                yield item
+
+    async def _answer(
+        self, request: GenerationRequest, prompt: array.array[int]
+    ) -> AsyncGenerator[Chunk | Finish, None]:
+        """A whole answer, by as many runs as it takes: who is to make room stops behind a token, and goes on later from
+        the KV that it left."""
+        turn = GatedRun(request.key.tenant, request.priority, request.weight, len(prompt), pauses=_can_pause(request))
+        given, cached, decoded = len(prompt), -1, 0
+        await self._gate.acquire(turn)
+        try:
+            if self._offload is not None and request.priority < BACKGROUND_PRIORITY:  # else its user has not come back
+                self._offload.tiers.returns.on_turn(request.key, len(prompt))
+            self._load.started(turn.claim, len(prompt) - min(len(prompt), self.place(request.key).tokens))
+            while True:
+                run = self._enter(request.key, prompt, request.cache_scope)
+                outputs = self._stream(run, self._params(request), request.shared_prefix, request.priority)
+                async with contextlib.aclosing(self._output(run, outputs)) as items:
+                    async for item in items:
+                        if isinstance(item, Finish):
+                            yield Finish(item.reason, given, item.cached_tokens if cached < 0 else cached)
+                            return
+                        if cached < 0:
+                            cached = item.cached_tokens
+                            self._load.on_output(turn.claim)
+                        elif item.cached_tokens != cached:  # of a run that goes on: reported once, of its beginning
+                            item = Chunk(item.tokens, item.text, item.logprobs, cached_tokens=cached)
+                        decoded += len(item.tokens)
+                        self._gate.on_output(turn, len(item.tokens))
+                        yield item
+                        if turn.yields and _is_whole(item) and len(run.emitted) < request.max_tokens:
+                            run.paused = True
+                            break
+                self._load.paused(turn.claim)
+                self._gate.give_way(turn)
+                await self._gate.acquire(turn)
+                prompt, request = run.known, continuation_of(request, run.emitted)
+        finally:
+            self._load.ended(turn.claim, decoded)
+            self._gate.leave(turn)
+
+    def _params(self, request: GenerationRequest) -> SamplingParams:
+        return sampling_params(
             request,
-            max_tokens=max_tokens,
+            max_tokens=min(request.max_tokens, self._info.context_window - len(request.prompt)),
             vocabulary_size=self._tokenizer.vocabulary_size,
             end_tokens=self._ends,
             transfer={},
             special_tags=self._tokenizer.has_special_tags,
             replays_grammars=self._core.has_own_scheduler,
         )
-        await self._warmings.settled(request.key, prompt)  # what it brings up is this run's
-        async with self._isolation.of(request.key) as passed:
-            await self._gate.acquire(request.priority)
-            if self._offload is not None and request.priority < BACKGROUND_PRIORITY:  # else its user has not come back
-                self._offload.tiers.returns.on_turn(request.key, len(prompt))
-            run = self._enter(request.key, prompt, request.cache_scope)
-            outputs = self._stream(run, params, request.shared_prefix, request.priority)
-            async with contextlib.aclosing(self._output(run, outputs)) as items:
-                async for item in items:
-                    passed()
-                    yield item
 
     async def _output(
         self, run: _Run, items: AsyncGenerator[Chunk | RunEnded, None]
@@ -445,7 +490,8 @@ class VllmEngine:
             return await self._warm(key, tokens, 0)
 
     async def _warm(self, key: SessionKey, tokens: array.array[int], priority: int) -> bool:
-        await self._gate.acquire(priority)
+        turn = GatedRun(key.tenant, priority, 1.0, len(tokens), pauses=False)
+        await self._gate.acquire(turn)
         run = self._enter(key, tokens)
         cached = 0
         try:
@@ -456,7 +502,10 @@ class VllmEngine:
         except SessileError:
             return False  # a hint: the turn itself will fail
         finally:
-            await self._leave(run, cached, finished=True)
+            try:
+                await self._leave(run, cached, finished=True)
+            finally:
+                self._gate.leave(turn)
         return True
 
     def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
@@ -583,10 +632,9 @@ class VllmEngine:
         return reported
 
     async def _leave(self, run: _Run, cached: int, *, finished: bool) -> None:
-        """Gives the slot back at once; the run's KV finds its way in the background."""
+        """The run's KV finds its way in the background."""
         del self._runs[run.name]
-        self._gate.release()
-        if not finished:
+        if not finished and not run.paused:
             self._counters["aborts"] += 1
         known = run.known
         if finished or run.emitted:
@@ -605,6 +653,18 @@ class VllmEngine:
         return (self._offload is not None and self._offload.is_settling(key)) or any(
             run.key == key for run in self._runs.values()
         )
+
+
+def _can_pause(request: GenerationRequest) -> bool:
+    """Whether an answer stays what it would have been when it is stopped behind a token: a grammar costs a replay, and
+    vLLM counts for its penalties only what a run decoded itself."""
+    sampling = request.sampling
+    return output_schema(request) is None and not (sampling.presence_penalty or sampling.frequency_penalty)
+
+
+def _is_whole(chunk: Chunk) -> bool:
+    """Whether its text ends with its tokens. Several that came together may end within a character."""
+    return len(chunk.tokens) == 1 and bool(chunk.text)
 
 
 def _template(name: str | None, model: VllmModel) -> ChatTemplate:

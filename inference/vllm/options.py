@@ -21,6 +21,13 @@ OURS: Final = {
     "max_lora_rank": "--vllm-adapter FOLDER, whose rank it takes",
 }
 _ENGINE: Final = "vLLM"
+# Tokens that followed the same ones, of the run's own prompt and answer, are tried at once.
+NGRAM: Final[dict[str, Json]] = {
+    "method": "ngram",
+    "num_speculative_tokens": 6,
+    "prompt_lookup_max": 6,
+    "prompt_lookup_min": 4,
+}
 # What the server is built upon, with no choice.
 FIXED: Final = ("enable_prefix_caching", "scheduling_policy", "kv_transfer_config")
 
@@ -44,6 +51,16 @@ class VllmOptions(ModelOptions, frozen=True, kw_only=True):
         default_factory=dict
     )  # vLLM's own: tensor_parallel_size, quantization, speculative_config, ...
 
+    @property
+    def all_engine_args(self) -> dict[str, Json]:
+        """With what our own settings mean in vLLM's words."""
+        more: dict[str, Json] = {}
+        if self.speculation == "ngram":
+            more["speculative_config"] = dict(NGRAM)
+        if self.kv_dtype == "8bit":
+            more["kv_cache_dtype"] = "fp8"
+        return more | self.engine_args
+
     def __post_init__(self) -> None:
         check_least(self, _ENGINE, 1, "slots", "threads", "block_tokens")
         check_least(self, _ENGINE, 0, "waiting_max", "device_kv_bytes", "device_blocks")
@@ -52,6 +69,12 @@ class VllmOptions(ModelOptions, frozen=True, kw_only=True):
             raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")
         if "block_size" in self.engine_args:
             raise bad_option(_ENGINE, "engine_args", "without block_size: that is block_tokens")
+        if self.speculation != "off" and "speculative_config" in self.engine_args:
+            raise BadInput(
+                "invalid_setting", "speculative_config in vllm_args: leave --speculation out.", param="vllm_args"
+            )
+        if self.kv_dtype != "auto" and "kv_cache_dtype" in self.engine_args:
+            raise BadInput("invalid_setting", "kv_cache_dtype in vllm_args: leave --kv-dtype out.", param="vllm_args")
         for name in self.engine_args:
             if name in OURS:
                 raise BadInput("invalid_setting", f"{name} in vllm_args: set it by {OURS[name]}.", param="vllm_args")

@@ -29,7 +29,9 @@ from persistence.codec import (
     command_row,
     decode_command,
     encode_command,
+    file_row,
     memory_row,
+    push_row,
     review_row,
     seal_text,
     sealed_key_id,
@@ -40,7 +42,7 @@ from persistence.codec import (
 from persistence.sql.script import Query, Script, SqlDatabase
 from sessions.metrics import Metrics
 from sessions.model.errors import Internal, SessileError
-from sessions.model.types import MEMORIES, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import FILES, MEMORIES, PUSH, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +100,19 @@ def _review(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Ch
 
 def _memory(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
     key, row = SessionKey(tenant, MEMORIES), memory_row(keys[0], keys[1])
+    key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
+    return {"key_id": key_id, "body": stored}
+
+
+def _push(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
+    key, row = SessionKey(tenant, PUSH), push_row(keys[0], keys[1])
+    key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
+    return {"key_id": key_id, "body": stored}
+
+
+def _file(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
+    """The data key of its bytes stands in the row: they stay as they are."""
+    key, row = SessionKey(tenant, FILES), file_row(columns[2], keys[0])
     key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
     return {"key_id": key_id, "body": stored}
 
@@ -161,6 +176,8 @@ TABLES: Final = (
         _review,
     ),
     _Table("memories", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _memory),
+    _Table("push_subscriptions", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _push),
+    _Table("files", ("id",), ("",), ("key_id", "body", "end_user"), "length(body)", _own_column, _file),
     _Table("archived", ("session", "object"), ("", ""), ("key_id", "sealed"), "length(sealed)", _own_column, _archived),
 )
 

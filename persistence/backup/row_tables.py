@@ -63,6 +63,11 @@ TABLES: Final = (
     TableSpec("shares", ("tenant", "session", "id"), "session"),
     TableSpec("memories", ("tenant", "end_user", "id"), "user"),
     TableSpec("archived", ("tenant", "session", "object"), "session", deletes=False),
+    TableSpec("push_subscriptions", ("tenant", "end_user", "id"), "user"),
+    TableSpec("files", ("tenant", "end_user", "id"), "user"),
+    TableSpec("file_blobs", ("tenant", "end_user", "id"), "user"),
+    TableSpec("file_chunks", ("tenant", "end_user", "blob", "place"), "user"),
+    TableSpec("tool_records", ("tenant", "kind", "name"), "tenant"),
 )
 _STATE: Final = """
 CREATE TABLE IF NOT EXISTS backup_state (

@@ -44,11 +44,14 @@ from sessions.model.journal_types import (
     Snapshot,
     UsageRow,
 )
+from sessions.model.knowledge.files import BlobId, FileId, StoredFile
 from sessions.model.memories import MemoryId, UserMemory
+from sessions.model.push import GRACE_MS, PushDelivery, PushId, PushSubscription
 from sessions.model.reviews import Case, ReviewId, appealed
 from sessions.model.revocations import Revocation, RevocationKind
 from sessions.model.shares import ShareLink
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
+from sessions.tool_records import ToolRecord
 
 _TABLES: Final = (
     "_logs",
@@ -57,8 +60,13 @@ _TABLES: Final = (
     "relayed",
     "reviews",
     "shares",
+    "subscriptions",
+    "push_outbox",
+    "files",
+    "file_blobs",
     "api_keys",
     "revocations",
+    "tool_records",
     "audit_rows",
     "audit_heads",
     "audit_floors",
@@ -92,8 +100,13 @@ class MemoryDatabase:
         self.relayed: dict[int, UnixMs] = {}
         self.reviews: dict[ReviewId, Case] = {}
         self.shares: dict[bytes, ShareLink] = {}  # by the hash of their tokens
+        self.subscriptions: dict[tuple[TenantId, str, PushId], PushSubscription] = {}
+        self.push_outbox: dict[tuple[SessionKey, PushId], tuple[UnixMs, PushDelivery]] = {}  # with when it is due
+        self.files: dict[tuple[TenantId, FileId], StoredFile] = {}
+        self.file_blobs: dict[tuple[TenantId, BlobId], Any] = {}  # `memory.files.MemoryBlob`
         self.memories: dict[MemoryId, UserMemory] = {}
         self.api_keys: dict[str, ApiKey] = {}
+        self.tool_records: dict[tuple[TenantId, str, str], ToolRecord] = {}
         self.revocations: dict[tuple[str, RevocationKind, str], Revocation] = {}
         self.audit_rows: dict[TenantId, list[AuditRow]] = {}
         self.audit_heads: dict[TenantId, AuditHead] = {}
@@ -170,10 +183,27 @@ class MemoryDatabase:
         for case in append.reviews:
             there = self.reviews.get(case.id)
             self.reviews[case.id] = case if there is None else appealed(there, case)
+        self._note_push(append)
         if append.snapshot is not None:
             log.snapshot = append.snapshot
         if append.audit:
             self.chain([self.sealer.entry(append.key.tenant, each) for each in append.audit])
+
+    def _note_push(self, append: Append) -> None:
+        """A row of the outbox for each device of the user, in the place of one that was not sent yet."""
+        if (notice := append.push) is None:
+            return
+        for tenant, user, push_id in self.subscriptions:
+            if (tenant, user) == (append.key.tenant, notice.user):
+                row = PushDelivery(
+                    key=append.key,
+                    subscription_id=push_id,
+                    subscription=None,
+                    notice=notice,
+                    at=append.at,
+                    attempts=0,
+                )
+                self.push_outbox[(append.key, push_id)] = (UnixMs(append.at + GRACE_MS), row)
 
     def chain(self, entries: list[AuditEntry]) -> None:
         """Puts entries of one tenant behind its chain."""
@@ -267,6 +297,7 @@ class MemoryDatabase:
         gone = set(purged)
         self.reviews = {name: case for name, case in self.reviews.items() if case.key not in gone}
         self.shares = {name: share for name, share in self.shares.items() if share.key not in gone}
+        self.push_outbox = {name: row for name, row in self.push_outbox.items() if name[0] not in gone}
         self._responses = {name: place for name, place in self._responses.items() if place.key not in gone}
         for log in self._logs.values():
             log.commands = {name: c for name, c in log.commands.items() if c.at >= commands_before}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from persistence.memory.database import MemoryDatabase
+from persistence.memory.files import MemoryFiles
 from persistence.validation import FIRST_KEY, names_of_user, released_by
 from sessions.governance.end_user_data import Erasure
 from sessions.model.audit import Audited
@@ -73,6 +74,13 @@ class MemoryEndUsers:
         return True
 
     async def _forget_memories(self, erasure: Erasure) -> None:
+        database, whose = self._database, (erasure.tenant, erasure.user)
+        for push in [each for each in database.subscriptions.values() if (each.tenant, each.user) == whose]:
+            if push.created_at <= erasure.asked_at:
+                del database.subscriptions[(*whose, push.id)]
+        rows = database.push_outbox.items()
+        database.push_outbox = {name: row for name, row in rows if (name[0].tenant, row[1].notice.user) != whose}
+        MemoryFiles(database).forget(*whose, erasure.asked_at)
         for memory in await self.memories(erasure.tenant, erasure.user):
             if memory.created_at <= erasure.asked_at:
                 del self._database.memories[memory.id]

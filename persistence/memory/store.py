@@ -6,10 +6,13 @@ from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.audit import MemoryAudit
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.end_users import MemoryEndUsers
+from persistence.memory.files import MemoryFiles
 from persistence.memory.journal import Medium, MemoryJournal, apply_at_once
+from persistence.memory.push import MemoryPush
 from persistence.memory.reviews import MemoryReviews
 from persistence.memory.revocations import MemoryRevocations
 from persistence.memory.shares import MemoryShares
+from persistence.memory.tool_records import MemoryToolRecords
 from persistence.memory.usage import MemoryUsage
 
 
@@ -29,9 +32,12 @@ class MemoryStore:
         self.usage = MemoryUsage(self.database)
         self.reviews = MemoryReviews(self.database)
         self.shares = MemoryShares(self.database)
+        self.push = MemoryPush(self.database)
+        self.files = MemoryFiles(self.database)
         self.audit = MemoryAudit(self.database)
         self.api_keys = MemoryApiKeys(self.database)
         self.revocations = MemoryRevocations(self.database)
+        self.tool_records = MemoryToolRecords(self.database)
         self.end_users = MemoryEndUsers(self.database)
 
     async def open(self) -> None:

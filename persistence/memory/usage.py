@@ -17,6 +17,9 @@ class MemoryUsage:
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
 
+    async def record(self, key: SessionKey, row: UsageRow) -> None:
+        self._database.usage_rows.setdefault((key, row.response_id), row)
+
     def _all(self) -> list[UsageEntry]:
         return [
             UsageEntry(seq, key, row) for seq, ((key, _), row) in enumerate(self._database.usage_rows.items(), start=1)

@@ -35,7 +35,7 @@ async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Seal
         if found is None:
             return False
         reason, user = found
-        for table in ("events", "commands", "responses", "reviews", "shares", "snapshots", "heads"):
+        for table in ("events", "commands", "responses", "reviews", "shares", "push_outbox", "snapshots", "heads"):
             await connection.execute(f"DELETE FROM {table} WHERE tenant = $1 AND session = $2", *key)
         if reason != "empty":
             await chain_entries(connection, sealer, [sealer.entry(key.tenant, purged_row(key, user, reason, at))])

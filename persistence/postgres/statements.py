@@ -18,7 +18,7 @@ from persistence.codec import Codec, decode_record, snapshot_row
 from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, columns
 from persistence.sql.audit import AUDIT_COLUMNS
 from persistence.sql.journal import HEAD_COLUMNS, command_from, head_from
-from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, USAGE_COLUMNS, AppendWrite
+from persistence.write_batch import PUSH_AGAIN, PUSH_COLUMNS, REVIEW_AGAIN, REVIEW_COLUMNS, USAGE_COLUMNS, AppendWrite
 from sessions.model.errors import Internal
 from sessions.model.events import Record
 from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
@@ -43,6 +43,7 @@ _REVIEW = (
     "bytea",
     *["bigint"] * 2,
 )
+_PUSH = ("bigint", *["text"] * 5, *["bigint"] * 3)
 _SNAPSHOT = ("bigint", "text", "text", "bigint", "text", "bytea")
 _APPEND = ("text", "text", "bigint", "bigint", "bigint")
 
@@ -90,6 +91,12 @@ reviews_in AS (
     INSERT INTO reviews ({review_columns})
     SELECT {review_columns} FROM {reviews} AS v (no, {review_columns}) WHERE {winners}
     {review_again}),
+pushes_in AS (
+    INSERT INTO push_outbox ({push_columns})
+    SELECT p.tenant, p.session, s.id, p.end_user, p.cause, p.response, p.log_offset, p.at, p.due_at, 0
+    FROM {pushes} AS p (no, tenant, session, end_user, cause, response, log_offset, at, due_at)
+        JOIN push_subscriptions s ON s.tenant = p.tenant AND s.end_user = p.end_user WHERE {winners}
+    {push_again}),
 snapshots_in AS (
     INSERT INTO snapshots (tenant, session, "offset", key_id, body)
     SELECT tenant, session, "offset", key_id, body
@@ -151,6 +158,9 @@ def batch(*, whole: bool, audited: bool = False) -> str:
             reviews=unnest(_REVIEW),
             review_columns=REVIEW_COLUMNS,
             review_again=REVIEW_AGAIN,
+            pushes=unnest(_PUSH),
+            push_columns=PUSH_COLUMNS,
+            push_again=PUSH_AGAIN,
             snapshots=unnest(_SNAPSHOT),
             usage_columns=USAGE_COLUMNS,
             winners=_WINNERS,
@@ -173,7 +183,7 @@ def batch_of(writes: Sequence[AppendWrite], chained: ChainedEntries | None = Non
         audited = [no for no, w in enumerate(writes, 1) if w.audit]
         heads, rows = chained.parameters[: len(HEAD_TYPES)], chained.parameters[len(HEAD_TYPES) :]
         return batch(whole=True, audited=True), [audited, *heads, *_whole(writes), *rows]
-    whole = any(w.patch or w.commands or w.responses or w.usage or w.reviews or w.snapshot for w in writes)
+    whole = any(w.patch or w.commands or w.responses or w.usage or w.reviews or w.push or w.snapshot for w in writes)
     if not whole:
         appends = [(*w.key, w.append.fence, w.append.top, len(w.events)) for w in writes]
         return batch(whole=False), [
@@ -197,6 +207,7 @@ def _whole(writes: Sequence[AppendWrite]) -> Columns:
         *columns([(no, *row) for no, w in numbered for row in w.responses], len(_RESPONSE)),
         *columns([(no, *row) for no, w in numbered for row in w.usage], len(_USAGE)),
         *columns([(no, *row) for no, w in numbered for row in w.reviews], len(_REVIEW)),
+        *columns([(no, *w.push) for no, w in numbered if w.push], len(_PUSH)),
         *columns([(no, *w.snapshot) for no, w in numbered if w.snapshot], len(_SNAPSHOT)),
     ]
 

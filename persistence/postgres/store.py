@@ -11,9 +11,13 @@ from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.journal import PostgresJournal
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.end_users import SqlEndUsers
+from persistence.sql.file_chunks import FileChunks, SqlFileChunks
+from persistence.sql.files import SqlFiles
+from persistence.sql.push import SqlPush
 from persistence.sql.reviews import SqlReviews
 from persistence.sql.revocations import SqlRevocations
 from persistence.sql.shares import SqlShares
+from persistence.sql.tool_records import SqlToolRecords
 from persistence.sql.usage import SqlUsage
 from sessions.model.types import OPENINGS, SessionKey, TenantId
 
@@ -24,16 +28,20 @@ _NO_SESSION: Final = SessionKey(TenantId("local"), OPENINGS)
 class PostgresStore:
     """The Store port."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: PostgresDatabase, chunks: FileChunks | None = None) -> None:
+        """`chunks`: where files' bytes are; None: among the rows."""
         self.database = database
         self.journal = PostgresJournal(database)
         self.tallies = self.journal
         self.usage = SqlUsage(database)
         self.reviews = SqlReviews(database)
         self.shares = SqlShares(database)
+        self.push = SqlPush(database)
+        self.files = SqlFiles(database, chunks or SqlFileChunks(database))
         self.audit = PostgresAudit(database)
         self.api_keys = SqlApiKeys(database)
         self.revocations = SqlRevocations(database)
+        self.tool_records = SqlToolRecords(database)
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from persistence.codec import Codec, KeyDestroyed, memory_row, with_keys
+from persistence.sql.files import FORGET_FILES
 from persistence.sql.journal import JournalStatements
 from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
 from persistence.validation import FIRST_KEY, check_text, names_of_user, released_by
@@ -57,6 +58,10 @@ _CHANGE_MEMORY: Final = (
 _REMOVE_MEMORY: Final = "DELETE FROM memories WHERE tenant = $1 AND end_user = $2 AND id = $3 RETURNING id"
 _FORGET: Final = "DELETE FROM memories WHERE tenant = $1 AND end_user = $2 AND created_at <= $3"
 
+# Devices likewise; what waits to be sent to them is about sessions that go.
+_FORGET_DEVICES: Final = "DELETE FROM push_subscriptions WHERE tenant = $1 AND end_user = $2 AND created_at <= $3"
+_FORGET_PUSHES: Final = "DELETE FROM push_outbox WHERE tenant = $1 AND end_user = $2"
+
 
 def _find_statement(user_names: int) -> str:
     names = ", ".join(f"${2 + n}" for n in range(user_names))
@@ -85,6 +90,10 @@ class SqlEndUsers:
                 return _erasure(row)
             yield Query(_INSERT, (erasure.tenant, erasure.user, erasure.asked_at, erasure.asked_by))
             yield Query(_FORGET, (erasure.tenant, erasure.user, erasure.asked_at))
+            yield Query(_FORGET_DEVICES, (erasure.tenant, erasure.user, erasure.asked_at))
+            yield Query(_FORGET_PUSHES, (erasure.tenant, erasure.user))
+            for text in FORGET_FILES:
+                yield Query(text, (erasure.tenant, erasure.user, erasure.asked_at))
             yield Chain([entry])
             return erasure
 
@@ -166,6 +175,10 @@ class SqlEndUsers:
             if not (yield Query(_DONE, (*whose, erasure.asked_at, name, audited.at))):
                 return
             yield Query(_FORGET, (*whose, erasure.asked_at))
+            yield Query(_FORGET_DEVICES, (*whose, erasure.asked_at))
+            yield Query(_FORGET_PUSHES, whose)
+            for text in FORGET_FILES:
+                yield Query(text, (*whose, erasure.asked_at))
             for (key_id,) in (yield Query(_KEYS, whose)):
                 yield Query(_NAMELESS_KEY, (key_id, name, audited.at))
             yield Chain([entry])

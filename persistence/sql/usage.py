@@ -1,6 +1,6 @@
 """Usage rows in SQLite and PostgreSQL: sums, pages, the outbox. The port is `sessions.billing.metering.UsageStore`.
 
-Rows are written by the appends that end responses, and only `relayed_at` ever changes.
+Rows are written by the appends that end responses, or by `record`, and only `relayed_at` ever changes.
 
 Money is summed in two halves, so that no sum leaves 64 bits; PostgreSQL's numeric sums are cast back.
 """
@@ -14,7 +14,7 @@ import msgspec
 
 from persistence.sql.script import Parameters, SqlDatabase, one_query
 from persistence.validation import FIRST_KEY, check_key, check_text
-from persistence.write_batch import USAGE_COLUMNS
+from persistence.write_batch import USAGE_COLUMNS, usage_row
 from sessions.billing.metering import DAY_MS, UsageEntry, UsageGroup, UsageQuery, UsageTotal
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
@@ -42,6 +42,10 @@ _WITHOUT_LOG: Final = (
     "SELECT count(*) FROM usage WHERE NOT EXISTS (SELECT 1 FROM heads"
     " WHERE heads.tenant = usage.tenant AND heads.session = usage.session)"
 )
+
+
+_MARKS: Final = ", ".join(f"${1 + number}" for number in range(USAGE_COLUMNS.count(",") + 1))
+_RECORD: Final = f"INSERT INTO usage ({USAGE_COLUMNS}) VALUES ({_MARKS}) ON CONFLICT DO NOTHING"
 
 
 def _where(statement: Parameters, query: UsageQuery) -> str:
@@ -118,6 +122,11 @@ def total_of(row: Any) -> UsageTotal:
 class SqlUsage:
     def __init__(self, database: SqlDatabase) -> None:
         self._database = database
+
+    async def record(self, key: SessionKey, row: UsageRow) -> None:
+        check_key(key)
+        check_text(row.response_id, row.principal.key_id, row.principal.user, row.model)
+        await self._database.run(lambda: one_query(_RECORD, usage_row(key, row)))
 
     async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:
         check_text(query.tenant, query.user, query.model, *((after.user, after.model, after.currency) if after else ()))

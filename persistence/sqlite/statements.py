@@ -19,7 +19,7 @@ import msgspec
 
 from persistence.codec import Codec, decode_record, snapshot_row
 from persistence.sql.journal import command_from, head_from
-from persistence.write_batch import REVIEW_AGAIN, REVIEW_COLUMNS, USAGE_COLUMNS
+from persistence.write_batch import PUSH_AGAIN, PUSH_COLUMNS, REVIEW_AGAIN, REVIEW_COLUMNS, USAGE_COLUMNS
 from sessions.model.errors import Internal
 from sessions.model.events import Record
 from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
@@ -89,6 +89,19 @@ upsert_commands = _inserter(
 # A response that has its usage row keeps it; one that waited has its place already.
 insert_usage = _inserter("INSERT OR IGNORE INTO usage", USAGE_COLUMNS)
 insert_responses = _inserter("INSERT OR IGNORE INTO responses", 'tenant, response, session, "offset"')
+
+
+@cache
+def upsert_pushes(rows: int) -> str:
+    """(tenant, session, end user, cause, response, offset, at, due at): a row for each device of the user."""
+    return (
+        f"INSERT INTO push_outbox ({PUSH_COLUMNS})"
+        " SELECT v.column1, v.column2, s.id, v.column3, v.column4, v.column5, v.column6, v.column7, v.column8, 0"
+        f" FROM (VALUES {_values(8, rows)}) v JOIN push_subscriptions s"
+        f" ON s.tenant = v.column1 AND s.end_user = v.column3 WHERE true {PUSH_AGAIN}"
+    )
+
+
 upsert_reviews = _inserter("INSERT INTO reviews", REVIEW_COLUMNS, REVIEW_AGAIN)
 
 

@@ -6,9 +6,13 @@ from persistence.archive.cold_sessions import ColdSessions
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.audit import SqlAudit
 from persistence.sql.end_users import SqlEndUsers
+from persistence.sql.file_chunks import FileChunks, SqlFileChunks
+from persistence.sql.files import SqlFiles
+from persistence.sql.push import SqlPush
 from persistence.sql.reviews import SqlReviews
 from persistence.sql.revocations import SqlRevocations
 from persistence.sql.shares import SqlShares
+from persistence.sql.tool_records import SqlToolRecords
 from persistence.sql.usage import SqlUsage
 from persistence.sqlite import statements
 from persistence.sqlite.database import SqliteDatabase
@@ -18,8 +22,11 @@ from persistence.sqlite.journal import SqliteJournal
 class SqliteStore:
     """The Store port."""
 
-    def __init__(self, database: SqliteDatabase, cold: ColdSessions | None = None) -> None:
-        """`cold`: where logs are that are not here, and how they come back."""
+    def __init__(
+        self, database: SqliteDatabase, cold: ColdSessions | None = None, chunks: FileChunks | None = None
+    ) -> None:
+        """`cold`: where logs are that are not here, and how they come back. `chunks`: where files' bytes are; None:
+        among the rows."""
         self.database = database
         self.cold = cold
         self.journal = SqliteJournal(database, None if cold is None else cold.recall)
@@ -27,9 +34,12 @@ class SqliteStore:
         self.usage = SqlUsage(database)
         self.reviews = SqlReviews(database)
         self.shares = SqlShares(database)
+        self.push = SqlPush(database)
+        self.files = SqlFiles(database, chunks or SqlFileChunks(database))
         self.audit = SqlAudit(database)
         self.api_keys = SqlApiKeys(database)
         self.revocations = SqlRevocations(database)
+        self.tool_records = SqlToolRecords(database)
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:

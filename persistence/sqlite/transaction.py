@@ -149,6 +149,7 @@ class Transaction:
             (sql.upsert_commands, [row for w in beside for row in w.commands]),
             (sql.insert_responses, [row for w in beside for row in w.responses]),
             (sql.insert_usage, [row for w in beside for row in w.usage]),
+            (sql.upsert_pushes, [w.push for w in beside if w.push is not None]),
             (sql.upsert_reviews, [row for w in beside for row in w.reviews]),
             (sql.upsert_snapshots, [w.snapshot for w in beside if w.snapshot is not None]),
         ):
@@ -212,7 +213,7 @@ def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callabl
             connection.execute(sql.PURGE_BEGUN, (*key, at))
             return None
         connection.execute(sql.PURGE_ARCHIVED, key)
-        for table in ("commands", "responses", "reviews", "shares", "snapshots", "heads"):
+        for table in ("commands", "responses", "reviews", "shares", "push_outbox", "snapshots", "heads"):
             connection.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)
         if top:
             chain(connection, sealer, [sealer.entry(key.tenant, purged_row(key, user, reason, at))])

@@ -31,9 +31,11 @@ from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, Envelope, ModelSwitch, error_for_sender, journal_unavailable_error
 from sessions.actor.model_router import with_receipt
+from sessions.actor.push_decision import concerns_user, push_notice
 from sessions.actor.result_finder import ResultFinder
 from sessions.actor.step_observer import observed_step, record_cases
 from sessions.actor.title_writer import TitleWriter, calls_for_title
+from sessions.actor.tool_runner import ToolRunner
 from sessions.machine import inputs_and_effects
 from sessions.machine.inputs_and_effects import Step
 from sessions.machine.machine import Machine
@@ -53,6 +55,7 @@ from sessions.turn.token_memo import MemoTokenizer
 log = structlog.get_logger(__name__)
 
 ENGINE_PATIENCE_S = 5.0
+TOOL_PATIENCE_S = 5.0  # a server tool that takes longer is broken off when its session leaves
 CACHED_PATIENCE_S = 0.02  # a filter that takes longer has the rest of a cached answer appended by itself
 _CONTROL = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 _STOPS_EXTRAS = cm.TurnCommand | cm.ItemDelete | cm.ResponseErase
@@ -93,6 +96,7 @@ class Actor:
         self._results: ResultFinder | None = None
         if results is not None:
             self._results = ResultFinder(head.key, machine, self._ledger, world, results, memo)
+        self._tools = ToolRunner(machine.state, self._ledger, world, self.post)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
         self._engine_lane: deque[OutputAccumulator | inputs_and_effects.Input] = deque()
@@ -185,6 +189,11 @@ class Actor:
         self._stop_extras()
         self._stop_turns()
         await self._join_turns()
+        await self._come_to_rest()
+        await self._tools.leave(TOOL_PATIENCE_S)
+        await self._come_to_rest()
+
+    async def _come_to_rest(self) -> None:
         self._wake_to_leave()
         while self._drain is not None:
             await asyncio.wait((self._drain,))
@@ -197,6 +206,7 @@ class Actor:
             self.phase = Phase.WARM
             self.post(inputs_and_effects.ResponsesPaused())
             self.post(inputs_and_effects.ResponsesResumed())
+            self._tools.come_back()
             self._settle()
 
     async def settled(self) -> None:
@@ -482,6 +492,8 @@ class Actor:
                 effects = await self._join_cached(step, cached)
         if step.durable:
             begun_at = self._loop.time()
+            if self._world.unread is not None and concerns_user(step) and self._world.unread(self.key):
+                step.push = push_notice(step, self._machine.state)
             await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(envelope))
             if step.reviews:
                 record_cases(step.reviews, self._world.metrics, self._log)
@@ -534,6 +546,12 @@ class Actor:
                     max(due_s, 0.0), self.post, inputs_and_effects.ToolDeadline(effect.response_id)
                 )
                 self._expect_tools(effect.response_id)
+            case inputs_and_effects.RunTools():
+                self._tools.run(effect.response_id)
+            case inputs_and_effects.SendToolCall():
+                self._tools.send(effect.response_id, effect.call_id)
+            case inputs_and_effects.StopTools():
+                self._tools.stop(effect.response_id)
             case inputs_and_effects.Compact():
                 self._compactor.request(effect)
             case inputs_and_effects.ShortenedContext():
@@ -602,6 +620,7 @@ class Actor:
         if phase is Phase.FENCED:
             self._world.metrics.fenced.add()
         self._stop_extras()
+        self._tools.stop_all()
         self._stop_turns()
         self._wake_to_leave()
         self._stop_prefetch()

@@ -15,12 +15,13 @@ from msgspec import UNSET
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.prompt_filter import Named, PromptFilter
+from sessions.actor.tool_naming import with_listings, with_server_tools
 from sessions.governance.memory_reader import MemoryReader
 from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
-from sessions.model.types import CallId, InputText, Principal, Role
+from sessions.model.types import CallId, Principal, Role
 from sessions.ports import ChatMessage, FilterSet
 from sessions.turn.ledger import Ledger, PromptText
 
@@ -39,12 +40,15 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
     )
     found = preparation.filter.findings
     try:
+        takes_tools = world.tools is None or world.engine.info.takes_tools
         async with asyncio.timeout(world.limits.prepare_s):
+            command = await with_server_tools(command, world.tools, principal.tenant, takes_tools=takes_tools)
             if isinstance(command, cm.TurnCommand):
                 await preparation.filter.format(command.text)
             if isinstance(command, cm.TurnCreate):
                 memories = await preparation.memories(world.memories, command)
                 changed, items = await preparation.turn(command)
+                changed = with_listings(changed, tuple(ledger.tools))
                 return replace(input, command=changed, prepared_items=items, memories=memories, findings=tuple(found))
             if isinstance(command, Preparable):
                 one, prepared = await preparation.one(command)
@@ -104,7 +108,7 @@ class InputPreparation:
         given = _text(command.content)
         text = await self.filter.text(given, by_model=role == "assistant")
         if text != given:
-            command = msgspec.structs.replace(command, content=(InputText(text=text),))
+            command = msgspec.structs.replace(command, content=cm.filtered_content(command.content, text))
         return command, await ledger.prepare(ChatMessage(role=role, text=text))
 
     async def turn(self, command: cm.TurnCreate) -> tuple[cm.TurnCreate, tuple[Prepared | None, ...]]:
@@ -123,7 +127,7 @@ class InputPreparation:
                     given = _text(item.content)
                     text = await self.filter.text(given, by_model=item.role == "assistant")
                     if text != given:
-                        item = msgspec.structs.replace(item, content=(InputText(text=text),))
+                        item = msgspec.structs.replace(item, content=cm.filtered_content(item.content, text))
                     if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):
                         tokens = await self._ledger.prepare_answer(text, leaf)
                     elif item.role != "assistant" or not isinstance(follower, cm.NewCall):

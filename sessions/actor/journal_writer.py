@@ -81,6 +81,7 @@ class JournalWriter:
             reviews=tuple(step.reviews),
             snapshot=snapshot,
             audit=tuple(step.audit),
+            push=step.push,
             at=now,
         )
 

@@ -18,15 +18,22 @@ from sessions.machine.inputs_and_effects import (
     Input,
     Output,
     Step,
+    ToolAnswered,
+    ToolProgressed,
+    ToolStarting,
 )
 from sessions.machine.machine import Machine
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.audit import Action, Audited
-from sessions.model.events import ContentRetracted, SessionDeleted
+from sessions.model.events import ContentRetracted, SessionDeleted, ToolApprovalDecided, ToolCallStarted
 from sessions.model.reviews import Case
 from sessions.model.types import Json, Principal, UnixMs
 from sessions.model.verdicts import Finding
+
+_WITH_FINDINGS = (
+    Command | ToolAnswered | ToolProgressed | Output | GenerationFinished | GenerationFailed | GenerationStopped
+)
 
 
 def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any, now: UnixMs) -> Step:
@@ -49,6 +56,12 @@ def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any,
         _audit(
             step, machine, None, input.findings, now, user=None if principal is None else principal.user, answer=input
         )
+        return step
+    if isinstance(input, ToolStarting | ToolAnswered | ToolProgressed):
+        found = () if isinstance(input, ToolStarting) else input.findings
+        record_findings(input, world.metrics, log)
+        step = machine.step(input, now)
+        _audit(step, machine, None, found, now, user=None)
         return step
     return machine.step(input, now)
 
@@ -84,29 +97,32 @@ def _audit(
     if findings and answer is not None:
         row("verdict", answer.response_id, findings, direction="output")
     elif findings:
-        outcome = "accepted" if isinstance(step.answer, cm.Ok) else getattr(step.answer, "code", "")
+        outcome = "accepted" if isinstance(step.answer, cm.Ok | None) else getattr(step.answer, "code", "")
         row("verdict", "", findings, direction="input", outcome=outcome)
     for record in step.records:
         match record.event:
             case ContentRetracted() as taken:
                 span = {name: getattr(taken, name) for name in ("item_id", "content_index", "start", "end", "category")}
                 row("content.retracted", taken.response_id, offset=record.offset, **span)
+            case ToolCallStarted() as call:
+                row("tool.called", call.response_id, call_id=call.call_id, name=call.name, execution=call.execution_id)
+            case ToolApprovalDecided() as decided:
+                row("tool.decided", decided.response_id, call_id=decided.call_id, approved=decided.approved)
             case SessionDeleted():
                 row("session.deleted", offset=record.offset)
 
 
 def record_findings(input: Input, metrics: Metrics, log: Any) -> None:
-    """Of a message that came in or an answer that goes out; other inputs have none. `log` knows the session. What an
-    appeal says was counted when it was refused."""
-    if (
-        not isinstance(input, Command | Output | GenerationFinished | GenerationFailed | GenerationStopped)
-        or not input.findings
-    ):
+    """Of a message or a tool's output that came in, or an answer that goes out; other inputs have none. `log` knows the
+    session. What an appeal says was counted when it was refused."""
+    if not isinstance(input, _WITH_FINDINGS) or not input.findings:
         return
     if isinstance(input, Command):
         if isinstance(input.command, cm.ReviewAppeal):
             return
         direction, about = "input", {"principal": input.principal.id, "command": input.command.id}
+    elif isinstance(input, ToolAnswered | ToolProgressed):
+        direction, about = "input", {"response": str(input.response_id), "call": str(input.call_id)}
     else:
         direction, about = "output", {"response": str(input.response_id)}
     for each in input.findings:

@@ -2,7 +2,8 @@
 terminal event (`sessions.machine.responses` makes it); here are the queries over the rows.
 
 `UsageStore` is a port beside `Journal`, on the same store: every driver of `persistence` implements it, and
-`tests/contract/store/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`.
+`tests/contract/store/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`. What has no session
+(embeddings) has its rows by `record`, under a name that no session has.
 
 Sums of money are whole picos (`sessions.billing.prices`): a sum of sums is the sum of the rows, whatever the paging.
 """
@@ -71,7 +72,11 @@ class UsageTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageStore(Protocol):
-    """Errors of every call: Unavailable; `mark_relayed` also OutcomeUnknown. Limits of pages are the callers'."""
+    """Errors of every call: Unavailable; those that write also OutcomeUnknown. Limits of pages are the callers'."""
+
+    async def record(self, key: SessionKey, row: UsageRow) -> None:
+        """A row of what no append ends. Idempotent by its response: the first one stays."""
+        ...
 
     async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:
         """Sums in the order of their groups; `after` is exclusive."""
@@ -88,7 +93,7 @@ class UsageStore(Protocol):
         ...
 
     async def without_log(self) -> int:
-        """How many rows are of sessions that were purged: nothing is left to hold them against."""
+        """How many rows are of sessions that were purged, or of none: nothing is left to hold them against."""
         ...
 
     async def unrelayed(self, *, limit: int) -> list[UsageEntry]:

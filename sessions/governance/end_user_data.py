@@ -1,6 +1,7 @@
 """Exports and erases everything of one end user, and records erasures.
 
-    export    memories, sessions (deleted ones too, as long as they are stored), items, usage, rows of the audit log
+    export    memories, files with their content, sessions (deleted ones too, as long as they are stored), items,
+              usage, rows of the audit log
     erasure   requested ─► sessions deleted ─► KV erased at every replica ─► keys destroyed ─► logs purged ─► done
 
 An erasure is of what was there when it was requested: later sessions are not part of it. It is a row that stands
@@ -13,17 +14,22 @@ Who carries it out: `actors.maintenance.erasure`. Who may ask for it: `sessions.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
 from sessions.billing.metering import UsageQuery, UsageStore, entry_public
-from sessions.machine.state import State, apply, begin, client_state
+from sessions.machine.client_state import client_state
+from sessions.machine.state import State, apply, begin
 from sessions.model.audit import Audited, AuditLog, public
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Head
+from sessions.model.knowledge.files import FileQuery, FileStore, StoredFile
 from sessions.model.memories import MemoryId, UserMemory
+from sessions.model.push import PushStore, PushSubscription, WebPushTarget, kind_of
 from sessions.model.types import SessionKey, TenantId, UnixMs
 from sessions.ports import Journal
 
@@ -92,6 +98,13 @@ class EndUserStore(Protocol):
         ...
 
 
+class KeptForUsers(NamedTuple):
+    """What users have besides their conversations."""
+
+    push: PushStore
+    files: FileStore
+
+
 async def heads_of(personal: EndUserStore, tenant: TenantId, user: str) -> AsyncIterator[Head]:
     after: SessionKey | None = None
     while heads := await personal.heads(tenant, user, after=after, limit=PAGE):
@@ -105,6 +118,7 @@ async def export_user_data(
     user: str,
     *,
     personal: EndUserStore,
+    kept: KeptForUsers,
     journal: Journal,
     usage: UsageStore,
     audit: AuditLog,
@@ -113,10 +127,21 @@ async def export_user_data(
     """Objects, one a line; the last one says how many there were, so a stream that was cut off shows. Retractions are
     applied: what was taken back is nobody's any more. Raises Unavailable."""
     yield {"object": "user.export", "tenant": tenant, "user": user, "at": at}
-    counts = {"sessions": 0, "items": 0, "memories": 0, "responses": 0, "audit_rows": 0}
+    kinds = ("sessions", "items", "memories", "push_subscriptions", "files", "responses", "audit_rows")
+    counts = dict.fromkeys(kinds, 0)
     for memory in await personal.memories(tenant, user):
         yield {"object": "memory", **memory_fields(memory)}
         counts["memories"] += 1
+    for subscription in await kept.push.subscriptions(tenant, user):
+        yield {"object": "push_subscription", **push_fields(subscription)}
+        counts["push_subscriptions"] += 1
+    async for file in _files_of(kept.files, tenant, user, at):
+        yield {"object": "file", **file_fields(file)}
+        counts["files"] += 1
+        index = 0
+        async for chunk in kept.files.read(file):
+            yield {"object": "file.content", "file": file.id, "index": index, "data": b64encode(chunk).decode()}
+            index += 1
     async for head in heads_of(personal, tenant, user):
         state = await _state(journal, head.key)
         if state is None:
@@ -145,6 +170,20 @@ async def export_user_data(
     yield {"object": "user.exported", "tenant": tenant, "user": user, **counts}
 
 
+async def _files_of(files: FileStore, tenant: TenantId, user: str, now: UnixMs) -> AsyncIterator[StoredFile]:
+    query = FileQuery(tenant=tenant, user=user, limit=PAGE, newest_first=False)
+    while page := await files.files(query, now):
+        for file in page:
+            yield file
+        query = msgspec.structs.replace(query, after=page[-1].id)
+
+
+def file_fields(file: StoredFile) -> dict[str, Any]:
+    """A file as its user is shown it."""
+    names = ("id", "filename", "purpose", "media_type", "size", "sha256", "created_at", "expires_at")
+    return {name: getattr(file, name) for name in names}
+
+
 async def _state(journal: Journal, key: SessionKey) -> State | None:
     """A log folded from its first record on; None where it was purged meanwhile, or nothing was ever written."""
     state: State | None = None
@@ -171,6 +210,21 @@ def memory_fields(memory: UserMemory) -> dict[str, Any]:
         "text": memory.text,
         "created_at": memory.created_at,
         "updated_at": memory.updated_at,
+    }
+
+
+def push_fields(subscription: PushSubscription) -> dict[str, Any]:
+    """A subscription as its user is shown it: of the address only the push service's name, and of a token nothing, for
+    whoever has the whole of it can take the device over."""
+    quiet, target = subscription.quiet, subscription.target
+    kind = kind_of(target)
+    return {
+        "id": subscription.id,
+        "kind": kind,
+        "service": (urlsplit(target.endpoint).hostname or "") if isinstance(target, WebPushTarget) else kind,
+        "label": subscription.label,
+        "quiet_hours": None if quiet is None else msgspec.to_builtins(quiet),
+        "created_at": subscription.created_at,
     }
 
 

@@ -8,10 +8,11 @@ why `write` and `close_drafts` are generators: their caller applies every event 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from sessions.machine.state import Draft, Open
 from sessions.model import events as ev
@@ -24,6 +25,7 @@ from sessions.model.types import (
     Message,
     OutputText,
     Refusal,
+    Tool,
     UnixMs,
 )
 
@@ -49,8 +51,9 @@ Piece = Text | RefusalText | CallBegin | CallArguments
 _DELTAS: Final = (ev.OutputTextDelta, ev.RefusalDelta, ev.ArgumentsDelta)
 
 
-def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
-    """The events that `piece` becomes. The caller applies each before it asks for the next."""
+def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) -> Iterator[ev.AnyEvent]:
+    """The events that `piece` becomes. The caller applies each before it asks for the next. `tools`: what the session
+    has, for a call says whether the server carries it out."""
     match piece:
         case Text():
             if not _writing_message(open_):
@@ -77,6 +80,7 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
             yield from close_drafts(open_, "completed")
             index = len(open_.drafts)
             suffix = f"{open_.id.removeprefix('resp_')}_{index}"
+            called = next((tool for tool in tools if tool.name == piece.name), None)
             yield ev.OutputItemAdded(
                 response_id=open_.id,
                 sequence_number=open_.sequence,
@@ -89,6 +93,8 @@ def write(open_: Open, piece: Piece, now: UnixMs) -> Iterator[ev.AnyEvent]:
                     arguments="",
                     status="in_progress",
                     created_at=now,
+                    server=True if called is not None and called.server is True else UNSET,
+                    mcp=UNSET if called is None else called.mcp,
                 ),
             )
         case CallArguments():

@@ -15,8 +15,9 @@ from sessions.model import events as ev
 from sessions.model.audit import Audited
 from sessions.model.errors import SessileError
 from sessions.model.journal_types import CommandRecord, HeadPatch, UsageRow
+from sessions.model.push import PushNotice
 from sessions.model.reviews import Case
-from sessions.model.types import ItemId, Json, Principal, ResponseId, UnixMs, Usage
+from sessions.model.types import CallId, ItemId, Json, Principal, ProgramPoint, ResponseId, UnixMs, Usage
 from sessions.model.verdicts import Finding, Verdict
 
 # -- inputs ---------------------------------------------------------------------------------------------------------
@@ -106,6 +107,54 @@ class ToolDeadline(msgspec.Struct, frozen=True):
     response_id: ResponseId
 
 
+class ToolStarting(msgspec.Struct, frozen=True):
+    """A call of a server tool is to be sent, under this key."""
+
+    response_id: ResponseId
+    call_id: CallId
+    execution_id: str
+
+
+class ToolApprovalNeeded(msgspec.Struct, frozen=True):
+    """A call of a server tool is sent only once somebody agrees."""
+
+    response_id: ResponseId
+    call_id: CallId
+
+
+class ToolProgressed(msgspec.Struct, frozen=True, kw_only=True):
+    """A server tool says how far a call has come."""
+
+    response_id: ResponseId
+    call_id: CallId
+    progress: float
+    total: float | None = None
+    message: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a call of a server tool; `whole`: that is known."""
+
+    response_id: ResponseId
+    call_id: CallId
+    output: str
+    is_error: bool = False
+    whole: bool = True
+    prepared: Prepared | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class ProgramCalling(msgspec.Struct, frozen=True, kw_only=True):
+    """The program that a call is has come to a call of its own, here."""
+
+    response_id: ResponseId
+    call_id: CallId
+    name: str
+    arguments: str
+    point: ProgramPoint
+
+
 class Orphaned(msgspec.Struct, frozen=True):
     """Nobody has read the session's open responses for as long as the policy allows."""
 
@@ -163,6 +212,11 @@ Input = (
     | Fitted
     | Activated
     | ToolDeadline
+    | ToolStarting
+    | ToolApprovalNeeded
+    | ToolAnswered
+    | ProgramCalling
+    | ToolProgressed
     | Orphaned
     | ResponsesPaused
     | ResponsesResumed
@@ -195,6 +249,25 @@ class ArmToolDeadline(msgspec.Struct, frozen=True):
     since: UnixMs
 
 
+class RunTools(msgspec.Struct, frozen=True):
+    """Carry out what this response called of the server's tools, as far as that has no output yet."""
+
+    response_id: ResponseId
+
+
+class SendToolCall(msgspec.Struct, frozen=True):
+    """Send this call: that it is sent stands in the log."""
+
+    response_id: ResponseId
+    call_id: CallId
+
+
+class StopTools(msgspec.Struct, frozen=True):
+    """Nobody waits for the outputs of this response's calls any more."""
+
+    response_id: ResponseId
+
+
 class Erase(msgspec.Struct, frozen=True):
     """The session is deleted: its KV goes now, the actor ends."""
 
@@ -212,7 +285,7 @@ class ShortenedContext(msgspec.Struct, frozen=True):
     """Prompts have another beginning from here on: its KV may be computed, or more be summarised."""
 
 
-Effect = Start | Stop | ArmToolDeadline | Erase | Compact | ShortenedContext
+Effect = Start | Stop | ArmToolDeadline | RunTools | SendToolCall | StopTools | Erase | Compact | ShortenedContext
 
 
 class Step(msgspec.Struct):
@@ -224,6 +297,7 @@ class Step(msgspec.Struct):
     reviews: list[Case] = []
     head: HeadPatch | None = None
     audit: list[Audited] = []
+    push: PushNotice | None = None
     answer: cm.Ok | SessileError | None = None
     effects: list[Effect] = []
 

@@ -15,7 +15,7 @@ from sessions.model.types import Item, ItemId, ResponseId
 
 _BUSY = {
     "response_in_progress": "A response on this branch is in progress; wait for its end, or send `queue: true`.",
-    "tools_pending": "A turn on this branch waits for tool outputs; send them, or send `queue: true`.",
+    "tools_pending": "A turn on this branch waits for tools: send your outputs, or `queue: true`, or cancel it.",
 }
 
 

@@ -26,7 +26,9 @@ from sessions.machine import (
     feedback,
     message_commands,
     model_routing,
+    programs,
     responses,
+    server_tools,
     session_commands,
     steering,
     turn_commands,
@@ -44,11 +46,16 @@ from sessions.machine.inputs_and_effects import (
     ModelChosen,
     Orphaned,
     Output,
+    ProgramCalling,
     ResponsesPaused,
     ResponsesResumed,
     Step,
     TitleWritten,
+    ToolAnswered,
+    ToolApprovalNeeded,
     ToolDeadline,
+    ToolProgressed,
+    ToolStarting,
 )
 from sessions.machine.state import Open, State, scratch_copy
 from sessions.machine.step_builder import ActiveRuns, MachineConfig, StepBuilder
@@ -67,6 +74,7 @@ _ALWAYS = (
     cm.SessionDelete
     | cm.ResponseCancel
     | cm.ResponseErase
+    | cm.ToolApprove
     | cm.ItemDelete
     | cm.ReviewAppeal
     | cm.ReviewNotify
@@ -128,9 +136,17 @@ class Machine:
             case Activated():
                 responses.activate(build, input)
             case ToolDeadline():
-                waiting = self.state.awaiting.get(input.response_id)
-                if waiting is not None:
-                    responses.end_tool_turn(build, waiting, "tool_timeout")
+                server_tools.time_out(build, input)
+            case ToolStarting():
+                server_tools.start_call(build, input)
+            case ToolApprovalNeeded():
+                server_tools.request_approval(build, input)
+            case ToolAnswered():
+                server_tools.answer_call(build, input)
+            case ProgramCalling():
+                programs.call_tool(build, input)
+            case ToolProgressed():
+                server_tools.note_progress(build, input)
             case Orphaned():
                 for open_ in list(self.state.open.values()):
                     responses.end_incomplete(build, open_, "orphaned")
@@ -278,6 +294,8 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
             return steering.steer_response(build, input, command)
         case cm.ToolOutput():
             return message_commands.add_tool_output(build, input, command)
+        case cm.ToolApprove():
+            return server_tools.approve_call(build, principal, command)
         case cm.ResponseErase():
             return session_commands.erase_response(build, command)
         case cm.ItemDelete():

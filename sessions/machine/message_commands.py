@@ -26,6 +26,7 @@ from sessions.machine.responses import (
     response_not_found,
     take_up,
 )
+from sessions.machine.server_tools import newest_of, server_call_conflict
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -151,7 +152,7 @@ def _queue(
 
 def cancel_response(build: StepBuilder, command: cm.ResponseCancel) -> cm.Ok:
     """Ends a response, or the turn that waits for its tools; one that has ended is left as it is."""
-    state, response_id = build.state, command.response_id
+    state, response_id = build.state, newest_of(build.state, command.response_id)
     open_ = state.open.get(response_id)
     queued = next((waiting for waiting in state.queue if waiting.body.id == response_id), None)
     noop = False
@@ -179,6 +180,8 @@ def add_tool_output(build: StepBuilder, input: Command, command: cm.ToolOutput) 
         if answered:
             raise Conflict("call_answered", f"The call {command.call_id!r} has its output.", param="call_id")
         raise NotFound("call_not_found", f"No call {command.call_id!r} waits for an output.", param="call_id")
+    if waiting.server is not None and command.call_id in waiting.server.calls:
+        raise server_call_conflict(command.call_id)
     item = FunctionCallOutput(
         id=item_ids_of(state.key, input.principal, command)[0],
         parent_id=waiting.last,

@@ -24,14 +24,17 @@ from sessions.machine.inputs_and_effects import (
     GenerationStopped,
     Output,
     Prepared,
+    RunTools,
     Start,
     Step,
     Stop,
+    StopTools,
 )
 from sessions.machine.model_routing import ROUTING_NOTE, arrive_at_model, routing_note
 from sessions.machine.routed_turns import ROUTING
 from sessions.machine.state import Awaiting, Open, Queued, State
 from sessions.machine.step_builder import StepBuilder
+from sessions.machine.tool_turns import ServerCalls
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import EngineLost, NotFound, SessileError
@@ -39,6 +42,8 @@ from sessions.model.generation import CONTINUOUS_USAGE, drawn_seed
 from sessions.model.journal_types import UsageRow
 from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
+    CallId,
+    FunctionCall,
     FunctionCallOutput,
     IncompleteReason,
     ItemId,
@@ -52,6 +57,8 @@ from sessions.model.types import (
 from sessions.model.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
+TOOL_ROUNDS_MAX = 8  # of server tools in one turn
+OUTCOME_UNKNOWN = "outcome_unknown: this call was sent, and whether it took effect is not known. It is not sent again."
 _OF_THE_QUEUE = ("queue_position", "expected_wait_ms")  # of `service`
 KEPT_SERVICE = ("brownout", "max_output_tokens", "without", ROUTING)  # of `service`, when a response that waited begins
 
@@ -80,6 +87,11 @@ def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> Re
 def compaction_id_of(key: SessionKey, principal: Principal, command_id: str) -> ItemId:
     """The summary that a command requests, likewise."""
     return ItemId(derive("cmp", key.tenant, key.session, principal.id, command_id))
+
+
+def continuation_id_of(key: SessionKey, response_id: ResponseId) -> ResponseId:
+    """What goes on with a response behind the outputs of the server's tools."""
+    return ResponseId(derive("resp", key.tenant, key.session, response_id, "continued"))
 
 
 def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand) -> tuple[ItemId, ...]:
@@ -127,10 +139,17 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Json] | None = None
     request: dict[str, Json] | UnsetType = UNSET
     behind: ResponseId | None = None  # whose generation ends in the same step
+    round: int = 0  # how often server tools have been called before it in its turn
 
 
 def begin(build: StepBuilder, new: NewResponse) -> None:
     """Creates a response and requests its first generation. Draws the seed where the client gave none."""
+    create(build, new)
+    _start(build, build.state.open[new.id], behind=new.behind)
+
+
+def create(build: StepBuilder, new: NewResponse) -> None:
+    """Creates a response, and leaves open whether an engine ever writes any of it."""
     sampling = _with_defaults(new, build.state)
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=drawn_seed(new.id))
@@ -142,10 +161,9 @@ def begin(build: StepBuilder, new: NewResponse) -> None:
         body = msgspec.structs.replace(body, metadata=metadata, request=new.request)
     build.put(
         ev.ResponseCreated(response_id=new.id, sequence_number=new.sequence, response=body),
-        ev.Private(sampling=sampling, principal=new.principal, after=new.after),
+        ev.Private(sampling=sampling, principal=new.principal, after=new.after, round=new.round),
     )
     build.put(ev.ResponseInProgress(response_id=new.id, sequence_number=new.sequence + 1))
-    _start(build, build.state.open[new.id], behind=new.behind)
 
 
 def _with_defaults(new: NewResponse, state: State) -> Sampling:
@@ -302,6 +320,9 @@ def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) 
         incomplete_details=None if ending.reason is None else _details(ending.reason, ending.successor),
         error={"code": error.code, "message": error.public_message} if error is not None else None,
     )
+    calls = [item for item in body.output if isinstance(item, FunctionCall)]
+    if status == "completed" and calls and all(call.server is True for call in calls):
+        body = msgspec.structs.replace(body, continued_by=continuation_id_of(build.state.key, open_.id))
     private = ev.Private(
         tokens=bytes(open_.tokens),
         tail=open_.tail,
@@ -326,8 +347,11 @@ def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) 
             cost=cost.picos if cost is not None else 0,
         )
     )
-    if open_.id in build.state.awaiting:
+    waiting = build.state.awaiting.get(open_.id)
+    if waiting is not None:
         build.out.effects.append(ArmToolDeadline(open_.id, build.now))
+        if waiting.server is not None:
+            build.out.effects.append(RunTools(open_.id))
     elif go_on:
         next_in_line(build, open_.id, open_.last_item)
 
@@ -388,22 +412,57 @@ def free_tool_choice(sampling: Sampling) -> Sampling:
     return msgspec.structs.replace(sampling, tool_choice=None)
 
 
-def end_tool_turn(build: StepBuilder, waiting: Awaiting, why: str) -> None:
-    """Ends a turn whose tools did not answer: each missing output is an error that says why."""
+def end_tool_turn(build: StepBuilder, waiting: Awaiting, why: str, reason: IncompleteReason = "cancelled") -> None:
+    """Ends a turn whose tools did not answer: each missing output is an error that says why. Where the server's tools
+    were to answer, what would have gone on with it begins and ends at once, so that its readers see an end."""
     for call_id in list(waiting.missing):
-        build.put_item(
-            FunctionCallOutput(
-                id=ItemId(derive("fco", build.state.key.session, waiting.response_id, call_id)),
-                parent_id=waiting.last,
-                call_id=call_id,
-                output=why,
-                is_error=True,
-                status="incomplete",
-                created_at=build.now,
-            ),
-            None,
-        )
-    next_in_line(build, waiting.response_id, waiting.last)
+        put_missing_output(build, waiting, call_id, why)
+    answer = build.state.answers[waiting.response_id]
+    if waiting.server is None:
+        next_in_line(build, waiting.response_id, waiting.last)
+        return
+    build.out.effects.append(StopTools(waiting.response_id))
+    if answer.continued_by is None:
+        next_in_line(build, waiting.response_id, waiting.last)
+        return
+    create(build, continuation(waiting, waiting.server, answer.continued_by, waiting.last))
+    open_ = build.state.open[answer.continued_by]
+    end(build, open_, Ending(Usage(0, 0), reason))
+
+
+def put_missing_output(build: StepBuilder, waiting: Awaiting, call_id: CallId, why: str) -> None:
+    """Adds an error in the place of a tool's output; of a call that was sent, that its outcome is not known."""
+    call = waiting.server.calls.get(call_id) if waiting.server is not None else None
+    build.put_item(
+        FunctionCallOutput(
+            id=ItemId(derive("fco", build.state.key.session, waiting.response_id, call_id)),
+            parent_id=waiting.last,
+            call_id=call_id,
+            output=f"{OUTCOME_UNKNOWN} ({why})" if call is not None and call.execution_id else why,
+            is_error=True,
+            status="incomplete",
+            created_at=build.now,
+        ),
+        None,
+    )
+
+
+def continuation(waiting: Awaiting, server: ServerCalls, response_id: ResponseId, parent: ItemId) -> NewResponse:
+    """What goes on with a turn behind the outputs of the server's tools. After so many rounds it may call none."""
+    sampling = free_tool_choice(inherited(waiting.sampling, waiting.response_id))
+    if server.round + 1 >= TOOL_ROUNDS_MAX:
+        sampling = msgspec.structs.replace(sampling, tool_choice="none")
+    return NewResponse(
+        id=response_id,
+        parent=parent,
+        principal=server.principal,
+        sampling=sampling,
+        after=waiting.response_id,
+        model=waiting.model,
+        metadata={name: value for name, value in server.metadata.items() if name != ROUTING_NOTE},
+        request=server.request,
+        round=server.round + 1,
+    )
 
 
 # -- what engines report ------------------------------------------------------------------------------------------
@@ -433,7 +492,7 @@ def write_output(build: StepBuilder, input: Output) -> None:
             build.put(delta, private)
             return
     for index, piece in enumerate(input.pieces, 1):
-        for event in event_writer.write(open_, piece, build.now):
+        for event in event_writer.write(open_, piece, build.now, build.tools):
             last = index == len(input.pieces) and event_writer.carries(piece, event)
             if counted and last and isinstance(event, ev.Delta):
                 used = _used(build, open_)
@@ -530,7 +589,7 @@ def activate(build: StepBuilder, input: Activated) -> None:
         return
     if arrive_at_model(build):
         for waiting in list(state.awaiting.values()):  # nothing goes on with a turn on another model
-            end_tool_turn(build, waiting, "model_unavailable")
+            end_tool_turn(build, waiting, "model_unavailable", "recovery_incompatible")
     if state.open and state.recoveries >= RECOVERIES_MAX:
         _quarantine(build, list(state.open.values()))
     elif state.open:
@@ -543,3 +602,5 @@ def activate(build: StepBuilder, input: Activated) -> None:
     start_all(build)
     for waiting in state.awaiting.values():
         build.out.effects.append(ArmToolDeadline(waiting.response_id, waiting.since))
+        if waiting.server is not None:
+            build.out.effects.append(RunTools(waiting.response_id))

@@ -15,6 +15,7 @@ from sessions.machine import compaction
 from sessions.machine.inputs_and_effects import Command, Erase
 from sessions.machine.item_tree import busy_conflict
 from sessions.machine.responses import end_incomplete, end_queued, response_not_found
+from sessions.machine.server_tools import continuations_of, outputs_of
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -120,16 +121,23 @@ def delete_session(build: StepBuilder, command: cm.SessionDelete) -> cm.Ok:
 
 
 def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
-    """Retracts all text of an answer that has ended; its items stay in the tree, empty."""
+    """Retracts all text of an answer that has ended, and of what went on with it behind the server's tools; its items
+    stay in the tree, empty."""
     state, response_id = build.state, command.response_id
-    if response_id in state.open:
+    parts = [response_id, *continuations_of(state, response_id)]
+    if parts[-1] in state.open:
         raise busy_conflict("response_in_progress")
-    answer = state.answers.get(response_id)
-    if answer is None:
+    waiting = state.awaiting.get(parts[-1])
+    if waiting is not None and waiting.server is not None:
+        raise busy_conflict("tools_pending")
+    if response_id not in state.answers:
         raise response_not_found(response_id)
-    spans = [span for item_id in answer.items for span in _spans(state.items[item_id])]
-    of_none = ItemId(answer.items[0] if answer.items else response_id)
-    _take_back(build, response_id, spans or [(of_none, 0, 0, "")], ERASED)
+    for name in parts:
+        answer = state.answers[name]
+        items = [*answer.items, *outputs_of(state, answer)]
+        spans = [span for item_id in items for span in _spans(state.items[item_id])]
+        of_none = ItemId(answer.items[0] if answer.items else name)
+        _take_back(build, name, spans or [(of_none, 0, 0, "")], ERASED)
     return cm.Ok(id=command.id, response_id=response_id, offset=state.top)
 
 

@@ -10,12 +10,11 @@ be written is decided in `sessions.machine.machine`.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sessions.machine import routed_turns
+from sessions.machine import routed_turns, tool_turns
 from sessions.model import events as ev
 from sessions.model.journal_types import Head, Loaded
 from sessions.model.reviews import Outcome, Rating, ReviewId
@@ -38,10 +37,9 @@ from sessions.model.types import (
 )
 from sessions.model.verdicts import Finding
 
-STATE_VERSION = 4
+STATE_VERSION = 6
 FINDINGS_MAX = 32  # of one answer that are remembered
 COMPACTIONS_MAX = 64  # of one session, on all its branches
-_SHOWN_OF_ANSWER: Final = ("status", "model", "created_at", "completed_at", "usage")
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -79,6 +77,7 @@ class Open(msgspec.Struct, kw_only=True):
     tail: str = ""  # raw text released beyond the last wholly released token
     drafts: list[Draft] = []
     findings: tuple[Finding, ...] = ()
+    round: int = 0  # how often server tools have been called before it in its turn
 
     @property
     def id(self) -> ResponseId:
@@ -118,6 +117,7 @@ class Answer(msgspec.Struct, kw_only=True):
     created_at: UnixMs = UnixMs(0)
     completed_at: UnixMs = UnixMs(0)
     usage: dict[str, Json] | None = None
+    continued_by: ResponseId | None = None  # what goes on with it behind the outputs of server tools
 
 
 class Feedback(msgspec.Struct, frozen=True):
@@ -171,6 +171,13 @@ class Awaiting(msgspec.Struct, kw_only=True):
     last: ItemId
     since: UnixMs
     model: str = ""  # that wrote it, and goes on with the turn
+    server: tool_turns.ServerCalls | None = None  # what of it the server carries out
+
+    def is_due(self, call: tool_turns.ServerCall) -> bool:
+        """Whether a call of the server's tools has no output yet, and somebody waits for it."""
+        if call.program is not None:
+            return call.output is None and call.program in self.missing
+        return call.call_id in self.missing
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -278,6 +285,15 @@ def apply(state: State, record: ev.Record) -> None:
             review.outcome, review.decision = event.outcome, event.decision
         case ev.FeedbackUpdated():
             _update_feedback(state, event)
+        case (
+            ev.ToolCallStarted()
+            | ev.ToolApprovalRequested()
+            | ev.ToolApprovalDecided()
+            | ev.ProgramCalled()
+            | ev.ProgramReturned()
+        ):
+            waiting = state.awaiting.get(event.response_id)
+            tool_turns.apply_tool_event(waiting.server if waiting is not None else None, event, private)
 
 
 def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | None) -> None:
@@ -360,6 +376,7 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
                 sampling=private.sampling,
                 sequence=event.sequence_number + 1,
                 tokens=bytearray(),
+                round=private.round,
             )
         case ev.ResponseQueued():
             assert private is not None and private.principal is not None
@@ -455,6 +472,7 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
         created_at=body.created_at,
         completed_at=state.at,
         usage=body.usage,
+        continued_by=body.continued_by or None,
     )
     if body.incomplete_details is not None:
         answer.reason = str(body.incomplete_details.get("reason", ""))
@@ -471,6 +489,7 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
         state.awaiting[body.id] = Awaiting(
             response_id=body.id, sampling=ended.sampling, missing=calls, last=last, since=state.at, model=body.model
         )
+        state.awaiting[body.id].server = tool_turns.server_calls(body, ended.principal, ended.round)
 
 
 def _add(state: State, item: Item) -> None:
@@ -536,6 +555,8 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
     elif isinstance(item, FunctionCall):
         state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
+    elif isinstance(item, FunctionCallOutput):
+        state.items[item.id] = msgspec.structs.replace(item, output=scrub(item.output, event))
     if event.category == ev.ITEM_DELETED:
         _remove(state, event.item_id)
     state.item_tokens.pop(event.item_id, None)
@@ -616,80 +637,3 @@ def replay(loaded: Loaded) -> State:
     if loaded.snapshot is not None and snapshot is None and state.top < loaded.head.top:
         raise ValueError("the snapshot cannot be read and nothing stands behind it")
     return state
-
-
-def client_state(state: State) -> dict[str, Any]:
-    """The `state` object of PROTOCOL.md §1: everything a new device needs, retractions applied."""
-    drafted = {draft.item.id for open_ in state.open.values() for draft in open_.drafts if not draft.done}
-    info = state.info
-    shown: dict[str, Any] = {
-        "items": [item for item in state.items.values() if item.id not in drafted],
-        "open": [
-            {
-                "response_id": open_.id,
-                "parent_id": open_.body.parent_id,
-                "sequence_number": open_.sequence,
-                "output": [draft.so_far() for draft in open_.drafts],
-            }
-            for open_ in state.open.values()
-        ],
-        "queued": [
-            {"response_id": waiting.body.id, "after": waiting.after, "item": waiting.item} for waiting in state.queue
-        ],
-        "awaiting": [
-            {"response_id": waiting.response_id, "missing": list(waiting.missing)}
-            for waiting in state.awaiting.values()
-        ],
-        "made_by": dict(state.made_by),
-        "incomplete": {id: answer.reason for id, answer in state.answers.items() if answer.reason},
-        "head": state.newest,
-        "title": info.title if info is not None else None,
-        "metadata": info.metadata if info is not None else {},
-        "model": info.model if info is not None else "",
-        "instructions": info.instructions if info is not None else None,
-        "tools": list(info.tools) if info is not None else [],
-        "temperature": None if info is None or info.temperature is UNSET else info.temperature,
-        "max_output_tokens": None if info is None or info.max_output_tokens is UNSET else info.max_output_tokens,
-        "created_at": info.created_at if info is not None else None,
-        "answers": {
-            id: {name: getattr(answer, name) for name in _SHOWN_OF_ANSWER}
-            for id, answer in state.answers.items()
-            if answer.status
-        },
-    }
-    if info is not None and info.context_policy is not UNSET:
-        shown["context_policy"] = info.context_policy
-    if info is not None and info.compact_threshold is not UNSET:
-        shown["compact_threshold"] = info.compact_threshold
-    if state.compactions:
-        shown["compactions"] = [
-            {
-                "summary": each.summary,
-                "model": each.model,
-                "items": each.count,
-                "read_item_id": each.read,
-                "tokens_before": each.tokens_before,
-                "tokens_after": each.tokens_after,
-            }
-            for each in state.compactions.values()
-        ]
-    if state.pinned:
-        shown["pinned"] = list(state.pinned)
-    if state.feedback:
-        shown["feedback"] = [
-            {"response_id": id, "by": by, "rating": each.rating, "reason": each.reason, "at": each.at}
-            for id, given in state.feedback.items()
-            for by, each in given.items()
-        ]
-    if state.reviews:
-        shown["reviews"] = [
-            {
-                "review_id": review_id,
-                "category": review.category,
-                "response_id": review.response_id,
-                "appealed": review.appealed,
-                "outcome": review.outcome,
-            }
-            for review_id, review in state.reviews.items()
-        ]
-    return shown

@@ -12,7 +12,7 @@ from sessions.billing.prices import PriceBook
 from sessions.machine.inputs_and_effects import Prepared, Step
 from sessions.machine.state import State, apply
 from sessions.model import events as ev
-from sessions.model.types import Item, ResponseId, UnixMs, Usage
+from sessions.model.types import Item, ResponseId, Tool, UnixMs, Usage
 
 
 class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +42,11 @@ class StepBuilder(msgspec.Struct):
     now: UnixMs
     config: MachineConfig
     runs: ActiveRuns
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The functions that the session's model may call."""
+        return self.state.info.tools if self.state.info is not None else ()
 
     def put(self, event: ev.AnyEvent, private: ev.Private | None = None) -> None:
         """Adds an event as the next record; the state obeys it."""

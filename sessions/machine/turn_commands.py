@@ -21,6 +21,7 @@ from sessions.machine.responses import (
     response_not_found,
     take_up,
 )
+from sessions.machine.server_tools import newest_of, server_call_conflict
 from sessions.machine.session_commands import check_tools, make_session
 from sessions.machine.state import Awaiting, State, stands_below
 from sessions.machine.step_builder import StepBuilder
@@ -115,7 +116,12 @@ def _continued(state: State, parent: ItemId | None, command: cm.TurnCreate, *, i
     blocked = item_tree.blocker(state, parent, implied=implied, answering=answering)
     if blocked is not None:
         raise busy_conflict(blocked[1])
+    ours = set(turn.server.calls) if turn is not None and turn.server is not None else set()
+    if turn is not None and (forged := answers & ours & set(turn.missing)):
+        raise server_call_conflict(min(forged))
     if turn is not None and (missing := set(turn.missing) - answers):
+        if ours >= missing:
+            raise busy_conflict("tools_pending")  # the server's own, which are on their way
         raise BadInput("invalid_request", f"No tool output found for function call {min(missing)}.", param="input")
     return turn
 
@@ -137,6 +143,7 @@ def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnC
 
 def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
     """The last item of a response, which the turn goes on from; of one that wrote none, what it would have answered."""
+    response_id = newest_of(state, response_id)
     if response_id in state.open:
         raise busy_conflict("response_in_progress")
     answer = state.answers.get(response_id)

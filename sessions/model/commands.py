@@ -19,6 +19,7 @@ from sessions.model.types import (
     CommandId,
     ContextPolicy,
     Epoch,
+    InputFile,
     InputText,
     ItemId,
     Json,
@@ -36,16 +37,23 @@ Ulid = Annotated[CommandId, msgspec.Meta(pattern=r"^[!-~]{1,64}$(?!\n)")]
 SessionName = Annotated[SessionId, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
 Title = Annotated[str, msgspec.Meta(max_length=256)]
 Metadata = Annotated[dict[str, Json], msgspec.Meta(max_length=64)]
-Content = str | Annotated[tuple[InputText | OutputText, ...], msgspec.Meta(min_length=1, max_length=256)]
+Content = str | Annotated[tuple[InputText | InputFile | OutputText, ...], msgspec.Meta(min_length=1, max_length=256)]
 CompactThreshold = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Tools = Annotated[tuple[Tool, ...], msgspec.Meta(max_length=128)]
 
 
-def content_parts(content: Content) -> tuple[InputText, ...]:
+def content_parts(content: Content) -> tuple[InputText | InputFile, ...]:
     """A user's content as parts; a string is one part."""
     if isinstance(content, str):
         return (InputText(text=content),)
-    return tuple(InputText(text=part.text) for part in content)
+    return tuple(part if isinstance(part, InputFile) else InputText(text=part.text) for part in content)
+
+
+def filtered_content(content: Content, text: str) -> Content:
+    """A content of which filters have left this text. Where a file's part ends in it nobody knows any more: its name
+    stays, its text is in the first part."""
+    files = [] if isinstance(content, str) else [part for part in content if isinstance(part, InputFile)]
+    return (InputText(text=text), *(msgspec.structs.replace(file, text="") for file in files))
 
 
 class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.create"):
@@ -111,6 +119,13 @@ class ToolOutput(SessionCommand, frozen=True, kw_only=True, tag="tool.output"):
     call_id: CallId
     output: str
     is_error: bool = False
+
+
+class ToolApprove(SessionCommand, frozen=True, kw_only=True, tag="tool.approve"):
+    """Whether the server may carry out a call that waits for that."""
+
+    call_id: CallId
+    approved: bool = True
 
 
 class SessionUpdate(SessionCommand, frozen=True, kw_only=True, tag="session.update"):
@@ -263,6 +278,7 @@ ClientCommand = (
     | ResponseCancel
     | ResponseSteer
     | ToolOutput
+    | ToolApprove
     | SessionUpdate
     | SessionDelete
     | SessionWarm

@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from sessions.model.reviews import Outcome, Rating, ReviewId
 from sessions.model.types import (
+    CallId,
     ContentPart,
     ContextPolicy,
     Item,
@@ -23,6 +24,7 @@ from sessions.model.types import (
     Json,
     Message,
     Principal,
+    ProgramPoint,
     ResponseId,
     Sampling,
     Status,
@@ -67,6 +69,7 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Json] = {}
     service: dict[str, Json] | UnsetType = UNSET  # how it was let in: its place in the queue, what it is cut to
     request: dict[str, Json] | UnsetType = UNSET  # the settings of an HTTP request, as its API echoes them
+    continued_by: ResponseId | UnsetType = UNSET  # what goes on with the answer, behind the outputs of server tools
 
 
 class ModelHome(msgspec.Struct, frozen=True):
@@ -316,6 +319,63 @@ class FeedbackUpdated(Event, frozen=True, kw_only=True, tag="feedback.updated", 
     reason: str = ""
 
 
+class ToolCallStarted(Event, frozen=True, kw_only=True, tag="tool_call.started"):
+    """The server is about to carry a call out: this stands in the log before anything is sent. `execution_id` is the
+    key under which it is sent, each time; without an output behind it in the log, what became of it is not known."""
+
+    response_id: ResponseId
+    call_id: CallId
+    name: str
+    execution_id: str
+
+
+class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="tool_call.approval_requested"):
+    """The server is to carry this call out once somebody agrees (`tool.approve`); what it is, the call's item says."""
+
+    response_id: ResponseId
+    call_id: CallId
+    name: str
+
+
+class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="tool_call.approval_decided"):
+    """Somebody has agreed to a call, or has not: then its output says so."""
+
+    response_id: ResponseId
+    call_id: CallId
+    approved: bool
+    by: str
+
+
+class ProgramCalled(Event, frozen=True, kw_only=True, tag="program.called"):
+    """A program that the server runs for a call has come to a call of its own. It is carried out like the model's, but
+    stands in no branch; what it was answered goes to the program. `item_id`: of the call that the program is."""
+
+    response_id: ResponseId
+    call_id: CallId
+    program_call_id: CallId
+    item_id: ItemId
+    name: str
+    arguments: str
+
+
+class ProgramReturned(Event, frozen=True, kw_only=True, tag="program.returned"):
+    """A call of a program has been answered, and the program goes on."""
+
+    response_id: ResponseId
+    call_id: CallId
+    is_error: bool = False
+
+
+class ToolCallProgress(Event, frozen=True, kw_only=True, tag="tool_call.progress"):
+    """A tool says how far a call has come: `progress` of `total` where it knows that. The words passed the filters."""
+
+    response_id: ResponseId
+    call_id: CallId
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
 Delta = OutputTextDelta | RefusalDelta | ArgumentsDelta
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 
@@ -350,6 +410,12 @@ AnyEvent = (
     | ReviewAppealed
     | ReviewDecided
     | FeedbackUpdated
+    | ToolCallStarted
+    | ToolApprovalRequested
+    | ToolApprovalDecided
+    | ProgramCalled
+    | ProgramReturned
+    | ToolCallProgress
 )
 
 
@@ -366,6 +432,9 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     context.fitted       `cut`: the first item that is kept
     context.compacted    `tokens`: the summary as prompts have it, under `fingerprint`
     ..compaction_failed  `spent`: how many tokens were read and written in vain
+    response.created     `round`: how often server tools have been called before it in its turn
+    program.called       `program`: where the program waits, and what its interpreter needs to go on
+    program.returned     `output`: what the program was answered
     any of a response    `findings`: what filters found in its text up to here and no earlier record has
     """
 
@@ -378,6 +447,9 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     principal: Principal | None = None
     findings: tuple[Finding, ...] = ()
     spent: int = 0
+    round: int = 0
+    program: ProgramPoint | None = None
+    output: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

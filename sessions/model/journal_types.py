@@ -9,6 +9,7 @@ import msgspec
 from sessions.model.audit import Audited
 from sessions.model.commands import Ok
 from sessions.model.events import Record
+from sessions.model.push import PushNotice
 from sessions.model.reviews import Case
 from sessions.model.types import (
     NEVER,
@@ -160,6 +161,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     reviews: tuple[Case, ...] = ()  # opened by it; see `sessions.model.reviews` for those that are there already
     snapshot: Snapshot | None = None
     audit: tuple[Audited, ...] = ()  # rows for the tenant's chain
+    push: PushNotice | None = None  # for the devices of a user who does not read
     at: UnixMs
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 TenantId = NewType("TenantId", str)
 SessionId = NewType("SessionId", str)
@@ -33,6 +34,9 @@ INTEGER_MAX: Final = 2**53 - 1
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$(?!\n)"
 SHARED: Final = "~"  # no session's id begins so: a name, in a session's place, of what is its tenant's
 MEMORIES: Final = SessionId(f"{SHARED}memories")  # what users have written down for their sessions
+PUSH: Final = SessionId(f"{SHARED}push")  # where devices of users are sent messages
+FILES: Final = SessionId(f"{SHARED}files")  # what users have uploaded
+EMBEDDINGS: Final = SessionId(f"{SHARED}embeddings")  # what embeddings were used for, in a session's place
 OPENINGS: Final = SessionId(f"{SHARED}openings")  # what several sessions of a tenant begin with alike
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
@@ -140,6 +144,18 @@ class InputText(msgspec.Struct, frozen=True, tag="input_text"):
     text: str
 
 
+class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="input_file"):
+    """A file in a user's message: as its client names it, by `file_id` or with its bytes (`file_data`, never stored),
+    and from the gateway on with `text`, which is what the model reads of it."""
+
+    file_id: str | None = None
+    filename: str = ""
+    file_data: str | None = None
+    media_type: str = ""
+    size: int = 0
+    text: str = ""
+
+
 class OutputText(msgspec.Struct, frozen=True, tag="output_text"):
     text: str
     annotations: tuple[Json, ...] = ()
@@ -149,7 +165,7 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     refusal: str
 
 
-ContentPart = InputText | OutputText | Refusal
+ContentPart = InputText | InputFile | OutputText | Refusal
 
 
 class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
@@ -166,6 +182,19 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
         return "".join(part.text for part in self.content if not isinstance(part, Refusal))
 
 
+class McpSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Which MCP server a tool is of, and what it is called there. With no `tool` it stands for the server: a client
+    that names one gets the tools that it has, of them those `allowed`. `approval`: the client wants to be asked, of
+    all calls or of those of some tools."""
+
+    server_label: str
+    tool: str = ""
+    allowed: tuple[str, ...] | None = None
+    read_only: bool = False  # only those that say that they change nothing
+    approval: bool | tuple[str, ...] = False
+    unasked: tuple[str, ...] = ()  # those that need none, where `approval` is true
+
+
 class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", kw_only=True):
     id: ItemId
     parent_id: ItemId | None
@@ -174,6 +203,8 @@ class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", kw_only=Tru
     arguments: str
     status: Status
     created_at: UnixMs
+    server: bool | UnsetType = UNSET  # true: the server carries it out; no client is to answer it
+    mcp: McpSource | UnsetType = UNSET  # whose tool it is, of those that MCP servers have
 
 
 class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", kw_only=True):
@@ -190,13 +221,30 @@ Item = Message | FunctionCall | FunctionCallOutput
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that the client offers; `parameters` is its JSON schema."""
+    """A function that the client offers; `parameters` is its JSON schema. With `server` it is one of the server's own,
+    named by the client: what it is for and what it takes stand in the server's tools file."""
 
     name: str
     description: str | None = None
     parameters: dict[str, Json] | None = None
     strict: bool = False
     type: Literal["function"] = "function"
+    server: bool | UnsetType = UNSET
+    mcp: McpSource | UnsetType = UNSET
+
+
+class ProgramPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a program waits for a call of its own: what its interpreter needs to go on, and what is proof of that.
+
+    `chain` hashes all that led here: the program, each call that it made and what it was answered, each snapshot. A
+    snapshot is good for the very version that made it; another runs the program anew on the recorded answers.
+    """
+
+    version: str
+    chain: bytes
+    digest: bytes  # of the snapshot
+    snapshot: bytes = b""  # of the newest point only
+    printed: str = ""  # up to here
 
 
 # -- sampling ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ A field that is new at a door and carries no marker here fails; one that can rea
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +54,17 @@ async def recorded() -> AsyncIterator[Recorded]:
 # -- what is sent -----------------------------------------------------------------------------------------------------
 
 
+def file_part(m: Iterator[str], kind: str = "input_file") -> Sample:
+    """A file, in each shape that a door takes; no such file is there."""
+    names = {name: next(m) for name in ("file_id", "filename", "file_data")}
+    return {"type": kind, **names, "file": {name: next(m) for name in ("file_id", "filename", "file_data")}}
+
+
+def given_file(m: Iterator[str]) -> Sample:
+    """One that is read: its name, and its bytes."""
+    return {"filename": f"{next(m)}.txt", "file_data": b64encode(f"says {next(m)}".encode()).decode()}
+
+
 def schema(m: Iterator[str]) -> Sample:
     """A function's parameters, with a marker wherever JSON schema takes a text."""
     return {
@@ -95,6 +107,7 @@ def chat(m: Iterator[str]) -> list[Sample]:
         "messages": [
             {"role": "system", "content": next(m), "name": next(m)},
             {"role": "user", "content": [{"type": "text", "text": next(m)}, {"type": "text", "text": next(m)}]},
+            {"role": "user", "content": [{"type": "text", "text": next(m)}, {"type": "file", "file": given_file(m)}]},
             {"role": "assistant", "content": next(m), "refusal": next(m)},
             {"role": "developer", "content": next(m)},
             {
@@ -127,6 +140,8 @@ def chat(m: Iterator[str]) -> list[Sample]:
         # refused
         {"model": next(m), "messages": user, "logit_bias": {next(m): 1}},
         {"model": "simulated", "messages": [{"role": "user", "content": [{"type": next(m), "text": "x"}]}]},
+        {"model": "simulated", "messages": [{"role": "user", "content": [file_part(m)]}]},
+        {"model": "simulated", "messages": [{"role": "user", "content": [file_part(m, "file")]}]},
         {
             "model": "simulated",
             "messages": user,
@@ -142,11 +157,26 @@ def items(m: Iterator[str]) -> list[Sample]:
         {"id": next(m), "role": "system", "content": next(m)},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": next(m)}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": next(m)}]},
+        {"role": "user", "content": [{"type": "input_text", "text": next(m)}, {"type": "input_file", **given_file(m)}]},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": next(m)}]},
         {"type": "function_call", "call_id": call, "name": next(m), "arguments": json.dumps({next(m): next(m)})},
         {"type": "function_call_output", "call_id": call, "output": next(m)},
+        {
+            "type": "code_interpreter_call",
+            "call_id": next(m),
+            "code": next(m),
+            "outputs": [{"type": "logs", "logs": next(m)}],
+        },
         {"type": "function_call_output", "call_id": next(m), "output": [{"type": "input_text", "text": next(m)}]},
         {"type": "function_call_output", "call_id": next(m), "output": [{"type": "refusal", "refusal": next(m)}]},
+    ]
+
+
+def containers(m: Iterator[str]) -> list[Sample]:
+    """Tools of code that are refused."""
+    return [
+        {"type": "code_interpreter", "container": next(m)},
+        {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [next(m)]}},
     ]
 
 
@@ -154,9 +184,29 @@ def item_refusals(m: Iterator[str]) -> list[Sample]:
     return [
         {"type": next(m)},
         {"type": "compaction", "encrypted_content": next(m)},
+        {"type": "mcp_approval_response", "approval_request_id": next(m), "approve": True},
         {"role": "user", "content": [{"type": next(m)}]},
+        {"role": "user", "content": [file_part(m)]},
+        {"role": "system", "content": [file_part(m, "file")]},
         {"type": "function_call_output", "call_id": "x", "output": [{"type": next(m)}]},
+        {"type": "function_call_output", "call_id": "x", "output": [file_part(m)]},
     ]
+
+
+def mcp_tools(m: Iterator[str]) -> list[Sample]:
+    """What names MCP servers: there is none of these."""
+    some, plain = {"tool_names": [next(m)]}, {"type": "mcp", "server_label": next(m)}
+    brought = {name: next(m) for name in ("server_description", "server_url", "connector_id", "authorization")}
+    return [
+        {**plain, "allowed_tools": [next(m)], "require_approval": {"always": some, "never": {"tool_names": [next(m)]}}},
+        {**plain, "allowed_tools": some},
+        {**plain, **brought, "headers": {next(m): next(m)}},
+    ]
+
+
+def mcp_source(m: Iterator[str], approval: Any) -> Sample:
+    where = {"server_label": next(m), "tool": next(m), "allowed": [next(m)], "unasked": [next(m)]}
+    return {"name": "x", "server": True, "mcp": {**where, "approval": approval}}
 
 
 def responses(m: Iterator[str]) -> list[Sample]:
@@ -172,7 +222,9 @@ def responses(m: Iterator[str]) -> list[Sample]:
         {"model": "simulated", "input": next(m), "stop": next(m), "text": {"format": form, "verbosity": next(m)}},
         *({"model": "simulated", "input": [each]} for each in item_refusals(m)),
         {"model": "simulated", "input": "x", "include": [next(m)], "reasoning": {next(m): next(m)}},
+        *({"model": "simulated", "input": "x", "tools": [each]} for each in mcp_tools(m)),
         {"model": next(m), "input": "x"},
+        *({"model": "simulated", "input": "x", "tools": [each]} for each in containers(m)),
         {"model": "simulated", "input": "x", "previous_response_id": next(m)},
         {"model": "simulated", "input": "x", "conversation": next(m)},
         {"model": "simulated", "input": "x", "conversation": {"id": next(m)}},
@@ -213,11 +265,13 @@ def token_counts(m: Iterator[str]) -> list[Sample]:
     return [
         {"input": items(m), "instructions": next(m), "tools": [{"type": "function", **function(m)}]},
         {"input": next(m), "text": {"format": form, "verbosity": next(m)}, "reasoning": {next(m): next(m)}},
+        *({"input": "x", "tools": [each]} for each in containers(m)),
         *({"input": [each]} for each in item_refusals(m)),
         {"model": next(m), "previous_response_id": next(m)},
         {"conversation": next(m)},
         {"conversation": {"id": next(m)}},
         {"input": "x", "tool_choice": {"type": "function", "name": next(m)}},
+        *({"input": "x", "tools": [each]} for each in mcp_tools(m)),
     ]
 
 
@@ -227,6 +281,10 @@ def tokenized(m: Iterator[str]) -> list[Sample]:
         {"content": next(m), "model": next(m)},
         *[{key: sample[key] for key in sample if key in ("messages", "tools")} for sample in chat(m)],
     ]
+
+
+def a_document(m: Iterator[str]) -> Sample:
+    return {"text": next(m), "filename": next(m), "attributes": {next(m): next(m)}}
 
 
 def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
@@ -244,6 +302,7 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
             {"input": next(m)},
             {"input": [{"role": "user", "content": next(m)}]},
             {"input": [{"role": "user", "content": [{"type": next(m), "text": next(m), "refusal": next(m)}]}]},
+            {"input": [{"role": "user", "content": [file_part(m)]}]},
         ],
         ("post", "/v1/memories"): [{"text": next(m)}],
         ("patch", "/v1/memories/{memory_id}"): [{"text": next(m)}],
@@ -258,6 +317,35 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
         ("post", "/v1/sessions/{session}/responses/{response_id}/appeal"): [{"note": next(m)}],
         ("post", "/v1/sessions/{session}/responses/{response_id}/feedback"): [{"rating": "down", "reason": next(m)}],
         ("post", "/v1/sessions/{session}/shares"): [{"item_id": next(m)}],
+        ("post", "/v1/push/subscriptions"): [
+            {
+                "endpoint": next(m),
+                "keys": {"p256dh": next(m), "auth": next(m)},
+                "label": next(m),
+                "quiet_hours": {"start": 0, "end": 1, "time_zone": next(m)},
+            },
+            {"kind": "fcm", "token": next(m)},
+        ],
+        ("post", "/v1/embeddings"): [
+            {"input": next(m)},
+            {"input": [next(m)], "user": next(m)},
+            {"input": "x", "model": next(m)},
+        ],
+        ("post", "/v1/rerank"): [
+            {"query": next(m), "documents": [next(m), {"text": next(m)}]},
+            {"query": "x", "documents": ["x"], "model": next(m)},
+        ],
+        ("post", "/v1/vector_stores"): [{"name": next(m), **metadata}, {"embedding_model": next(m)}],
+        ("post", "/v1/vector_stores/{store_id}"): [{"name": next(m), **metadata}],
+        ("post", "/v1/vector_stores/{store_id}/search"): [
+            {"query": next(m), "filters": {next(m): next(m)}},
+            {"query": [next(m)]},
+        ],
+        ("post", "/v1/vector_stores/{store_id}/files"): [a_document(m)],
+        ("post", "/v1/vector_stores/{store_id}/files/{file_id}"): [{"attributes": {next(m): next(m)}}],
+        ("post", "/v1/vector_stores/{store_id}/file_batches"): [{"files": [a_document(m)]}],
+        ("post", "/v1/tools/agreements"): [{"server": next(m), "tools": {next(m): next(m)}}],
+        ("post", "/v1/files"): [{"file": next(m)}],  # no form: refused
         ("post", "/v1/keys"): [{"tenant": next(m), "user": next(m), "name": next(m), "reason": next(m)}],
         ("post", "/v1/reviews/{review_id}/decide"): [{"outcome": "upheld", "note": next(m)}],
         ("post", "/v1/operator/encryption"): [{"tenant": next(m)}],
@@ -275,7 +363,7 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
     definitions = document["components"]["schemas"]
     missing = {
         (method, path): mk.unmarked(
-            mk.described(operation["requestBody"]["content"]["application/json"]["schema"], definitions),
+            mk.described(next(iter(operation["requestBody"]["content"].values()))["schema"], definitions),
             sent.get((method, path), []),
         )
         for path, operations in document["paths"].items()
@@ -288,12 +376,15 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
         for (method, path), samples in sent.items():
             made = (await http.post("/v1/conversations", json={})).json()["id"]
             others = {"tenant": "local", "response_id": "resp_x", "review_id": "rev_x", "memory_id": "mem_x"}
+            others |= {"store_id": "vs_x", "file_id": "file_x", "batch_id": "vsfb_x"}
             url = path.format(conversation=made, session=made, **others)
             for number, sample in enumerate(samples):
                 answer = await http.request(method, url, json=sample)
-                if number == 0 and "operator" not in path and "keys" not in path and "review" not in path:
+                if number == 0 and not any(
+                    word in path for word in ("operator", "keys", "review", "push", "files", "{store_id}")
+                ):
                     assert answer.status_code == 200 or path.endswith(
-                        ("appeal", "feedback", "shares", "steer", "memories", "_id}")
+                        ("appeal", "feedback", "shares", "steer", "memories", "agreements", "_id}")
                     ), (
                         path,
                         answer.text,
@@ -349,9 +440,19 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "message.create", **here, "content": f"{mk.CALLS} {next(m)}", "queue": True, "parent_id": None},
         {"type": "session.update", **here, "tools": [{"type": "function", **function(m)}], **settings},
         {"type": "message.create", **here, "content": next(m), "parent_id": None},
+        {"type": "message.create", **here, "content": [{"type": "input_file", **given_file(m)}], "parent_id": None},
     ]
+    stored = {name: next(m) for name in ("file_id", "filename", "media_type", "text")}
+    data = {name: next(m) for name in ("file_data", "media_type", "text")}
+    files: list[Sample] = [{"type": "input_file", **stored}, {"type": "input_file", **data}]
     refused: list[Sample] = [
+        {"type": "message.create", **here, "content": files},
+        {"type": "message.create", **here, "content": files[1:]},
+        {"type": "message.edit", **here, "item_id": "x", "content": files},
+        {"type": "response.steer", **here, "response_id": "x", "content": files},
         {"type": "session.create", "model": next(m)},
+        {"type": "session.create", "tools": [{"type": "function", **mcp_source(m, [next(m)])}]},
+        {"type": "session.update", **here, "tools": [{"type": "function", **mcp_source(m, [next(m)])}]},
         {"type": "message.create", **here, "content": "x", **options},
         {"type": "message.create", **here, "content": "x", **named, "parent_id": next(m)},
         {"type": "message.edit", **here, "item_id": next(m), "content": next(m), **options},
@@ -368,6 +469,7 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "session.compact", **here, "item_id": next(m)},
         {"type": "compaction.undo", **here, "compaction_id": next(m)},
         {"type": "item.pin", **here, "item_id": next(m)},
+        {"type": "tool.approve", **here, "call_id": next(m)},
         {"type": "subscribe", "session": "ses_elsewhere", "epoch": next(m), "offset": 0},
         {"type": "session.list", "after": next(m)},
         {"type": "session.search", "q": next(m), "after": next(m)},
@@ -423,6 +525,11 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
     tool = [{"type": next(m), **function(m)}]
     settings = {"title": next(m), "metadata": {next(m): next(m)}, "instructions": next(m)}
     parts = [{"type": "input_text", "text": next(m)}, {"type": "output_text", "text": next(m)}]
+    files = [
+        {"type": "input_file", "file_id": next(m), "filename": next(m), "media_type": next(m)},
+        {"type": "input_file", "file_data": next(m)},
+    ]
+    whose = [("Send", {}), ("Edit", {"item_id": "x"}), ("Steer", {"response_id": "x"})]
     odd = [{"type": next(m), "text": "x", "refusal": next(m), "annotations": [next(m)]}]
     return [
         ("Create", {**here, **settings, "tools": [{"type": "function", **function(m)}]}),
@@ -433,9 +540,12 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("Send", {**here, "content": next(m), "at_root": True}),
         # refused
         ("Create", {"session": next(m), "model": next(m), "tools": tool, "context_policy": next(m)}),
+        ("Create", {**here, "tools": [mcp_source(m, next(m))]}),
+        ("Update", {**here, "tools": [mcp_source(m, next(m))]}),
         ("Send", {**here, "content": "x", "role": next(m), "parent_id": next(m), "sampling": plain, "parts": odd}),
         ("Edit", {**here, "item_id": next(m), "content": next(m), "parts": odd, "sampling": plain}),
         ("Edit", {**here, "item_id": "x", "parts": parts}),
+        *((method, {**here, **named, "parts": [file]}) for method, named in whose for file in files),
         ("Respond", {**here, "parent_id": next(m), "sampling": plain}),
         ("Cancel", {**here, "response_id": next(m)}),
         ("Steer", {**here, "response_id": next(m), "content": next(m), "parts": odd}),
@@ -447,6 +557,7 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("Compact", {**here, "item_id": next(m)}),
         ("UndoCompaction", {**here, "compaction_id": next(m)}),
         ("Pin", {**here, "item_id": next(m)}),
+        ("Approve", {**here, "call_id": next(m)}),
         ("List", {"after": next(m)}),
         ("History", {**here, "position": {"epoch": next(m)}}),
     ]

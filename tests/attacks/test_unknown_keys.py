@@ -92,6 +92,8 @@ async def test_no_body_is_parsed_at_any_route(
     for path in ("/v1/models", "/v1/nothing", "/v1", "/metrics"):
         assert (await world.http.get(path, headers=headers)).status_code == 401
     assert (await world.http.get("/healthz", headers=headers)).status_code == 200
+    assert (await world.http.get("/v1/ws", headers=headers)).status_code == 426
+    assert (await world.http.post("/v1/ws", headers=headers)).status_code == 401
 
 
 async def test_a_request_is_refused_by_its_head(keyed: Assembly) -> None:

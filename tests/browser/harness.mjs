@@ -144,8 +144,9 @@ export function watch(page) {
   page.troubles = [];
   page.on("pageerror", (error) => page.troubles.push(`uncaught: ${error.message}`));
   page.on("console", (message) => {
-    // A server that is away is what some tests are about.
-    if (message.type() === "error" && !/WebSocket connection to|ERR_CONNECTION_REFUSED/.test(message.text())) page.troubles.push(message.text());
+    // A server that is away is what some tests are about; 426 is what one says that is asked whether it is there.
+    const away = /WebSocket connection to|ERR_(CONNECTION_REFUSED|CONNECTION_RESET|EMPTY_RESPONSE)|status of 426 /;
+    if (message.type() === "error" && !away.test(message.text())) page.troubles.push(message.text());
   });
   return page;
 }

@@ -34,7 +34,41 @@ from tests.support.neighbours.previous import PROTOCOLS, RECORDED, SCHEMA
 from tests.support.neighbours.shapes import breaches, shapes, versions
 
 # What is new to the neighbour and never reaches it: the finding, and why.
-GATED: Final[dict[str, str]] = {}
+_TOOLS: Final = "only where --tools names a file, which is set once all processes run this release (docs/tools.md)"
+_FILES: Final = "only where somebody attaches a file: --file-bytes 0 until all run this release (docs/files.md)"
+GATED: Final[dict[str, str]] = {
+    "peer message: Execute.command: tag tool.approve is new to the neighbour": "links of protocols below 3 refuse it",
+    "journal record: tag tool_call.started is new to the neighbour": _TOOLS,
+    **{
+        f"{place}: tag tool_call.approval_{what} is new to the neighbour": _TOOLS
+        for place in ("journal record", "peer message: Record.event")
+        for what in ("decided", "requested")
+    },
+    **{
+        f"{place}: tag program.{what} is new to the neighbour": _TOOLS
+        for place in ("journal record", "peer message: Record.event")
+        for what in ("called", "returned")
+    },
+    **{
+        f"{place}: tag tool_call.progress is new to the neighbour": _TOOLS
+        for place in ("journal record", "peer message: Record.event")
+    },
+    "peer message: Record.event: tag tool_call.started is new to the neighbour": _TOOLS,
+    **{
+        f"{place}: tag input_file is new to the neighbour": _FILES
+        for place in (
+            *(
+                f"{where}: {what}"
+                for where in ("journal record", "peer message")
+                for what in ("ContentPartAdded.part", "ContentPartDone.part", "Message.content")
+            ),
+            *(
+                f"peer message: {command}.content list"
+                for command in ("MessageCreate", "MessageEdit", "NewMessage", "ResponseSteer")
+            ),
+        )
+    },
+}
 
 
 def recorded(name: str) -> Any:

@@ -22,12 +22,17 @@ from tests.support.authorisation.world import KINDS, World, a_world, without
 # case that is claimed, an answer of which something was withheld, a share.
 AS_IF = {
     *("tool.output", "AnswerTool", "response.steer", "Steer", "review.appeal", "Appeal"),
-    *("compaction.undo", "UndoCompaction"),
+    *("compaction.undo", "UndoCompaction", "tool.approve", "Approve"),
 } | {
     entry.name
     for entry in HTTP
     if "/v1/operator/" in entry.path
-    or entry.path.endswith(("/decide", "/appeal", "/steer", "/{share_id}", "/{memory_id}"))
+    or "{store_id}" in entry.path  # one that never was: whose a store is, `tests/attacks/documents` asks
+    or entry.path.endswith(
+        ("/decide", "/appeal", "/steer", "/{share_id}", "/{memory_id}", "/{subscription}", "/content", "/agreements")
+    )
+    or "/v1/files/" in entry.path
+    or (entry.method, entry.path) == ("POST", "/v1/files")
 }
 
 

@@ -25,8 +25,16 @@ class RunBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """Looks the whole backup over: every hash, the order, every seal, every record; status 1 if anything is wrong."""
+    """Looks the whole backup over: every hash, the order, every seal, every record; status 1 if anything is wrong.
 
+    With --restore the newest state is restored into a scratch folder (under TMPDIR) and compared record by record with
+    the journal of --data, where there is one: its server may be running.
+    """
+
+    restore: Annotated[bool, text("", "into a scratch folder; then compare with the journal of --data")] = False
+    metrics_file: Annotated[
+        str, text("FILE", "with --restore: metrics of it, for the node exporter's textfile collector")
+    ] = ""
     as_json: Json = False
 
 
@@ -89,6 +97,21 @@ class ShownVerification(Protocol):
     def findings(self) -> Sequence[str]: ...
 
 
+class ShownDrill(Protocol):
+    @property
+    def taken_at(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def restored(self) -> ShownRestore: ...
+    @property
+    def compared(self) -> int: ...
+    @property
+    def changed_since(self) -> int: ...
+    @property
+    def findings(self) -> Sequence[str]: ...
+
+
 class ShownRestore(Protocol):
     @property
     def taken_at(self) -> int: ...
@@ -122,6 +145,20 @@ def format_verified(report: ShownVerification, *, as_json: bool) -> str:
     counts = f"{report.records} records read, {report.bytes} bytes; {report.destroyed} parts without a key (destroyed)"
     result = "nothing is wrong" if not report.findings else f"{len(report.findings)} objects are damaged or missing:"
     return "\n".join([table(rows), counts, result, *map(plain, report.findings)])
+
+
+def format_drill(report: ShownDrill, *, as_json: bool) -> str:
+    if as_json:
+        return msgspec.json.encode(report).decode()
+    result = "nothing is wrong" if not report.findings else f"{len(report.findings)} findings:"
+    return "\n".join(
+        [
+            f"restored as of {time_text(report.taken_at)} in {report.seconds:.1f} s: {report.restored.records} records",
+            f"{report.compared} are the same in the journal; {report.changed_since} were changed or deleted since",
+            result,
+            *map(plain, report.findings),
+        ]
+    )
 
 
 def format_restored(report: ShownRestore, *, as_json: bool) -> str:

@@ -76,7 +76,7 @@ JOURNAL_KEYS: Final = (
     "key_service_authority",
 )
 URL: Final = "--url http://127.0.0.1:8080"
-ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Metering")
+ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Retrieval", "Metering", "Push")
 OPERATOR: Final = ("directory", "directory_file", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
 BACKUP: Final = ("Backup", "Journal", "Logging")
@@ -86,16 +86,18 @@ DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry",
 
 COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(
-        Serve, (*DOORS, "Journal", "Backup", "Archive", *ENGINE, "Moderation"), "serve --model model.gguf --port 9000"
+        Serve,
+        (*DOORS, "Journal", "Backup", "Archive", "Files", *ENGINE, "Moderation"),
+        "serve --model model.gguf --port 9000",
     ),
     "gateway": CommandSpec(
         RunGateway,
-        (*DOORS, *JOURNAL_KEYS, "prices", "Directory", *CREDENTIALS),
+        (*DOORS, *JOURNAL_KEYS, "prices", "Retrieval", "Directory", "Files", "Push", *CREDENTIALS),
         "gateway --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "replica": CommandSpec(
         RunReplica,
-        (*ENGINE, "Moderation", "Journal", "Directory", "Peers", "Limits", "Telemetry", "Logging"),
+        (*ENGINE, "Moderation", "Journal", "Files", "Directory", "Peers", "Limits", "Telemetry", "Logging"),
         "replica --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile --model model.gguf",
     ),
     "replicas": CommandSpec(

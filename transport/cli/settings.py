@@ -109,6 +109,12 @@ class Settings:
     memory_check: Literal["on", "off"] = option(
         "on", None, "a model that does not fit into memory is refused before it is loaded"
     )
+    speculation: Literal["off", "ngram"] = option(
+        "off", None, "ngram: tokens that followed the same words before are tried at once; see docs/speculation.md"
+    )
+    kv_dtype: Literal["auto", "8bit"] = option(
+        "auto", None, "8bit: KV in half the memory, with slightly other answers; see docs/speculation.md"
+    )
     threads: int = option(0, "N", "engine threads in all; 0: one less than the cores", ge=0, le=1024)
     slots: int = option(4, "N", "answers that run at the same time", ge=1, le=4096)
     context: int = option(0, "TOKENS", "context window per session in tokens; 0: the model's", ge=0)
@@ -192,6 +198,14 @@ class Settings:
     )
     archive_days: float = option(30.0, "DAYS", "a session is cold when it was not used for so many days", gt=0)
 
+    files: str = option(
+        "",
+        "URL",
+        "where uploaded files lie, encrypted: a folder, or s3://BUCKET/PREFIX; empty: in the journal's database",
+        group="Files",
+    )
+    file_bytes: int = option(33_554_432, "BYTES", "size of one uploaded file at most; 0: no files", ge=0, le=1 << 30)
+
     retention_days: float = option(
         30.0, "DAYS", "deleted sessions are purged after so many days", ge=0, group="Retention"
     )
@@ -200,11 +214,35 @@ class Settings:
 
     limits: str = option("", "FILE", "TOML file of limits per tenant and user; see docs/limits.md", group="Limits")
     models: str = option("", "FILE", "TOML file of models, aliases and who may use them; see docs/models.md")
+    tools: str = option("", "FILE", "TOML file of functions that this server calls for models; see docs/tools.md")
+
+    embeddings: str = option(
+        "",
+        "FILE",
+        "TOML file of embedding models; empty: the packaged one, where it is installed; see docs/retrieval.md",
+        group="Retrieval",
+    )
+    vector_stores: Literal["auto", "off"] = option(
+        "auto", None, "auto: vector stores, where sqlite-vec is installed, or PostgreSQL has pgvector"
+    )
 
     prices: str = option("", "FILE", "TOML file of prices per model; empty: responses carry no cost", group="Metering")
     usage_stream: str = option("", "URL", "gets every usage row: redis://HOST/0?stream=NAME or kafka://HOST:9092/TOPIC")
     usage_stream_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
     usage_stream_options: str = option("", "FILE", "TOML file of librdkafka's options; see docs/metering.md")
+
+    push_key: str = option(
+        "", "FILE", "P-256 private key (PEM) that pushes are signed with; empty: none are sent", group="Push"
+    )
+    push_contact: str = option("", "ADDRESS", "who push services may write to: mailto:NAME@HOST or https://...")
+    push_networks: tuple[str, ...] = option((), "NETWORK,...", "private networks that pushes may go to: 10.1.0.0/16")
+    push_apns_key: str = option("", "FILE", "Apple's key (.p8) for pushes to apps on its devices; see docs/push.md")
+    push_apns_key_id: str = option("", "ID", "what Apple names that key by: ten letters and digits")
+    push_apns_team: str = option("", "ID", "the developer team that it is of: ten letters and digits")
+    push_apns_app: str = option("", "BUNDLE", "the app's bundle id: com.example.chat")
+    push_apns_url: str = option("", "URL", "another server in the place of Apple's; empty: Apple's")
+    push_fcm_account: str = option("", "FILE", "Google's service account (JSON) for pushes to apps by Firebase")
+    push_fcm_url: str = option("", "URL", "another server in the place of Firebase's; empty: Google's")
 
     input_keywords: tuple[str, ...] = option(
         (), "PHRASE,...", "phrases that a message must not contain", group="Moderation"

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sessions.governance.end_user_data import Erasure, export_user_data, status
+from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
 from sessions.store import Store
@@ -81,6 +81,7 @@ async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[]
                 tenant,
                 command.user,
                 personal=store.end_users,
+                kept=KeptForUsers(store.push, store.files),
                 journal=store.journal,
                 usage=store.usage,
                 audit=store.audit,

@@ -109,6 +109,9 @@ class SessionsService(made.SessionsServicer):
     async def Pin(self, _: Any, context: Context) -> pb.Ok:
         return await self._command("item_pin", pb.ItemPin, context)
 
+    async def Approve(self, _: Any, context: Context) -> pb.Ok:
+        return await self._command("tool_approve", pb.ToolApprove, context)
+
     async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()

@@ -233,8 +233,20 @@ class ItemPin(_message.Message):
     pinned: bool
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
+class ToolApprove(_message.Message):
+    __slots__ = ("id", "session", "call_id", "approved")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    APPROVED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    session: str
+    call_id: str
+    approved: bool
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., call_id: _Optional[str] = ..., approved: _Optional[bool] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set", "session_compact", "compaction_undo", "item_pin", "response_steer")
+    __slots__ = ("session_create", "message_create", "message_edit", "response_create", "response_cancel", "tool_output", "session_update", "session_delete", "session_warm", "review_appeal", "feedback_set", "session_compact", "compaction_undo", "item_pin", "response_steer", "tool_approve")
     SESSION_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_CREATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_EDIT_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +262,7 @@ class Command(_message.Message):
     COMPACTION_UNDO_FIELD_NUMBER: _ClassVar[int]
     ITEM_PIN_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_STEER_FIELD_NUMBER: _ClassVar[int]
+    TOOL_APPROVE_FIELD_NUMBER: _ClassVar[int]
     session_create: SessionCreate
     message_create: MessageCreate
     message_edit: MessageEdit
@@ -265,7 +278,8 @@ class Command(_message.Message):
     compaction_undo: CompactionUndo
     item_pin: ItemPin
     response_steer: ResponseSteer
-    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ..., feedback_set: _Optional[_Union[FeedbackSet, _Mapping]] = ..., session_compact: _Optional[_Union[SessionCompact, _Mapping]] = ..., compaction_undo: _Optional[_Union[CompactionUndo, _Mapping]] = ..., item_pin: _Optional[_Union[ItemPin, _Mapping]] = ..., response_steer: _Optional[_Union[ResponseSteer, _Mapping]] = ...) -> None: ...
+    tool_approve: ToolApprove
+    def __init__(self, session_create: _Optional[_Union[SessionCreate, _Mapping]] = ..., message_create: _Optional[_Union[MessageCreate, _Mapping]] = ..., message_edit: _Optional[_Union[MessageEdit, _Mapping]] = ..., response_create: _Optional[_Union[ResponseCreate, _Mapping]] = ..., response_cancel: _Optional[_Union[ResponseCancel, _Mapping]] = ..., tool_output: _Optional[_Union[ToolOutput, _Mapping]] = ..., session_update: _Optional[_Union[SessionUpdate, _Mapping]] = ..., session_delete: _Optional[_Union[SessionDelete, _Mapping]] = ..., session_warm: _Optional[_Union[SessionWarm, _Mapping]] = ..., review_appeal: _Optional[_Union[ReviewAppeal, _Mapping]] = ..., feedback_set: _Optional[_Union[FeedbackSet, _Mapping]] = ..., session_compact: _Optional[_Union[SessionCompact, _Mapping]] = ..., compaction_undo: _Optional[_Union[CompactionUndo, _Mapping]] = ..., item_pin: _Optional[_Union[ItemPin, _Mapping]] = ..., response_steer: _Optional[_Union[ResponseSteer, _Mapping]] = ..., tool_approve: _Optional[_Union[ToolApprove, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ("id", "session", "epoch", "offset", "item_id", "response_id", "noop", "review_id", "compaction_id")
@@ -345,18 +359,38 @@ class TextOptions(_message.Message):
     def __init__(self, format: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Tool(_message.Message):
-    __slots__ = ("name", "description", "parameters", "strict", "type")
+    __slots__ = ("name", "description", "parameters", "strict", "type", "server", "mcp")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     STRICT_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    MCP_FIELD_NUMBER: _ClassVar[int]
     name: str
     description: str
     parameters: _struct_pb2.Struct
     strict: bool
     type: str
-    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., strict: _Optional[bool] = ..., type: _Optional[str] = ...) -> None: ...
+    server: bool
+    mcp: McpSource
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., strict: _Optional[bool] = ..., type: _Optional[str] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
+
+class McpSource(_message.Message):
+    __slots__ = ("server_label", "tool", "allowed", "read_only", "approval", "unasked")
+    SERVER_LABEL_FIELD_NUMBER: _ClassVar[int]
+    TOOL_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    APPROVAL_FIELD_NUMBER: _ClassVar[int]
+    UNASKED_FIELD_NUMBER: _ClassVar[int]
+    server_label: str
+    tool: str
+    allowed: _containers.RepeatedScalarFieldContainer[str]
+    read_only: bool
+    approval: _struct_pb2.Value
+    unasked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, server_label: _Optional[str] = ..., tool: _Optional[str] = ..., allowed: _Optional[_Iterable[str]] = ..., read_only: _Optional[bool] = ..., approval: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., unasked: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("epoch", "offset")
@@ -656,15 +690,17 @@ class QueuedResponse(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., after: _Optional[str] = ..., item: _Optional[_Union[Item, _Mapping]] = ...) -> None: ...
 
 class AwaitingTools(_message.Message):
-    __slots__ = ("response_id", "missing")
+    __slots__ = ("response_id", "missing", "approval")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    APPROVAL_FIELD_NUMBER: _ClassVar[int]
     response_id: str
     missing: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, response_id: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    approval: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, response_id: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ..., approval: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Item(_message.Message):
-    __slots__ = ("type", "id", "parent_id", "status", "created_at", "role", "content", "call_id", "name", "arguments", "output", "is_error")
+    __slots__ = ("type", "id", "parent_id", "status", "created_at", "role", "content", "call_id", "name", "arguments", "output", "is_error", "server", "mcp")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -677,6 +713,8 @@ class Item(_message.Message):
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     IS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    MCP_FIELD_NUMBER: _ClassVar[int]
     type: str
     id: str
     parent_id: str
@@ -689,22 +727,34 @@ class Item(_message.Message):
     arguments: str
     output: str
     is_error: bool
-    def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ...) -> None: ...
+    server: bool
+    mcp: McpSource
+    def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
 
 class ContentPart(_message.Message):
-    __slots__ = ("type", "text", "refusal", "annotations")
+    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ANNOTATIONS_FIELD_NUMBER: _ClassVar[int]
+    FILE_ID_FIELD_NUMBER: _ClassVar[int]
+    FILENAME_FIELD_NUMBER: _ClassVar[int]
+    FILE_DATA_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     type: str
     text: str
     refusal: str
     annotations: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
-    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ...) -> None: ...
+    file_id: str
+    filename: str
+    file_data: str
+    media_type: str
+    size: int
+    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("id", "object", "created_at", "status", "model", "parent_id", "output", "usage", "incomplete_details", "error", "metadata", "request", "service")
+    __slots__ = ("id", "object", "created_at", "status", "model", "parent_id", "output", "usage", "incomplete_details", "error", "metadata", "request", "service", "continued_by")
     ID_FIELD_NUMBER: _ClassVar[int]
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -718,6 +768,7 @@ class Response(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
+    CONTINUED_BY_FIELD_NUMBER: _ClassVar[int]
     id: str
     object: str
     created_at: int
@@ -731,7 +782,8 @@ class Response(_message.Message):
     metadata: _struct_pb2.Struct
     request: _struct_pb2.Struct
     service: _struct_pb2.Struct
-    def __init__(self, id: _Optional[str] = ..., object: _Optional[str] = ..., created_at: _Optional[int] = ..., status: _Optional[str] = ..., model: _Optional[str] = ..., parent_id: _Optional[str] = ..., output: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., incomplete_details: _Optional[_Union[IncompleteDetails, _Mapping]] = ..., error: _Optional[_Union[ResponseError, _Mapping]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., request: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., service: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    continued_by: str
+    def __init__(self, id: _Optional[str] = ..., object: _Optional[str] = ..., created_at: _Optional[int] = ..., status: _Optional[str] = ..., model: _Optional[str] = ..., parent_id: _Optional[str] = ..., output: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., incomplete_details: _Optional[_Union[IncompleteDetails, _Mapping]] = ..., error: _Optional[_Union[ResponseError, _Mapping]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., request: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., service: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., continued_by: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("input_tokens", "input_tokens_details", "output_tokens", "output_tokens_details", "total_tokens", "cost")
@@ -818,7 +870,7 @@ class SessionInfo(_message.Message):
     def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., title_made: _Optional[bool] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., memories: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned")
+    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned", "tool_call_started", "tool_call_approval_requested", "tool_call_approval_decided", "program_called", "program_returned", "tool_call_progress")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -854,6 +906,12 @@ class Event(_message.Message):
     CONTEXT_COMPACTION_UNDONE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_COMPACTION_FAILED_FIELD_NUMBER: _ClassVar[int]
     ITEM_PINNED_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_STARTED_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_APPROVAL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_APPROVAL_DECIDED_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_CALLED_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_RETURNED_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -889,7 +947,13 @@ class Event(_message.Message):
     context_compaction_undone: CompactionUndone
     context_compaction_failed: CompactionFailed
     item_pinned: ItemPinned
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ..., context_compacted: _Optional[_Union[ContextCompacted, _Mapping]] = ..., context_compaction_undone: _Optional[_Union[CompactionUndone, _Mapping]] = ..., context_compaction_failed: _Optional[_Union[CompactionFailed, _Mapping]] = ..., item_pinned: _Optional[_Union[ItemPinned, _Mapping]] = ...) -> None: ...
+    tool_call_started: ToolCallStarted
+    tool_call_approval_requested: ToolApprovalRequested
+    tool_call_approval_decided: ToolApprovalDecided
+    program_called: ProgramCalled
+    program_returned: ProgramReturned
+    tool_call_progress: ToolCallProgress
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ..., context_compacted: _Optional[_Union[ContextCompacted, _Mapping]] = ..., context_compaction_undone: _Optional[_Union[CompactionUndone, _Mapping]] = ..., context_compaction_failed: _Optional[_Union[CompactionFailed, _Mapping]] = ..., item_pinned: _Optional[_Union[ItemPinned, _Mapping]] = ..., tool_call_started: _Optional[_Union[ToolCallStarted, _Mapping]] = ..., tool_call_approval_requested: _Optional[_Union[ToolApprovalRequested, _Mapping]] = ..., tool_call_approval_decided: _Optional[_Union[ToolApprovalDecided, _Mapping]] = ..., program_called: _Optional[_Union[ProgramCalled, _Mapping]] = ..., program_returned: _Optional[_Union[ProgramReturned, _Mapping]] = ..., tool_call_progress: _Optional[_Union[ToolCallProgress, _Mapping]] = ...) -> None: ...
 
 class SessionChanged(_message.Message):
     __slots__ = ("info",)
@@ -1000,6 +1064,80 @@ class ItemPinned(_message.Message):
     item_id: str
     pinned: bool
     def __init__(self, item_id: _Optional[str] = ..., pinned: _Optional[bool] = ...) -> None: ...
+
+class ToolCallStarted(_message.Message):
+    __slots__ = ("response_id", "call_id", "name", "execution_id")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    call_id: str
+    name: str
+    execution_id: str
+    def __init__(self, response_id: _Optional[str] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., execution_id: _Optional[str] = ...) -> None: ...
+
+class ToolApprovalRequested(_message.Message):
+    __slots__ = ("response_id", "call_id", "name")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    call_id: str
+    name: str
+    def __init__(self, response_id: _Optional[str] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ToolApprovalDecided(_message.Message):
+    __slots__ = ("response_id", "call_id", "approved", "by")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    APPROVED_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    call_id: str
+    approved: bool
+    by: str
+    def __init__(self, response_id: _Optional[str] = ..., call_id: _Optional[str] = ..., approved: _Optional[bool] = ..., by: _Optional[str] = ...) -> None: ...
+
+class ProgramCalled(_message.Message):
+    __slots__ = ("response_id", "call_id", "program_call_id", "item_id", "name", "arguments")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    call_id: str
+    program_call_id: str
+    item_id: str
+    name: str
+    arguments: str
+    def __init__(self, response_id: _Optional[str] = ..., call_id: _Optional[str] = ..., program_call_id: _Optional[str] = ..., item_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
+
+class ProgramReturned(_message.Message):
+    __slots__ = ("response_id", "call_id", "is_error")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    call_id: str
+    is_error: bool
+    def __init__(self, response_id: _Optional[str] = ..., call_id: _Optional[str] = ..., is_error: _Optional[bool] = ...) -> None: ...
+
+class ToolCallProgress(_message.Message):
+    __slots__ = ("response_id", "call_id", "progress", "total", "message")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    call_id: str
+    progress: float
+    total: float
+    message: str
+    def __init__(self, response_id: _Optional[str] = ..., call_id: _Optional[str] = ..., progress: _Optional[float] = ..., total: _Optional[float] = ..., message: _Optional[str] = ...) -> None: ...
 
 class OutputItem(_message.Message):
     __slots__ = ("response_id", "sequence_number", "output_index", "item")

@@ -129,6 +129,11 @@ class SessionsStub:
                 request_serializer=transport_dot_grpc__api_dot_sessile__pb2.ItemPin.SerializeToString,
                 response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
                 _registered_method=True)
+        self.Approve = channel.unary_unary(
+                '/sessile.v1.Sessions/Approve',
+                request_serializer=transport_dot_grpc__api_dot_sessile__pb2.ToolApprove.SerializeToString,
+                response_deserializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+                _registered_method=True)
 
 
 class SessionsServicer:
@@ -254,6 +259,12 @@ class SessionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Approve(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -350,6 +361,11 @@ def add_SessionsServicer_to_server(servicer, server):
             'Pin': grpc.unary_unary_rpc_method_handler(
                     servicer.Pin,
                     request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.ItemPin.FromString,
+                    response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
+            ),
+            'Approve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Approve,
+                    request_deserializer=transport_dot_grpc__api_dot_sessile__pb2.ToolApprove.FromString,
                     response_serializer=transport_dot_grpc__api_dot_sessile__pb2.Ok.SerializeToString,
             ),
     }
@@ -865,6 +881,33 @@ class Sessions:
             target,
             '/sessile.v1.Sessions/Pin',
             transport_dot_grpc__api_dot_sessile__pb2.ItemPin.SerializeToString,
+            transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Approve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sessile.v1.Sessions/Approve',
+            transport_dot_grpc__api_dot_sessile__pb2.ToolApprove.SerializeToString,
             transport_dot_grpc__api_dot_sessile__pb2.Ok.FromString,
             options,
             channel_credentials,

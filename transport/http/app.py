@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 
 from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
 from transport import errors
+from transport.files import routes as file_routes
 from transport.gateway import Gateway
 from transport.http.context import gateway_of
 from transport.http.credential_gate import CredentialGate, refusal_headers
@@ -53,8 +54,12 @@ from transport.http.routes import (
 from transport.http.routes.health import Readiness
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.prometheus import MetricsExposition
+from transport.push import routes as push
+from transport.retrieval import embedding_routes, vector_store_routes
+from transport.tools import routes as tools
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+FORM_BYTES_MAX: Final = 64 * 1024  # of a form around its file
 CORS_REQUEST_HEADERS: Final = (
     "authorization",
     "content-type",
@@ -127,7 +132,12 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     if gateway.access.origins.allowed:
         app.add_middleware(CORSMiddleware, **_cors_options(gateway))
     return RequestContextMiddleware(
-        app, access=gateway.access, body_bytes_max=BODY_BYTES_MAX, new_id=gateway.new_id, refuse=_refuse
+        app,
+        access=gateway.access,
+        body_bytes_max=BODY_BYTES_MAX,
+        upload_bytes_max=gateway.files.bytes_max + FORM_BYTES_MAX,
+        new_id=gateway.new_id,
+        refuse=_refuse,
     )
 
 
@@ -153,6 +163,11 @@ def _add_routes(
         operator,
         encryption,
         revocations,
+        push,
+        embedding_routes,
+        vector_store_routes,
+        tools,
+        file_routes,
     ):
         app.include_router(each.routes)
     app.add_route("/openapi.json", _document_of(app), methods=["GET"], include_in_schema=False)

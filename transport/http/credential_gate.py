@@ -33,7 +33,7 @@ from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import PLACE, Place
 from transport.auth.origins import CSRF_HEADER
 from transport.http.middleware import CALLERS_OWN, NOTHING_RUNS, Scope, request_id_of
-from transport.websocket.handshake import bearer, credential_of, single_value, tokens_of
+from transport.websocket.handshake import PATH, bearer, credential_of, single_value, tokens_of
 
 ENDLESS: Final = 1 << 40  # a body that says no length
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
@@ -190,8 +190,11 @@ def refusal_headers(error: SessileError) -> dict[str, str]:
     headers = {}
     if error.retry_after_ms is not None:
         headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
-    if errors.row(error.code).http == 401:
+    status = errors.row(error.code).http
+    if status == 401:
         headers["www-authenticate"] = "Bearer"
+    elif status == 426:
+        headers |= {"upgrade": "websocket", "cache-control": "no-store"}
     if error.code == "share_not_found":
         headers["cache-control"] = "no-store"  # without a key nothing else says so, and a 404 may be kept
     return headers
@@ -214,7 +217,7 @@ def _needs_credential(scope: Scope, *, signs_in: bool) -> bool:
         return False  # a preflight brings no credential, and no route reads its body
     if scope["method"] not in _BODILESS:
         return True
-    return (path.startswith("/v1/") and not path.startswith(_SHARED)) or path == "/v1"
+    return (path.startswith("/v1/") and not path.startswith(_SHARED) and path != PATH) or path == "/v1"
 
 
 def _check_upgrade(access: Authenticator, headers: HeadFields, scope: Scope) -> None:

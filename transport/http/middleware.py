@@ -37,6 +37,9 @@ CALLERS_OWN: Final = (b"cache-control", b"private, no-cache")
 """What answers say that were made for somebody. Of a request with an Authorization header no shared cache keeps an
 answer anyhow (RFC 9111, 3.5); of one with a cookie it may."""
 
+UPLOADS: Final = "/v1/files"
+"""Where bodies are files, and may be larger than others."""
+
 REFUSED: Final = "refused"
 """Where the state of a request has why the gate refused it, if answers before it on its connection are under way."""
 
@@ -49,6 +52,12 @@ def request_id_of(headers: dict[bytes, bytes], new_id: Callable[[], str]) -> str
     return given if _REQUEST_ID.match(given) else f"req_{new_id()}"
 
 
+def _too_large(bytes_max: int, uploads: bool) -> TooLarge:
+    if uploads:
+        return TooLarge("file_too_large", f"An upload has at most {bytes_max} bytes, its form included.", param="file")
+    return TooLarge("too_large", f"A request body has at most {bytes_max} bytes.")
+
+
 @dataclass(eq=False, repr=False)
 class RequestContextMiddleware:
     """ASGI middleware; `refuse` writes a SessileError as the answer."""
@@ -58,6 +67,7 @@ class RequestContextMiddleware:
     body_bytes_max: int
     new_id: Callable[[], str]
     refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]]
+    upload_bytes_max: int = 0  # of the body of a file that is uploaded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,6 +78,8 @@ class RequestContextMiddleware:
         request_id = state["request_id"] = request_id_of(headers, self.new_id)
         started = False
         taken = 0
+        uploads = self.upload_bytes_max > 0 and scope["method"] == "POST" and scope["path"] == UPLOADS
+        bytes_max = self.upload_bytes_max if uploads else self.body_bytes_max
         packs = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
         held: Message | None = None  # the start of an answer that may be packed
         rate_limits = RateLimitState()
@@ -77,8 +89,8 @@ class RequestContextMiddleware:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self.body_bytes_max:
-                raise TooLarge("too_large", f"A request body has at most {self.body_bytes_max} bytes.")
+            if taken > bytes_max:
+                raise _too_large(bytes_max, uploads)
             return message
 
         async def named_send(message: Message) -> None:
@@ -110,10 +122,10 @@ class RequestContextMiddleware:
                 self.access.check_host(headers.get(b"host", b"").decode("latin-1"))
                 if (refused := state.get(REFUSED)) is not None:
                     raise refused
-                if int(headers.get(b"content-length", b"0")) > self.body_bytes_max:
-                    raise TooLarge("too_large", f"A request body has at most {self.body_bytes_max} bytes.")
+                if int(headers.get(b"content-length", b"0")) > bytes_max:
+                    raise _too_large(bytes_max, uploads)
                 if is_packed(headers):
-                    await self.app(*unpacked(scope, limited_receive, self.body_bytes_max), named_send)
+                    await self.app(*unpacked(scope, limited_receive, bytes_max), named_send)
                 else:
                     await self.app(scope, limited_receive, named_send)
             except SessileError as error:

@@ -13,6 +13,7 @@ from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat, service_headers
 from transport.openai.chat_render import ChoiceBuilder, StreamUsage, encode, usage_of, usage_so_far
+from transport.openai.continued import ContinuedAnswer
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnStarter
 
@@ -35,6 +36,7 @@ class ChatCompletionReader:
             for index, response_id in enumerate(started.responses)
         }
         self._by_index = list(self._choices.values())
+        self._answers = {response_id: ContinuedAnswer(response_id, hidden=True) for response_id in started.responses}
         self._first = self._choices[started.responses[0]]
         self.headers: dict[str, str] = {"x-session-id": started.cursor.key.session}
 
@@ -92,22 +94,30 @@ class ChatCompletionReader:
                 break
             if isinstance(event, ev.ContentRetracted) and event.response_id in self._choices:
                 self._choices[event.response_id].retract()
-            choice = self._choices.get(event.response_id) if isinstance(event, ev.ResponseEvent) else None
-            if choice is self._first and isinstance(event, ev.ResponseCreated):
-                self.headers |= service_headers(event.response)
-            if choice is None or not isinstance(event, ev.ResponseEvent):
-                continue
-            entries = choice.take(event)
-            if choice.body is None:
-                if entries:
-                    yield record, entries, None
-                continue
-            await self._starter.record_answer(self._started, choice.body)
-            yield record, entries, choice.error
-            left -= 1
-            if not left:
-                return
+            for choice, part in self._taken(event):
+                if choice is self._first and isinstance(part, ev.ResponseCreated):
+                    self.headers |= service_headers(part.response)
+                entries = choice.take(part)
+                if choice.body is None:
+                    if entries:
+                        yield record, entries, None
+                    continue
+                await self._starter.record_answer(self._started, choice.body)
+                yield record, entries, choice.error
+                left -= 1
+                if not left:
+                    return
         raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
+
+    def _taken(self, event: ev.AnyEvent) -> list[tuple[ChoiceBuilder, ev.ResponseEvent]]:
+        """An event as a part of each choice that it is of. One that goes on behind server tools stays the same."""
+        taken = []
+        for response_id, answer in self._answers.items():
+            at = answer.at
+            taken += [(self._choices[response_id], part) for part in answer.take(event)]
+            if answer.at != at:
+                self._started.cursor.follow([*self._answers, *(each.at for each in self._answers.values())])
+        return taken
 
     def _head(self, kind: str) -> dict[str, Json]:
         return {

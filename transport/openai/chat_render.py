@@ -5,6 +5,7 @@ Pure. One `ChoiceBuilder` per response follows its events; what it makes of them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Internal, SessileError, Unavailable
-from sessions.model.types import FunctionCall, ItemId, Json, Message, Refusal, ResponseId
+from sessions.model.types import FunctionCall, FunctionCallOutput, Item, ItemId, Json, Message, Refusal, ResponseId
 from transport import errors
 from transport.openai.history import Unit
 
@@ -140,18 +141,33 @@ class ChoiceBuilder:
         }
 
 
-def resendable_answer(body: ev.ResponseBody) -> tuple[ItemId, Unit] | None:
+def resendable_answer(body: ev.ResponseBody) -> tuple[ItemId, list[Unit]] | None:
     """The answer as its client will resend it, with its last item; None for one without output."""
     if not body.output:
         return None
-    text = "".join(item.text for item in body.output if isinstance(item, Message))
+    units, part = list[Unit](), list[Item]()
+    for item in body.output:
+        if not isinstance(item, FunctionCallOutput):
+            part.append(item)
+            continue
+        if part:
+            units.append(_answer_unit(part))
+            part = []
+        units.append(Unit((cm.NewOutput(call_id=item.call_id, output=item.output),)))
+    if part:
+        units.append(_answer_unit(part))
+    return body.output[-1].id, units
+
+
+def _answer_unit(output: Sequence[Item]) -> Unit:
+    text = "".join(item.text for item in output if isinstance(item, Message))
     calls = tuple(
         cm.NewCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
-        for item in body.output
+        for item in output
         if isinstance(item, FunctionCall)
     )
     words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
-    return body.output[-1].id, Unit((*words, *calls), answer=True)
+    return Unit((*words, *calls), answer=True)
 
 
 def error_of(body: ev.ResponseBody) -> SessileError | None:

@@ -9,7 +9,7 @@ Does not know windows: one record after another is handed on as its taker is rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple
@@ -133,6 +133,11 @@ class LogCursor:
         """The newest offset that is known here."""
         return self._reader.feed.top
 
+    def note_read(self, offset: int) -> None:
+        """Its reader has caught up so far: no other device of the user's needs to be told of it."""
+        if (read_to := self._gateway.feeds.read_to) is not None:
+            read_to(self.key, offset)
+
     def expect(self, offset: int) -> None:
         """The log is known to reach that far, though nobody published it here: then the journal has it."""
         self._reader.feed.reaches(offset)
@@ -143,7 +148,7 @@ class LogCursor:
             for record in batch:
                 yield record
 
-    async def batches(self, after: int, *, live: bool = True) -> AsyncIterator[tuple[Record, ...]]:
+    async def batches(self, after: int, *, live: bool = True) -> AsyncGenerator[tuple[Record, ...], None]:
         """Everything behind `after`, in order, without end while `live`; else up to the log's top as it is then.
 
         Ends behind `session.deleted`. Raises NotFound, Unauthorized, Unavailable, and Stale where it cannot go on."""

@@ -6,19 +6,23 @@ go is decided in `transport.openai.turn_starter`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import CallId, Json, Sampling, TextOptions, Tool
+from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
+from sessions.server_tools import CODE_INTERPRETER
 from transport.openai import request_models
 from transport.openai.chat_render import StreamUsage
 from transport.openai.completion_models import CompletionRequest
 from transport.openai.history import Unit
+from transport.openai.mcp.request import mcp_tool
 
 SEED_MODULUS = 2**31
+_FILES = ("input_file", "file")
 
 # What chat completions call what the gateway checks.
 CHAT_SCHEMAS = SchemaParams("tools[{}].function.parameters", "response_format.json_schema.schema")
@@ -62,7 +66,10 @@ def chat_history(
             del open_calls[call_id]
             units.append(Unit((cm.NewOutput(call_id=CallId(call_id), output=text),)))
         else:
-            units.append(Unit((cm.NewMessage(role=message.role, content=text),)))
+            content: cm.Content = text
+            if isinstance(message.content, list):
+                content = _content(message.content, f"{at}.content", message.role)
+            units.append(Unit((cm.NewMessage(role=message.role, content=content),)))
     if open_calls and not open_ended:
         raise _unanswered(open_calls)
     return instructions, units
@@ -100,7 +107,29 @@ def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
         if message.role == "assistant":
             return ""
         raise _null_content(at)
-    return "".join(_part(part, f"{at}.content[{index}]") for index, part in enumerate(message.content))
+    parts = enumerate(message.content)
+    return "".join(_part(part, f"{at}.content[{index}]") for index, part in parts if part.type not in _FILES)
+
+
+def _content(parts: Sequence[request_models.ContentPart], at: str, role: str) -> cm.Content:
+    """A message's parts: one text, unless there are files among them."""
+    if not any(part.type in _FILES for part in parts):
+        return "".join(_part(part, f"{at}[{index}]") for index, part in enumerate(parts))
+    if role != "user":
+        raise unsupported("Only a user's message can have files.", at)
+    return tuple(
+        _file(part, f"{at}[{index}]") if part.type in _FILES else InputText(text=_part(part, f"{at}[{index}]"))
+        for index, part in enumerate(parts)
+    )
+
+
+def _file(part: request_models.ContentPart, at: str) -> InputFile:
+    given = part if part.type == "input_file" else part.file
+    if given is None:
+        raise _missing(f"{at}.file")
+    if given.file_id is None and given.file_data is None:
+        raise _missing(f"{at}.file_id")
+    return InputFile(file_id=given.file_id, filename=given.filename or "", file_data=given.file_data)
 
 
 def _part(part: request_models.ContentPart, at: str) -> str:
@@ -177,8 +206,12 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
             case "message":
                 if item.role is None:
                     raise _missing(f"{at}.role")
-                text = _input_text(item.content, f"{at}.content")
-                units.append(Unit((cm.NewMessage(role=item.role, content=text),), answer=item.role == "assistant"))
+                content: cm.Content
+                if isinstance(item.content, list):
+                    content = _content(item.content, f"{at}.content", item.role)
+                else:
+                    content = _input_text(item.content, f"{at}.content")
+                units.append(Unit((cm.NewMessage(role=item.role, content=content),), answer=item.role == "assistant"))
             case "function_call":
                 if item.call_id is None or item.name is None or item.arguments is None:
                     raise _missing(f"{at}.{'call_id' if item.call_id is None else 'name'}")
@@ -192,11 +225,28 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
                     raise _missing(f"{at}.call_id")
                 output = _input_text(item.output, f"{at}.output")
                 units.append(Unit((cm.NewOutput(call_id=CallId(item.call_id), output=output),)))
-            case "reasoning":
+            case "code_interpreter_call":
+                units += _code_call(item, at)
+            case "mcp_approval_response":
+                what = "An 'mcp_approval_response' is given with the 'previous_response_id' of its request, and alone."
+                raise BadInput("invalid_request", what, param=at)
+            case "reasoning" | "mcp_list_tools" | "mcp_approval_request":
                 continue
             case other:
                 raise unsupported(f"{other!r} is no kind of item that this server takes.", f"{at}.type")
     return units
+
+
+def _code_call(item: request_models.InputItem, at: str) -> list[Unit]:
+    """A call of code and what came of it, which is one item there and two here."""
+    name = item.call_id or item.id
+    if name is None or item.code is None:
+        raise _missing(f"{at}.{'id' if name is None else 'code'}")
+    call_id = CallId(name)
+    arguments = json.dumps({"code": item.code}, ensure_ascii=False)
+    call = Unit((cm.NewCall(call_id=call_id, name=CODE_INTERPRETER, arguments=arguments),), answer=True)
+    logs = "".join(each.logs or "" for each in item.outputs or ())
+    return [call, Unit((cm.NewOutput(call_id=call_id, output=logs),))]
 
 
 def steer_text(given: str | Sequence[request_models.SteerMessage]) -> str:
@@ -218,8 +268,30 @@ def _input_text(content: str | Sequence[request_models.ContentPart] | None, at: 
     return "".join(_part(part, f"{at}[{index}]") for index, part in enumerate(content))
 
 
-def response_tools(tools: Sequence[request_models.FunctionTool] | None) -> tuple[Tool, ...]:
-    return _tools(tools or (), "")
+def response_tools(
+    tools: Sequence[request_models.FunctionTool | request_models.McpToolParam] | None,
+) -> tuple[Tool, ...]:
+    """Functions, code, and MCP servers as the tools that stand for them."""
+    given = tools or ()
+    for index, tool in enumerate(given):
+        if isinstance(tool, request_models.FunctionTool):
+            _check_container(tool, f"tools[{index}]")
+    functions = iter(_tools([tool for tool in given if isinstance(tool, request_models.FunctionTool)], ""))
+    made: dict[str, Tool] = {}
+    for index, tool in enumerate(given):
+        at = f"tools[{index}]"
+        named = mcp_tool(tool, at) if isinstance(tool, request_models.McpToolParam) else next(functions)
+        if named.name in made:
+            raise BadInput("invalid_request", f"Two tools are named {named.name!r}.", param=at)
+        made[named.name] = named
+    return tuple(made.values())
+
+
+def _check_container(tool: request_models.FunctionTool, at: str) -> None:
+    if isinstance(tool.container, str):
+        raise unsupported("Containers are made by the server: give {'type': 'auto'}.", f"{at}.container")
+    if tool.container is not None and tool.container.file_ids:
+        raise unsupported("Files cannot be put into a container yet.", f"{at}.container.file_ids")
 
 
 def response_sampling(request: request_models.ResponsesRequest, tool_names: Sequence[str]) -> Sampling:
@@ -314,6 +386,9 @@ def _tools(tools: Sequence[request_models.ChatFunction | request_models.Function
             raise BadInput("invalid_request", f"Two tools are named {tool.name!r}.", param=f"{at}name")
         if tool.parameters is not None:
             _of_object(tool.parameters, f"{at}parameters")
+        if tool.server or (isinstance(tool, request_models.FunctionTool) and tool.type == CODE_INTERPRETER):
+            made[tool.name] = Tool(name=tool.name, server=True)
+            continue
         made[tool.name] = Tool(
             name=tool.name, description=tool.description, parameters=tool.parameters, strict=bool(tool.strict)
         )

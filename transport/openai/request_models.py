@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from sessions.model.types import INTEGER_MAX
+from sessions.server_tools import CODE_INTERPRETER
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -67,6 +68,7 @@ class ChatFunction(LenientModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    server: bool | None = None  # one of the server's own: it says what it is for, and carries it out
 
 
 class ChatTool(LenientModel):
@@ -85,10 +87,22 @@ class ChatCall(LenientModel):
     function: ChatCallFunction
 
 
+class FilePart(LenientModel):
+    """A file as chat completions have it: one that was uploaded, or its bytes in base64."""
+
+    file_id: Key | None = None
+    filename: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    file_data: str | None = None
+
+
 class ContentPart(LenientModel):
     type: str
     text: str | None = None
     refusal: str | None = None
+    file_id: Key | None = None  # of an `input_file`, likewise the next
+    filename: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    file_data: str | None = None
+    file: FilePart | None = None
 
 
 class ChatMessageParam(LenientModel):
@@ -151,6 +165,13 @@ class ChatRequest(SamplingRequest):
 # -- responses ------------------------------------------------------------------------------------------------------
 
 
+class CodeOutput(LenientModel):
+    """What came of a call of code that a client sends back."""
+
+    type: Literal["logs", "image"]
+    logs: str | None = None
+
+
 class InputItem(LenientModel):
     """An item of any kind: its `type` says which fields count; without one it is a message."""
 
@@ -163,14 +184,70 @@ class InputItem(LenientModel):
     arguments: str | None = None
     output: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
     encrypted_content: Annotated[str, StringConstraints(max_length=4096)] | None = None  # of a compaction
+    code: str | None = None  # of a call of code, with what came of it
+    outputs: Annotated[list[CodeOutput], Field(max_length=64)] | None = None
+    approval_request_id: Key | None = None
+    approve: bool | None = None
+
+
+class CodeContainer(LenientModel):
+    type: Literal["auto"]
+    file_ids: list[str] | None = None
+    memory_limit: Literal["1g", "4g", "16g", "64g"] | None = None  # the tools file says it
+
+
+def _named_by_type(given: Any) -> Any:
+    """A tool of OpenAI's own has no name but its type."""
+    if isinstance(given, dict) and given.get("type") == CODE_INTERPRETER:
+        return {**given, "name": CODE_INTERPRETER}
+    return given
 
 
 class FunctionTool(ChatFunction):
-    type: Literal["function"]
+    """A function, or `code_interpreter`, which the server carries out if its tools file has it."""
+
+    type: Literal["function", "code_interpreter"]
+    container: CodeContainer | str | None = None
+
+    _named = model_validator(mode="before")(_named_by_type)
+
+
+McpLabel = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+McpToolName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+McpToolNames = Annotated[list[McpToolName], Field(max_length=512)]
+
+
+class McpToolFilter(RequestModel):
+    tool_names: McpToolNames | None = None
+    read_only: bool | None = None
+
+
+class McpApprovalFilter(RequestModel):
+    always: McpToolFilter | None = None
+    never: McpToolFilter | None = None
+
+
+class McpToolParam(LenientModel):
+    """A server of the tools file, by its label. Without `require_approval` the file says who is asked."""
+
+    type: Literal["mcp"]
+    server_label: McpLabel
+    server_description: str | None = None
+    server_url: str | None = None
+    connector_id: str | None = None
+    authorization: str | None = None
+    headers: dict[str, str] | None = None
+    allowed_tools: McpToolNames | McpToolFilter | None = None
+    require_approval: Literal["always", "never"] | McpApprovalFilter | None = None
+
+
+ResponseTool = Annotated[FunctionTool | McpToolParam, Field(discriminator="type")]
 
 
 class FunctionChoice(NamedFunction):
-    type: Literal["function"]
+    type: Literal["function", "code_interpreter"]
+
+    _named = model_validator(mode="before")(_named_by_type)
 
 
 class TextFormat(LenientModel):
@@ -203,7 +280,7 @@ class ResponsesRequest(SamplingRequest):
     conversation: Key | ConversationRef | None = None
     background: bool | None = False
     store: bool | None = True
-    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
     text: TextConfig | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None

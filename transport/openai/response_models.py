@@ -175,6 +175,12 @@ class InputTextPart(ResponseModel):
     text: str
 
 
+class InputFilePart(ResponseModel):
+    type: Literal["input_file"]
+    file_id: str | None
+    filename: str
+
+
 class OutputTextPart(ResponseModel):
     type: Literal["output_text"]
     text: str
@@ -192,7 +198,7 @@ class MessageItem(ResponseModel):
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant", "tool"]
     status: Status
-    content: list[InputTextPart | OutputTextPart | RefusalPart]
+    content: list[InputTextPart | InputFilePart | OutputTextPart | RefusalPart]
 
 
 class FunctionCallItem(ResponseModel):

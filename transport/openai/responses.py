@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,16 +11,17 @@ import msgspec
 from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
 from sessions.model.errors import NotFound, SessileError, Unavailable
-from sessions.model.types import Json, ResponseId, UnixMs
+from sessions.model.types import Item, Json, ResponseId, UnixMs
 from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat, bad_event_id, service_headers
 from transport.openai import responses_render
+from transport.openai.continued import TERMINAL, ContinuedAnswer
 from transport.openai.log_cursor import LogCursor
+from transport.openai.mcp.shown import McpEvents
 from transport.openai.output_logprobs import OutputLogprobs
 from transport.openai.resume import check
 
-TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
 _encode = msgspec.json.Encoder().encode
 
 
@@ -42,6 +43,7 @@ class ResponseReader:
     response_id: ResponseId
     after: int
     ended: Callable[[ev.ResponseBody], Awaitable[None]] | None = None
+    before: Sequence[Item] = ()  # calls that it goes on from, and their outputs
     cache: dict[str, str] = field(default_factory=dict)  # the header of its result cache, once its beginning was read
 
     async def check(self, *, unstored: bool = False) -> None:
@@ -72,23 +74,28 @@ class ResponseReader:
     async def _read(self, *, ended: bool) -> _Read:
         body: ev.ResponseBody | None = None
         ended_at, logprobs = None, OutputLogprobs()
+        answer = ContinuedAnswer(self.response_id, before=self.before)
         async for record in self.cursor.records(self.after, live=ended):
-            event = record.event
-            if isinstance(event, ev.ContentRetracted):
-                logprobs.take(event)
-            if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
-                continue
-            logprobs.take(event)
-            if isinstance(event, ev.ResponseQueued | ev.ResponseCreated | TERMINAL):
-                body = event.response
-                self.cache.update(service_headers(body))
-                if isinstance(event, TERMINAL):
-                    ended_at = record.at
-                    await self._report_end(body)
-                    break
+            logprobs.take(record.event)
+            for event in self._followed(answer, record.event):
+                if isinstance(event, ev.ResponseQueued | ev.ResponseCreated | TERMINAL):
+                    body = event.response
+                    self.cache.update(service_headers(body))
+                    if isinstance(event, TERMINAL):
+                        ended_at = record.at
+                        await self._report_end(body)
+            if ended_at is not None:
+                break
         if body is None:
             raise not_found(self.response_id)
         return _Read(body, ended_at, logprobs)
+
+    def _followed(self, answer: ContinuedAnswer, event: ev.AnyEvent) -> list[ev.ResponseEvent]:
+        at = answer.at
+        shown = answer.take(event)
+        if answer.at != at:
+            self.cursor.follow([self.response_id, answer.at])
+        return shown
 
     async def _report_end(self, body: ev.ResponseBody) -> None:
         if self.ended is not None:
@@ -113,7 +120,8 @@ class ResponseReader:
         """The events behind `starting_after` (a sequence number) and behind `skip` to the last one, with `ids` where
         they are given. What goes wrong is the last event, as OpenAI does."""
         body: ev.ResponseBody | None = None
-        logprobs = OutputLogprobs()
+        logprobs, answer = OutputLogprobs(), ContinuedAnswer(self.response_id, before=self.before)
+        mcp = McpEvents()
         upcoming = 0 if starting_after is None else starting_after + 1
         with self.cursor as cursor:
             try:
@@ -122,26 +130,26 @@ class ResponseReader:
                     if isinstance(event, ev.SessionDeleted):
                         raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
                     logprobs.take(event)
-                    if not isinstance(event, ev.ResponseEvent) or event.response_id != self.response_id:
-                        continue
-                    upcoming = max(upcoming, event.sequence_number + 1)
-                    if isinstance(event, TERMINAL):
-                        await self._report_end(event.response)
-                    if isinstance(event, ev.ResponseQueued | ev.ResponseCreated):
-                        body = event.response
-                        self.cache.update(service_headers(body))
-                    seen = starting_after is not None and event.sequence_number <= starting_after
-                    seen = seen or (skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset)
-                    if not seen:
-                        shown = responses_render.event(event, record.at, logprobs)
-                        if isinstance(event, ev.ResponseInProgress) and body is not None:
-                            shown["response"] = responses_render.response(
+                    for part in self._followed(answer, event):
+                        if isinstance(part, TERMINAL):
+                            await self._report_end(part.response)
+                        if isinstance(part, ev.ResponseQueued | ev.ResponseCreated):
+                            body = part.response
+                            self.cache.update(service_headers(body))
+                        known = skip is not None and skip.epoch == cursor.epoch and record.offset <= skip.offset
+                        plain = responses_render.event(part, record.at, logprobs)
+                        if isinstance(part, ev.ResponseInProgress) and body is not None:
+                            plain["response"] = responses_render.response(
                                 msgspec.structs.replace(body, status="in_progress")
                             )
                         event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
-                        yield sse.data(_encode(shown), event=shown["type"], id=event_id)
-                    if isinstance(event, TERMINAL):
-                        return
+                        for shown in mcp.take(part, plain):
+                            number = shown["sequence_number"]
+                            upcoming = max(upcoming, number + 1)
+                            if not known and (starting_after is None or number > starting_after):
+                                yield sse.data(_encode(shown), event=shown["type"], id=event_id)
+                        if isinstance(part, TERMINAL):
+                            return
             except SessileError as error:
                 shown = {**errors.public(error), "type": "error", "sequence_number": upcoming}
                 yield sse.data(_encode(shown), event="error")

@@ -14,16 +14,20 @@ import msgspec
 from sessions.model import events as ev
 from sessions.model.generation import GENERATE
 from sessions.model.types import (
-    InputText,
+    ContentPart,
+    FunctionCall,
+    InputFile,
     Item,
     Json,
     Message,
     OutputText,
-    Refusal,
     Sampling,
     Tool,
     UnixMs,
 )
+from transport.openai.continued import TOOL, CodeEvent, is_code_tool, shown_items, wants_code
+from transport.openai.mcp.request import shown_tool, without_listings
+from transport.openai.mcp.shown import call_item, listings, merged, source_of, uses_mcp
 from transport.openai.output_logprobs import NONE, OutputLogprobs
 
 _DEFAULTS: Final[dict[str, Json]] = {
@@ -64,10 +68,14 @@ def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[s
         "top_logprobs": sampling.top_logprobs,
         "tool_choice": sampling.tool_choice,
         "text": None if sampling.text is None else {"format": sampling.text.format},
-        "tools": [{**msgspec.to_builtins(tool), "parameters": tool.parameters or {}} for tool in tools],
+        "tools": [_tool(tool) for tool in tools],
         **more,
     }
     return {name: value for name, value in shown.items() if value is not None and value != _DEFAULTS.get(name)}
+
+
+def _tool(tool: Tool) -> dict[str, Json]:
+    return TOOL if is_code_tool(tool) else shown_tool(tool)
 
 
 def response(
@@ -79,6 +87,7 @@ def response(
     return {
         **_DEFAULTS,
         **{name: value for name, value in request.items() if name != GENERATE},
+        **({"tools": without_listings(request["tools"])} if uses_mcp(request) else {}),
         "id": body.id,
         "object": "response",
         "created_at": body.created_at // 1000,
@@ -87,10 +96,30 @@ def response(
         "error": body.error,
         "incomplete_details": None if cancelled else body.incomplete_details,
         "model": body.model,
-        "output": [item(each, NONE if logprobs is None else logprobs.of(each.id)) for each in body.output],
+        "output": _output(body, logprobs),
         "usage": None if body.usage is None else usage(body.usage),
         "metadata": body.metadata,
     }
+
+
+def _output(body: ev.ResponseBody, logprobs: OutputLogprobs | None) -> list[dict[str, Json]]:
+    calls: dict[str, dict[str, Json]] = {}
+    items: list[Item] = list(body.output)
+    listed: list[dict[str, Json]] = []
+    if uses_mcp(body.request):
+        listed = listings(body.id, body.request) if body.status != "queued" else []
+        pairs = merged(body.output)
+        items = [each for each, _ in pairs]
+        calls = {
+            each.id: call_item(each, output)
+            for each, output in pairs
+            if isinstance(each, FunctionCall) and source_of(each) is not None
+        }
+
+    def shown(each: Item) -> dict[str, Json]:
+        return calls.get(each.id) or item(each, NONE if logprobs is None else logprobs.of(each.id))
+
+    return [*listed, *(shown_items(items, shown) if wants_code(body) else map(shown, items))]
 
 
 def usage(given: Mapping[str, Any]) -> dict[str, Json]:
@@ -110,7 +139,9 @@ def item(given: Item, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
     )
 
 
-def part(given: InputText | OutputText | Refusal, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
+def part(given: ContentPart, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
+    if isinstance(given, InputFile):  # its text is the file's
+        return {"type": "input_file", "file_id": given.file_id, "filename": given.filename}
     shown: dict[str, Json] = msgspec.to_builtins(given)
     if isinstance(given, OutputText):
         shown |= {"annotations": list(given.annotations), "logprobs": list(logprobs)}
@@ -120,6 +151,9 @@ def part(given: InputText | OutputText | Refusal, logprobs: Sequence[Json] = NON
 def event(given: ev.ResponseEvent, at: UnixMs, logprobs: OutputLogprobs) -> dict[str, Json]:
     """An event of a response's stream, written `at`; `logprobs`: of all events up to it. Only the first and the last
     carry the response whole in the log; the one in between is filled in by whoever has it (`ResponseReader.stream`)."""
+    if isinstance(given, CodeEvent):
+        about = {"type": given.type, "output_index": given.output_index, "sequence_number": given.sequence_number}
+        return {**about, "response_id": given.response_id, **given.shown}
     shown: dict[str, Any] = msgspec.to_builtins(given)
     match given:
         case ev.ResponseCreated() | ev.ResponseQueued():

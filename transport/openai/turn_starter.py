@@ -145,6 +145,7 @@ class TurnStarter:
         """Starts the turn of a client that brings its whole history; or finds the one that its reader, who has `seen`
         some of it, comes back to. Raises SessileError."""
         principal, given, seen = request.principal, request.input, request.seen
+        given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
         root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
         command_id = self.command_id(principal, request.route, request.idempotency_key)
         draft = _Draft(principal, command_id, given, root, extend_chain_all(root, given.units))
@@ -324,8 +325,8 @@ class TurnStarter:
         answer = resendable_answer(body)
         if answer is None:
             return
-        leaf, unit = answer
-        (chain,) = extend_chain_all(started.chain, [unit])
+        leaf, units = answer
+        chain = extend_chain_all(started.chain, units)[-1]
         with suppress(Unavailable):  # then its next request begins a session
             await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf))
 

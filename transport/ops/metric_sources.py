@@ -32,6 +32,8 @@ TOKENS: Final = {
     "sheds": ("engine_sheds", "Generations refused because the engine's queue was full."),
     "aborts": ("engine_aborts", "Generations that were broken off."),
     "tenant_evictions": ("kv_limit_evictions", "Snapshots and slots let go of: their tenant held more than it may."),
+    "drafted_tokens": ("engine_drafted_tokens", "Tokens that speculation tried ahead (llama.cpp)."),
+    "accepted_tokens": ("engine_accepted_tokens", "Of these, tokens that the model would have written."),
     "preemptions": ("num_preemptions", "Running answers that had to make room."),
 }
 ZERO: Final[Labels] = ()

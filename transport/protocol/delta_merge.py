@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from sessions.model.events import AnyEvent, ArgumentsDelta, OutputTextDelta, Record, RefusalDelta
 
 MERGED_CHARS_MAX: Final = 8192
+DELTAS: Final = (OutputTextDelta, RefusalDelta, ArgumentsDelta)
 
 
 class Span(NamedTuple):

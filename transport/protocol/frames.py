@@ -38,9 +38,12 @@ class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """`rollup_ms`: how long deltas may wait for those behind them, so that a slow link carries fewer frames."""
+
     auth: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
     device: Annotated[str, msgspec.Meta(max_length=128)] | None = None
     resume: Annotated[tuple[ResumePoint, ...], msgspec.Meta(max_length=4096)] = ()
+    rollup_ms: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
 
 
 class Subscribe(ResumePoint, frozen=True, kw_only=True, tag="subscribe"):

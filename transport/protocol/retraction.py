@@ -22,6 +22,7 @@ from sessions.model.types import (
     ContentPart,
     FunctionCall,
     FunctionCallOutput,
+    InputFile,
     InputText,
     Item,
     ItemId,
@@ -85,6 +86,9 @@ class Scrubber:
                 shown = replace(
                     event, part=self._content(event.part, (event.item_id, event.content_index), record.offset)
                 )
+            case ev.ProgramCalled():
+                whole = not self._spans((event.item_id, 0), record.offset)
+                shown = event if whole else replace(event, arguments=BLOT)
             case ev.ContextCompacted():
                 summary = self._item(event.summary, record.offset)
                 assert isinstance(summary, Message)
@@ -127,7 +131,7 @@ class Scrubber:
 
     def _content(self, content: ContentPart, part: _Part, offset: int) -> ContentPart:
         match content:
-            case InputText() | OutputText():
+            case InputText() | InputFile() | OutputText():
                 return replace(content, text=self._blot(content.text, part, offset))
             case Refusal():
                 return replace(content, refusal=self._blot(content.refusal, part, offset))

@@ -23,11 +23,19 @@ from typing import Final, Protocol
 
 import structlog
 
-from sessions.model.events import ContentRetracted, Record, SessionDeleted
+from sessions.model.events import (
+    ContentRetracted,
+    Record,
+    ResponseCompleted,
+    ResponseFailed,
+    ResponseIncomplete,
+    SessionDeleted,
+    ToolApprovalRequested,
+)
 from sessions.model.journal_types import Head
 from sessions.model.types import Epoch, ResponseId, SessionKey
 from sessions.ports import Published, Sessions
-from transport.protocol.delta_merge import merged
+from transport.protocol.delta_merge import DELTAS, merged
 from transport.protocol.flow_control import Unacked, Window
 from transport.protocol.frames import JSON, Encoding, event_frame
 from transport.protocol.retraction import OutOfSight, Retraction, Scrubber
@@ -40,6 +48,8 @@ MERGE_FROM: Final = 4  # a reader this many records behind gets deltas laid toge
 
 
 log = structlog.get_logger(__name__)
+
+_TOLD: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed, ToolApprovalRequested)  # to who does not read
 
 
 class PullResult(Enum):
@@ -156,6 +166,8 @@ class Feed:
             self.top = last.offset
         if type(last.event) is SessionDeleted:
             self.deleted = True
+        if feeds.read_to is not None and any(isinstance(record.event, _TOLD) for record in records):
+            feeds.read_to(self.key, last.offset)
         for reader in self.readers:
             reader.listener.readable(reader)
 
@@ -275,9 +287,19 @@ class FeedReader(Unacked):
     live: bool = False  # caught_up is written
     queued: bool = False  # its owner will pull it
     reading: bool = False  # its owner is reading a page for it
+    paged: bool = False  # a page was read since it had caught up last
     page: tuple[Record, ...] | None = None  # read for it and not yet looked at; dropped after one pull
     scrubber: Scrubber | None = None
     held: list[tuple[int, bytes]] | None = None  # answers that follow an offset
+    merge_from: int = MERGE_FROM
+    delta_at: float = float("-inf")  # when deltas were last taken, and nothing else with them
+
+    def holds_deltas(self) -> bool:
+        """Whether all that lies ready for it is deltas, fresh from the engine: they may wait for those behind them."""
+        if not self.live or self.page is not None or self.held is not None or self.epoch != self.feed.epoch:
+            return False
+        entries = self.feed.after(self.position)
+        return bool(entries) and all(isinstance(entry.record.event, DELTAS) for entry in entries or ())
 
     def pull(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> PullResult:
         """Moves on as far as tail, page, window and share allow; the frames are appended to `out`."""
@@ -293,7 +315,7 @@ class FeedReader(Unacked):
         if entries is None:
             return PullResult.NEEDS_PAGE
         budget = PULL_BYTES_MAX
-        if len(entries) < MERGE_FROM:  # the usual case: one, fresh from the engine
+        if len(entries) < self.merge_from:  # the usual case: one, fresh from the engine
             for entry in entries:
                 frame = entry.frame(feed, encoding)
                 budget -= self._take(frame, entry.record.offset, out, window, now)
@@ -355,7 +377,9 @@ class FeedReader(Unacked):
 class Feeds:
     """All feeds of a gateway, by session."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, read_to: Callable[[SessionKey, int], None] | None = None) -> None:
+        """`read_to` is called when a device has caught up by the journal, and at an answer's end where one reads."""
+        self.read_to = read_to
         self.bytes = 0  # of all tails
         self._sessions = sessions
         self._feeds: dict[SessionKey, Feed] = {}

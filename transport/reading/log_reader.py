@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from sessions.machine.state import State, apply, begin, client_state, replay
+from sessions.machine.client_state import client_state
+from sessions.machine.state import State, apply, begin, replay
 from sessions.model import authorization
 from sessions.model.authorization import not_found
 from sessions.model.errors import Gone, Internal

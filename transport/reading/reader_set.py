@@ -9,6 +9,8 @@ Invariants:
 * Between a resume's answer and the next one of the same session, offsets follow each other without a hole.
 * The answer to a command is written after every event up to its offset that this connection reads, so that nothing of a
   cancelled response follows the answer to its cancel.
+* With `rollup_s`, deltas wait so long at most for those behind them: the first is sent at once, and what is no delta
+  takes those before it along.
 * Nothing is kept for a slow reader: with the window full, cursors stand still.
 * A replaced or closed reader writes nothing more, whatever it was waiting for.
 * Large answers (states, lists) are made one at a time, and none while the socket takes no more: a peer that requests
@@ -71,11 +73,13 @@ class ReaderSet:
     _clock: Callable[[], float]
     readers: dict[SessionId, FeedReader] = field(default_factory=dict)
     closed: bool = False
+    rollup_s: float = 0.0  # how long deltas wait for those behind them
     # Made when they are needed: most connections are idle.
     _ready: list[FeedReader] | None = None  # few at a time, mostly one: cheaper than a deque, which comes with room
     _turns: asyncio.Lock | None = None
     _resumes: asyncio.Semaphore | None = None
     _flowing: asyncio.Event | None = None
+    _rolling: dict[FeedReader, asyncio.TimerHandle] | None = None  # whose deltas wait
 
     # -- what the client does ---------------------------------------------------------------------------------------
 
@@ -169,6 +173,8 @@ class ReaderSet:
             reader.queued = False
             if not reader.attached:
                 continue
+            if self.rollup_s and self._waits(reader, now):
+                continue
             before = window.bytes
             pulled = reader.pull(out, self._encoding, window, now)
             budget -= window.bytes - before
@@ -178,16 +184,42 @@ class ReaderSet:
             return False
         return True
 
+    def _waits(self, reader: FeedReader, now: float) -> bool:
+        """Whether its deltas wait for those behind them: never the first of an answer, nor anything before another
+        event. Else they are about to be taken."""
+        rolling = self._rolling = {} if self._rolling is None else self._rolling
+        deltas, due = reader.holds_deltas(), reader.delta_at + self.rollup_s
+        if deltas and now < due:
+            if reader not in rolling:
+                rolling[reader] = asyncio.get_running_loop().call_later(due - now, self._rolled, reader)
+            return True
+        self._stop_rolling(reader)
+        reader.delta_at = now if deltas else float("-inf")
+        return False
+
+    def _rolled(self, reader: FeedReader) -> None:
+        self._stop_rolling(reader)
+        if not self.closed and reader.attached:
+            self.readable(reader)
+
+    def _stop_rolling(self, reader: FeedReader) -> None:
+        timer = None if self._rolling is None else self._rolling.pop(reader, None)
+        if timer is not None:
+            timer.cancel()
+
     def _after(self, reader: FeedReader, pulled: PullResult) -> None:
         """One reader has been pulled: what follows from where it stopped."""
         if reader.held is not None:
             self._release(reader)
         match pulled:
             case PullResult.CAUGHT_UP:
+                is_news, reader.paged = reader.paged or not reader.live, False
                 if not reader.live:
                     reader.live = True
                     caught_up = CaughtUp(session=reader.feed.key.session, offset=reader.position)
                     self.out.append(self._encoding.frame(caught_up))
+                if is_news and (read_to := self._source.feeds.read_to) is not None:
+                    read_to(reader.feed.key, reader.position)
                 if reader.feed.deleted:
                     self.unsubscribe(reader.feed.key.session)
             case PullResult.MORE | PullResult.FULL:
@@ -211,6 +243,8 @@ class ReaderSet:
     def _attach(self, session: SessionId, epoch: Epoch | None, offset: int | None) -> FeedReader:
         reader = self._source.feeds.acquire(SessionKey(self._principal.tenant, session), self, self._encoding)
         self.readers[session] = reader
+        if self.rollup_s:
+            reader.merge_from = 2
         self._source.tasks.start(self._answer_resume(reader, epoch, offset))
         return reader
 
@@ -285,7 +319,7 @@ class ReaderSet:
                 reader, Unavailable("journal_unavailable", "The log is behind itself.", retry_after_ms=1000)
             )
             return
-        reader.page = page
+        reader.page, reader.paged = page, True
         self.readable(reader)
 
     # -- leaving ----------------------------------------------------------------------------------------------------
@@ -299,6 +333,7 @@ class ReaderSet:
     def _retire(self, reader: FeedReader) -> None:
         reader.attached = False
         reader.page = None
+        self._stop_rolling(reader)
         if reader.held is not None and not self.closed:
             self.out += [frame for _, frame in reader.held]  # nothing of this reader follows them
             reader.held = None

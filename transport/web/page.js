@@ -12,6 +12,7 @@ import { listen, openPreferences } from "./help.js";
 import { Link } from "./link.js";
 import { ConversationList } from "./list.js";
 import { prefer, preferences } from "./preferences.js";
+import { PushButton } from "./push.js";
 import { edited, given } from "./settings.js";
 import { fit, Thread } from "./thread.js";
 import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "./sessile.js";
@@ -578,6 +579,7 @@ async function readModels() {
   draw();
 }
 
+const push = new PushButton((error) => tell(error instanceof Error ? error.message : String(error)));
 let wasReady = false;
 client.on("status", (status) => {
   link.show(status);
@@ -585,6 +587,7 @@ client.on("status", (status) => {
     void list.load(false);
     void readModels();
     account.known();
+    void push.offer().catch(() => undefined); // without it the page is whole
   }
   wasReady = status.phase === "ready";
   if (status.phase === "stopped" && status.closeCode === 4401) account.ask();

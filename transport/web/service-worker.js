@@ -74,3 +74,45 @@ worker.addEventListener("fetch", (/** @type {any} */ event) => {
   event.respondWith(answered(event, isPage));
   if (isPage) event.waitUntil(refresh().catch(() => undefined));
 });
+
+// -- push: the server sends ids, and no word of a conversation ---------------------------------------------------------
+
+const GERMAN = (navigator.language || "").startsWith("de");
+const SAID = GERMAN
+  ? { answer: "Eine Antwort ist da.", tool_call: "Eine Unterhaltung wartet auf dich.", approval: "Ein Werkzeug wartet auf deine Zustimmung." }
+  : { answer: "An answer is there.", tool_call: "A conversation waits for you.", approval: "A tool waits for you to agree." };
+
+/** @param {any} data @returns {{ session: string, id: string, cause: "answer" | "tool_call" | "approval" } | null} */
+function notice(data) {
+  try {
+    const { session, id, cause } = data.json();
+    return typeof session === "string" && typeof id === "string" ? { session, id, cause: cause === "tool_call" || cause === "approval" ? cause : "answer" } : null;
+  } catch {
+    return null; // a message that is not ours
+  }
+}
+
+/** @param {{ session: string, id: string, cause: "answer" | "tool_call" | "approval" }} said */
+async function show({ session, id, cause }) {
+  // A message that comes twice, or a later one of the same conversation, takes the place of the one before.
+  const shown = await worker.registration.getNotifications({ tag: session });
+  if (shown.some((/** @type {any} */ each) => each.data?.id === id)) return;
+  await worker.registration.showNotification("Sessile", { body: SAID[cause], tag: session, icon: "icon-192.png", data: { session, id } });
+}
+
+/** @param {string} session */
+async function open(session) {
+  const url = new URL(`?session=${encodeURIComponent(session)}`, PAGE).href;
+  for (const client of await worker.clients.matchAll({ type: "window" })) if (client.url === url) return client.focus();
+  return worker.clients.openWindow(url);
+}
+
+worker.addEventListener("push", (/** @type {any} */ event) => {
+  const said = event.data && notice(event.data);
+  if (said) event.waitUntil(show(said));
+});
+worker.addEventListener("notificationclick", (/** @type {any} */ event) => {
+  event.notification.close();
+  const session = event.notification.data?.session;
+  if (typeof session === "string") event.waitUntil(open(session));
+});

@@ -64,6 +64,8 @@ const GERMAN = {
   "Search the conversations": "Unterhaltungen durchsuchen",
   "Preferences": "Einstellungen",
   "Shortcuts": "Tastenkürzel",
+  "Notify me of answers": "Über Antworten benachrichtigen",
+  "This browser does not allow notifications here.": "Dieser Browser erlaubt hier keine Benachrichtigungen.",
   "Operator": "Betrieb",
   "Title of this conversation": "Titel dieser Unterhaltung",
   "Save the title": "Titel speichern",

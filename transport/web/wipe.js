@@ -18,6 +18,8 @@ export async function wipe(isLeaving) {
     localStorage.removeItem(PRESETS);
     prefer({ folded: [] });
     await globalThis.caches?.delete(COPIES);
+    const registration = await navigator.serviceWorker?.getRegistration();
+    await (await registration?.pushManager?.getSubscription())?.unsubscribe(); // what comes is not for the next person
   } catch {
     // nothing is kept where the browser forbids it
   }

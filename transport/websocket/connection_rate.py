@@ -25,6 +25,12 @@ class ConnectionRate:
         self._full_at = 0.0  # when the burst would be whole again
         self._promised = 0.0  # the last time that was given out
 
+    def wait(self, now: float, rate: float) -> int:
+        """What `enter` would say, without a turn taken or given out."""
+        if max(self._full_at, now) + 1 / rate - now <= BURST_S + 1e-6:
+            return 0
+        return max(1, round(min(max(self._promised, now) + 1 / rate - now, WAIT_MAX_S) * 1000))
+
     def enter(self, now: float, rate: float) -> int:
         """0: let in. Else the milliseconds after which to come again."""
         full_at = max(self._full_at, now) + 1 / rate

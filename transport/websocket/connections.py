@@ -45,6 +45,7 @@ class WebSocketConnections:
         self.wheel = TimerWheel(self.loop)
         self.connections: set[HeldConnection] = set()
         self.first_bytes = memoryview(bytearray(HELLO_BYTES_MAX + HEAD_BYTES))
+        self.deflating = 0
         self.message_bytes = 0
         self.empty = asyncio.Event()  # set while there are no connections
         self.empty.set()

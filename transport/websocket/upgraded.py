@@ -29,6 +29,7 @@ from sessions.model.types import Principal
 from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
 from transport.protocol.connection import ConnectionLimits
+from transport.websocket.deflate import DEFLATE, DEFLATING_MAX, wants_deflate
 from transport.websocket.handshake import (
     PATH,
     AgreedHandshake,
@@ -68,6 +69,7 @@ class ConnectionHost(typing.Protocol):
     wheel: TimerWheel
     shares: ConnectionShares
     first_bytes: memoryview  # what first messages are read into
+    deflating: int  # connections that compress
     message_bytes: int  # that connections keep of messages: of all what is not whole yet
 
     @property
@@ -90,6 +92,7 @@ class UpgradedConnection(asyncio.Protocol):
     """One connection. Made on upgrade, and given the request's head by `shake_hands`."""
 
     PATH: ClassVar[str] = PATH
+    DEFLATES: ClassVar[bool] = False  # compresses for who asks for it
 
     _shared: ConnectionHost
     slot: int = 0
@@ -99,6 +102,7 @@ class UpgradedConnection(asyncio.Protocol):
     _unwatch: Callable[[], None] | None = None
     _place: Place | None = None  # where there are keys
     _client: str | None = None  # its address, where a proxy of ours says it
+    _deflates: bool = False
     _paused: bool = False
     _unread: bytes | None = None
     _message: bytearray | None = None  # of a message in fragments
@@ -166,6 +170,8 @@ class UpgradedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.closed(self)
         self._lost()
+        self._shared.deflating -= self._deflates
+        self._deflates = False
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
@@ -299,6 +305,8 @@ class UpgradedConnection(asyncio.Protocol):
             self._client = None if client == peer else client
             if not access.open:
                 self._place = shared.shares.open(client, plain=False)
+            if self.DEFLATES and shared.deflating < DEFLATING_MAX and wants_deflate(request.path):
+                ws.available_extensions = [DEFLATE]
             response, agreed = shake_hands(ws, request, access, client, path=self.PATH)
             if agreed is not None and agreed.ticket is None:
                 self._check(agreed)
@@ -346,8 +354,13 @@ class UpgradedConnection(asyncio.Protocol):
 
     def _read_frames(self, bytes_max: int) -> None:
         """From now on frames are parsed: the handshake's parser holds on to the request for life. They need less."""
+        extensions = self._ws.extensions
+        if extensions:
+            self._deflates = True
+            self._shared.deflating += 1
         retire(self._ws)
         self._ws = Protocol(SERVER, state=OPEN, max_size=bytes_max, logger=_parser_log)
+        self._ws.extensions = extensions
 
     def _address(self) -> str | None:
         if self._client is not None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import structlog
 from websockets.protocol import OPEN
@@ -43,6 +43,7 @@ from transport.protocol.frames import (
     error_frame,
 )
 from transport.reading.reader_set import ReaderSet
+from transport.websocket.deflate import deflated
 from transport.websocket.handshake import AgreedHandshake
 from transport.websocket.upgraded import UpgradedConnection
 
@@ -54,6 +55,8 @@ log = structlog.get_logger(__name__)
 @dataclass(slots=True, eq=False, repr=False)
 class WebSocketConnection(UpgradedConnection):
     """One connection of the session protocol."""
+
+    DEFLATES: ClassVar[bool] = True
 
     _core: Connection | None = None
     _channel: ReaderSet | None = None
@@ -209,6 +212,7 @@ class WebSocketConnection(UpgradedConnection):
         channel = self._channel = ReaderSet(
             gateway, principal, core.encoding, core.window, self._out, self._wake, self._shared.loop.time
         )
+        channel.rollup_s = hello.rollup_ms / 1000
         channel.write(core.accept(gateway.new_id()))
         subscriptions_max = core.limits.subscriptions_max
         for point in hello.resume[:subscriptions_max]:
@@ -306,6 +310,8 @@ class WebSocketConnection(UpgradedConnection):
     def _flush_out(self) -> None:
         out = self._out
         if out:
+            if self._ws.extensions:
+                out[:] = [deflated(frame, self._ws.extensions) for frame in out]
             if not self._transport.is_closing():
                 self._transport.write(out[0] if len(out) == 1 else b"".join(out))
             out.clear()

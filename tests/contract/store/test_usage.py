@@ -201,3 +201,15 @@ async def test_an_end_without_a_row_and_unbilled_tokens_are_found(journal: Journ
     await journal.append(an_append(head, top=5, records=(), usage=(billed,)))
     found = await reconcile(journal, books)
     assert [each.what for each in found.differences] == ["6 tokens were released and 4 are billed"]
+
+
+async def test_a_row_of_no_session_is_recorded_once_and_relayed_like_others(books: UsageStore) -> None:
+    where = key("~embeddings")
+    await books.record(where, row("embd_1"))
+    await books.record(where, row("embd_1", model="another"))
+    await books.record(where, row("embd_2", day=1))
+    (first, second) = await books.of_session(where)
+    assert (first.row, second.row) == (row("embd_1"), row("embd_2", day=1))
+    assert [entry.seq for entry in await books.unrelayed(limit=9)] == [first.seq, second.seq]
+    assert sum(total.responses for total in await books.totals(asked(), after=None, limit=9)) == 2
+    assert await books.without_log() == 2

@@ -169,7 +169,7 @@ async def test_another_protocol_is_refused_saying_what_differs() -> None:
         await wire.now(pf.PeerHello(7, "gateway", "g1", member.replica, member.incarnation, member.fingerprint))
         (said,) = await wire.first()
         assert isinstance(said, pf.PeerRefusal) and said.code == "protocol"
-        assert "r1 speaks peer protocols 1 to 2" in said.message and "g1 speaks peer protocol 7" in said.message
+        assert "r1 speaks peer protocols 1 to 3" in said.message and "g1 speaks peer protocol 7" in said.message
         await carrier.close()
 
 

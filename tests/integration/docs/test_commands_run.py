@@ -108,7 +108,7 @@ def test_commands_against_a_server(tmp_path: Path) -> None:
     program = made(SERVE, **{"9000": "0", "DIR": str(tmp_path / "data")})
     with running(program, "Sessile is ready: ") as printed:
         url = re.findall(r"Sessile is ready: (\S+)/", printed)[0]
-        request = next(command for command in COMMANDS if command.startswith("curl "))
+        request = next(each for each in COMMANDS if each.startswith("curl ") and "/v1/chat/completions" in each)
         words = [word.replace("http://127.0.0.1:8080", url) for word in split(request)]
         words = [re.sub(r'"model": "[^"]+"', '"model": "simulated"', word) for word in words]
         answer = subprocess.run([*words, "--silent"], capture_output=True, text=True, timeout=60).stdout

@@ -16,7 +16,7 @@ from sessions.model.events import Record, ResponseBody, ResponseCreated
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from tests.support.doors.openai_server import SIMULATED, Serving
 from tests.support.doors.websocket_wire import wire
-from transport.openai.responses import TERMINAL
+from transport.openai.continued import TERMINAL
 
 T = TypeVar("T")
 

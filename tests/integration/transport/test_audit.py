@@ -160,6 +160,8 @@ async def test_everything_of_a_user_is_told_and_then_erased() -> None:
                 "items": 2,
                 "responses": 1,
                 "memories": 0,
+                "push_subscriptions": 0,
+                "files": 0,
                 "audit_rows": 3,
             }
             assert (await boss.get(f"{path}/erase")).status_code == 404

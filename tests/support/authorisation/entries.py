@@ -14,6 +14,7 @@ import msgspec
 
 from sessions.model import commands as cm
 from sessions.model.types import CallId, Scope, SessionId
+from tests.support.doors.push_service import AUTH, base64url, vapid_key
 from transport.grpc_api import sessile_pb2 as pb
 from transport.protocol.frames import (
     Ack,
@@ -66,7 +67,8 @@ class Http(NamedTuple):
         )
         path = path.replace("{response_id}", names.response).replace("{item_id}", names.item)
         path = path.replace("{review_id}", names.review).replace("{share_id}", "shr_none").replace("{token}", "t" * 43)
-        path = path.replace("{memory_id}", "mem_none")
+        path = path.replace("{memory_id}", "mem_none").replace("{subscription}", "push_none")
+        path = path.replace("{store_id}", "vs_none").replace("{file_id}", "file-none").replace("{batch_id}", "b_none")
         return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
 
 
@@ -74,6 +76,11 @@ def fixed(**body: Any) -> Callable[[Names], Mapping[str, Any]]:
     return lambda _: body
 
 
+ASKS = {"type": "session.get", "id": "01K80000000000000000000GET"}
+DEVICE = {
+    "endpoint": "https://push.example/a-strangers",
+    "keys": {"p256dh": vapid_key().public, "auth": base64url(AUTH)},
+}
 INPUT = {"model": "simulated", "input": "hello"}
 SAID = [{"role": "user", "content": "hello"}]
 ITEMS = [{"type": "message", "role": "user", "content": "hello"}]
@@ -84,6 +91,7 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/healthz", None),
     Http("GET", "/health", None),
     Http("GET", "/readyz", None),
+    Http("GET", "/v1/ws", None),
     Http("POST", "/v1/ws/tickets", "anyone"),
     Http("GET", "/v1/me", "anyone"),
     Http("GET", "/metrics", "operator"),
@@ -117,6 +125,10 @@ HTTP: tuple[Http, ...] = (
     # keys of the journal
     Http("GET", "/v1/operator/encryption", "operator"),
     Http("POST", "/v1/operator/encryption", "operator", body=fixed(action="resume")),
+    # tools of MCP servers
+    Http("GET", "/v1/tools", "administrator"),
+    Http("GET", "/v1/tools", "administrator", "tenant", query={"tenant": "acme"}),
+    Http("POST", "/v1/tools/agreements", "administrator", body=fixed(server="town", tools={"town__look": "0" * 64})),
     # tokens that end before their time
     Http("GET", "/v1/operator/revocations", "operator"),
     Http("POST", "/v1/operator/revocations", "operator", body=fixed(subject="zoe")),
@@ -180,10 +192,43 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/sessions/{session}/export", "read", "session", query={"format": "markdown"}),
     Http("GET", "/v1/sessions/{session}/events", "read", "session"),
     Http("GET", "/v1/sessions/{session}/events", "read", "session", query={"after": "0"}),
+    Http("GET", "/v1/sessions/{session}/events", "read", "session", query={"after": "0", "wait_ms": "0"}),
+    Http("POST", "/v1/commands", "read", body=fixed(type="session.list", id="01K8000000000000000000LIST")),
+    Http("POST", "/v1/commands", "read", "session", body=lambda n: {**ASKS, "session": n.session}),
     Http("POST", "/v1/sessions/{session}/shares", "chat", "session", body=fixed()),
     Http("GET", "/v1/sessions/{session}/shares", "chat", "session"),
     Http("DELETE", "/v1/sessions/{session}/shares/{share_id}", "chat", "session"),
     Http("GET", "/v1/shares/{token}", None),
+    Http("POST", "/v1/embeddings", "chat", body=fixed(input="hello")),
+    *(
+        Http("POST", path, "chat", body=fixed(query="hello", documents=["hello"]))
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank")
+    ),
+    Http("POST", "/v1/vector_stores", "chat", body=fixed()),
+    Http("GET", "/v1/vector_stores", "read"),
+    Http("GET", "/v1/vector_stores/{store_id}", "read"),
+    Http("POST", "/v1/vector_stores/{store_id}", "chat", body=fixed(name="mine")),
+    Http("DELETE", "/v1/vector_stores/{store_id}", "chat"),
+    Http("POST", "/v1/vector_stores/{store_id}/search", "chat", body=fixed(query="hello")),
+    Http("POST", "/v1/vector_stores/{store_id}/files", "chat", body=fixed(text="hello")),
+    Http("GET", "/v1/vector_stores/{store_id}/files", "read"),
+    Http("GET", "/v1/vector_stores/{store_id}/files/{file_id}", "read"),
+    Http("GET", "/v1/vector_stores/{store_id}/files/{file_id}/content", "read"),
+    Http("POST", "/v1/vector_stores/{store_id}/files/{file_id}", "chat", body=fixed(attributes={})),
+    Http("DELETE", "/v1/vector_stores/{store_id}/files/{file_id}", "chat"),
+    Http("POST", "/v1/vector_stores/{store_id}/file_batches", "chat", body=fixed(files=[{"text": "hello"}])),
+    Http("GET", "/v1/vector_stores/{store_id}/file_batches/{batch_id}", "read"),
+    Http("POST", "/v1/vector_stores/{store_id}/file_batches/{batch_id}/cancel", "chat"),
+    Http("GET", "/v1/vector_stores/{store_id}/file_batches/{batch_id}/files", "read"),
+    Http("GET", "/v1/push", "read"),
+    Http("GET", "/v1/push/subscriptions", "read"),
+    Http("POST", "/v1/push/subscriptions", "chat", body=fixed(**DEVICE)),
+    Http("DELETE", "/v1/push/subscriptions/{subscription}", "chat"),
+    Http("GET", "/v1/files", "read"),
+    Http("POST", "/v1/files", "chat", body=fixed(file="a stranger's")),
+    Http("GET", "/v1/files/{file_id}", "read"),
+    Http("GET", "/v1/files/{file_id}/content", "read"),
+    Http("DELETE", "/v1/files/{file_id}", "chat"),
     Http("GET", "/v1/memories", "read"),
     Http("POST", "/v1/memories", "chat", body=fixed(text="a stranger's")),
     Http("PATCH", "/v1/memories/{memory_id}", "chat", body=fixed(text="a stranger's")),
@@ -262,6 +307,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(cm.SessionCompact, "chat", "session", lambda n, i: cm.SessionCompact(id=i, session=_session(n))),
     Command(cm.CompactionUndo, "chat", "session", lambda n, i: cm.CompactionUndo(id=i, session=_session(n))),
     Command(cm.ItemPin, "chat", "session", lambda n, i: cm.ItemPin(id=i, session=_session(n), item_id=n.item)),
+    Command(
+        cm.ToolApprove, "chat", "session", lambda n, i: cm.ToolApprove(id=i, session=_session(n), call_id=CallId("c"))
+    ),
     Command(cm.SessionDelete, "chat", "session", lambda n, i: cm.SessionDelete(id=i, session=_session(n))),
 )
 NOTHING_TO_ALLOW: tuple[type[msgspec.Struct], ...] = (Hello, Ack, Ping, Pong, Unsubscribe)
@@ -311,6 +359,7 @@ METHODS: tuple[Method, ...] = (
     Method("Compact", "chat", "session", lambda n: pb.SessionCompact(session=n.session)),
     Method("UndoCompaction", "chat", "session", lambda n: pb.CompactionUndo(session=n.session)),
     Method("Pin", "chat", "session", lambda n: pb.ItemPin(session=n.session, item_id=n.item)),
+    Method("Approve", "chat", "session", lambda n: pb.ToolApprove(session=n.session, call_id="c")),
     Method("Delete", "chat", "session", lambda n: pb.SessionDelete(session=n.session)),
 )
 

@@ -40,8 +40,10 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Finding
+from sessions.public_addresses import AddressRules
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
+from tests.support.doors.push_service import vapid_key
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
 from transport.auth.authenticator import Authenticator, Issuance, key_digest
@@ -49,6 +51,7 @@ from transport.auth.jwt_issuers import JwtIssuer, JwtIssuers
 from transport.auth.revocation_cache import RevocationCache
 from transport.cli.settings import read_keys
 from transport.grpc_api.server import GrpcServer
+from transport.push.door import PushDoor
 
 ISSUER: Final = JwtIssuer(
     issuer="https://login.example",
@@ -245,7 +248,8 @@ async def _a_world(keys_file: Path) -> AsyncIterator[World]:
     )
     limits = keys_file.with_name("limits.toml")
     limits.write_text("[default]\nmemories = true\n")
-    async with assembled(admit=admit, engine=engine, filters=filters, limits_file=limits) as assembly:
+    door = PushDoor(vapid_key().public, AddressRules())
+    async with assembled(admit=admit, engine=engine, filters=filters, limits_file=limits, push=door) as assembly:
         ((ring, revocations),) = made
         server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0)
         assert await server.start()

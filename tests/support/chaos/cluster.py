@@ -168,6 +168,16 @@ class ChaosCluster:
         """What a member has logged."""
         return (self.folder / f"{name}.log").read_text()
 
+    def errors(self) -> str:
+        """What the members have logged as errors, with the stacks, and what they wrote beside their logs."""
+        lines = [
+            f"{log.stem}: {line}"
+            for log in sorted(self.folder.glob("*.log"))
+            for line in log.read_text(errors="replace").splitlines()
+            if '"level": "error"' in line or not line.startswith("{")
+        ]
+        return "\n".join(lines[-400:])
+
 
 def key_of(session: str) -> SessionKey:
     return SessionKey(LOCAL_PRINCIPAL.tenant, SessionId(session))
@@ -197,7 +207,11 @@ async def chaos_cluster(
             await made.start(names[0])
             await made.store.open()
             await asyncio.gather(*(made.start(name) for name in names[1:]))
-            yield made
+            try:
+                yield made
+            except BaseException:
+                print(made.errors())
+                raise
         finally:
             for member in made.members.values():
                 await member.end()

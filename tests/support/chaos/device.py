@@ -79,7 +79,7 @@ class Device:
         self.commands: dict[str, Sent] = {}
         self.cursors: dict[str, Cursor] = {}
         self.connections = 0
-        self._urls = list(urls)
+        self.urls = list(urls)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._rng = random.Random(seed)
         self._socket: ClientConnection | None = None
@@ -153,7 +153,7 @@ class Device:
         """Connects again and again until it is cancelled."""
         pause_s, number = PAUSE_MIN_S, 0
         while True:
-            url = self._urls[number % len(self._urls)]
+            url = self.urls[number % len(self.urls)]
             number += 1
             heard = len(self.frames)
             with contextlib.suppress(OSError, WebSocketException, TimeoutError):

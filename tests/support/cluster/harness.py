@@ -48,7 +48,7 @@ from sessions.model.types import (
     Tool,
     UnixMs,
 )
-from sessions.ports import Engine, Member, Published
+from sessions.ports import Engine, Member, Published, ServerTools
 from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.checker import Checker
@@ -183,7 +183,12 @@ class ReplicaNode:
         self.replica = Replica(
             member,
             stores=Stores(MemoryStore(journal=journal), directory),
-            inference=Inference(self.engine, KeywordFilterSet(), pools=cluster.pools),
+            inference=Inference(
+                self.engine,
+                KeywordFilterSet(),
+                pools=cluster.pools,
+                tools=cluster.tools(self.power) if cluster.tools is not None else None,
+            ),
             network=PeerNetwork(
                 self._listen, cluster.connector(self.name, "replica", member.fingerprint, member.model)
             ),
@@ -304,6 +309,7 @@ class Cluster:
         self.gateways: dict[str, GatewayNode] = {}
         self.engine_options = FAST
         self.pools: PoolsNow | None = None  # the models file, of replicas and gateways made from now on
+        self.tools: Callable[[Power], ServerTools] | None = None  # of replicas made from now on
         self.replica_limits = ReplicaLimits(
             runtime=RuntimeLimits(), sweeps=SweepLimits(), links=LinkLimits(), lease_ttl_s=self.lease_ttl_s
         )

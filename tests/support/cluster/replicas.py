@@ -47,7 +47,7 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
-from sessions.ports import FilterSet, Keys, Member, Published
+from sessions.ports import FilterSet, Keys, Member, Published, ServerTools
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.result_cache import ResultCache
 from tests.support.virtual_time import passed
@@ -206,6 +206,7 @@ class Replica:
         accounting: Accounting | None = None,
         peers: Peers | None = None,
         results: ResultCache | None = None,
+        tools: ServerTools | None = None,
     ) -> None:
         self.place = place
         self.name = ReplicaId(name)
@@ -218,7 +219,7 @@ class Replica:
             Identity(self.name, incarnation),
             journal=self.journal,
             directory=self.directory,
-            inference=Inference(self.engine, filters or KeywordFilterSet(), results=results),
+            inference=Inference(self.engine, filters or KeywordFilterSet(), results=results, tools=tools),
             clock=place.clock,
             limits=limits or RuntimeLimits(),
             accounting=accounting,

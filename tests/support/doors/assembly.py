@@ -31,8 +31,10 @@ from sessions.governance.memory_reader import memory_reader
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
-from sessions.ports import Engine, FilterSet, Member
+from sessions.ports import Engine, FilterSet, Member, TextExtractor
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.documents.inline import InlineDocuments
+from tests.support.engines.made_up_embedder import made_up_retrieval
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway, GatewayLimits, GatewayServices
@@ -40,6 +42,7 @@ from transport.http.server import Server, ServerLimits
 from transport.openai.model_catalog import card_of
 from transport.ops.metric_sources import register_engine_metrics, register_runtime_metrics
 from transport.ops.operator_api import local_operator_api
+from transport.push.door import PushDoor
 
 
 class Assembly(NamedTuple):
@@ -93,10 +96,13 @@ def _inference(
     return Inference(engine, filters, results=results, memories=memories)
 
 
-def _engine(given: SimulatedOptions | Engine | None) -> Engine:
+def _engine(given: SimulatedOptions | Engine | None, smaller: SimulatedOptions | None) -> Engine:
     if given is None or isinstance(given, SimulatedOptions):
-        return SimulatedEngine(given or SimulatedOptions(step_base_s=0.001))
-    return given
+        given = SimulatedEngine(given or SimulatedOptions(step_base_s=0.001))
+    if smaller is None:
+        return given
+    assert isinstance(given, SimulatedEngine)
+    return make_brownout_engine(given, lambda _: SimulatedEngine(smaller))
 
 
 @asynccontextmanager
@@ -114,16 +120,14 @@ async def assembled(
     admit: Callable[[MemoryJournal], tuple[Authenticator, ApiKeyCache | None]] | None = None,
     filters: FilterSet | None = None,
     port: int = 0,
+    push: PushDoor | None = None,
+    documents: TextExtractor | None = None,
 ) -> AsyncIterator[Assembly]:
-    """Listens on a free port, unless `port` is one; leaving it stops everything. `admit` says who may come in, instead
-    of `keys`."""
+    """Listens on a free port, unless `port` is one; leaving it stops everything. `admit`: instead of `keys`."""
     stored = MemoryStore(store)
     journal = stored.journal
     directory, measures = MemoryDirectory(), Metrics()
-    simulated: Engine = _engine(engine)
-    if smaller is not None:
-        assert isinstance(simulated, SimulatedEngine)
-        simulated = make_brownout_engine(simulated, lambda _: SimulatedEngine(smaller))
+    simulated = _engine(engine, smaller)
     now_ms, replica, incarnation = strict_clock(), ReplicaId("local"), new_id()
     await stored.open()
     await directory.open()
@@ -143,34 +147,29 @@ async def assembled(
                 accounting=Accounting(measures, prices, settlement_listener(limited)),
             ) as runtime,
             LoadHistory(measures, simulated, lambda: runtime.num_present, now_ms) as history,
+            made_up_retrieval(now_ms, measures) as retrieval,
         ):
-            ring: ApiKeyCache | None = None
-            if admit is None:
-                access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
-            else:
-                access, ring = admit(journal)
+            without = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
+            access, ring = (without, None) if admit is None else admit(journal)
             register_engine_metrics(measures, simulated)
             register_runtime_metrics(measures, runtime)
-            eraser = Eraser(runtime, Stores(stored, directory, MemoryKeyStore()), simulated, Clock(now_ms, new_id))
+            clock = Clock(now_ms, new_id)
+            eraser = Eraser(runtime, Stores(stored, directory, MemoryKeyStore()), simulated, clock)
             services = GatewayServices(
                 models=lambda: (card_of(simulated.info, created=0),),
                 keys=ring,
                 operator_api=local_operator_api(lambda: member, runtime, simulated, history),
                 erase=eraser.sweep,
+                push=push,
+                retrieval=retrieval,
+                documents=documents or InlineDocuments(),
                 inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
             )
-            gateway = Gateway(
-                runtime,
-                stored,
-                access,
-                Clock(now_ms, new_id),
-                limits=gateway_limits,
-                quotas=None if limited is None else limited.quotas,
-                measures=measures,
-                services=services,
+            core, quotas = (runtime, stored, access, clock), limited and limited.quotas
+            gateway = Gateway(*core, limits=gateway_limits, quotas=quotas, measures=measures, services=services)
+            server = Server(
+                gateway, host="127.0.0.1", port=port, limits=limits, readiness=lambda: simulated.stats().away
             )
-            away = simulated.stats
-            server = Server(gateway, host="127.0.0.1", port=port, limits=limits, readiness=lambda: away().away)
             await server.start()
             try:
                 yield Assembly(server, gateway, runtime, journal, simulated, limited)

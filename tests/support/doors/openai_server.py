@@ -23,7 +23,8 @@ from sessions.clock import Clock
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens
-from sessions.ports import FilterSet, Member
+from sessions.ports import FilterSet, Member, ServerTools
+from sessions.retrieval.services import Retrieval
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import new_id, strict_clock
 from transport.auth.authenticator import Authenticator
@@ -143,6 +144,8 @@ async def serving(
     output_phrases: Sequence[str] = (),
     filters: FilterSet | None = None,
     engine: ScriptedEngine | None = None,
+    tools: ServerTools | None = None,
+    retrieval: Retrieval | None = None,
 ) -> AsyncIterator[Serving]:
     journal = MemoryJournal(store)
     directory = MemoryDirectory()
@@ -163,13 +166,15 @@ async def serving(
             Identity(replica, incarnation),
             journal=journal,
             directory=directory,
-            inference=Inference(engine, filters or KeywordFilterSet(output_phrases=output_phrases)),
+            inference=Inference(engine, filters or KeywordFilterSet(output_phrases=output_phrases), tools=tools),
             clock=Clock(now_ms, new_id),
             limits=runtime_limits or RuntimeLimits(),
         ) as runtime:
             access = Authenticator(keys or {}, clock=asyncio.get_running_loop().time, now_ms=now_ms)
             services = GatewayServices(
-                models=models, inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question)
+                models=models,
+                inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
+                retrieval=retrieval,
             )
             gateway = Gateway(
                 runtime,

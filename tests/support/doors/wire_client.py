@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -26,13 +27,50 @@ def new_ulid() -> str:
     return f"{int(time.time() * 1000):012X}{secrets.token_hex(7).upper()}"
 
 
+class Frames:
+    """Queues frames, and tells who waits for one that the connection has ended."""
+
+    def __init__(self) -> None:
+        self._frames: deque[dict[str, Any]] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    def put_nowait(self, frame: dict[str, Any]) -> None:
+        self._frames.append(frame)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._ended = True
+        self._changed.set()
+
+    async def get(self) -> dict[str, Any]:
+        """Raises ConnectionError once the connection has ended and all that had come before was taken."""
+        while not self._frames:
+            if self._ended:
+                raise ConnectionError("the connection ended")
+            self._changed.clear()
+            await self._changed.wait()
+        return self._frames.popleft()
+
+    def get_nowait(self) -> dict[str, Any]:
+        """Raises IndexError when there is none."""
+        return self._frames.popleft()
+
+    def empty(self) -> bool:
+        return not self._frames
+
+    def qsize(self) -> int:
+        return len(self._frames)
+
+
 class WireClient:
     """One connection. `others` has every frame that is neither an answer nor an event nor a ping."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
-        self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.others: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.events = Frames()
+        self.others = Frames()
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._last: dict[str, int] = {}
         self._unacked = self._unacked_bytes = 0
@@ -49,6 +87,8 @@ class WireClient:
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(ConnectionError("the connection ended"))
+        self.events.end()
+        self.others.end()
 
     async def _take(self, frame: dict[str, Any], arrived: float) -> None:
         kind = frame["type"]

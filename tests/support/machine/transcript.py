@@ -235,6 +235,12 @@ class Player:
                 return f"=> stop {self.names.short(effect.response_id)}"
             case inputs_and_effects.ArmToolDeadline():
                 return f"=> arm the tool deadline of {self.names.short(effect.response_id)}"
+            case inputs_and_effects.RunTools():
+                return f"=> carry out the calls of {self.names.short(effect.response_id)}"
+            case inputs_and_effects.SendToolCall():
+                return f"=> send a call of {self.names.short(effect.response_id)}"
+            case inputs_and_effects.StopTools():
+                return f"=> stop the calls of {self.names.short(effect.response_id)}"
             case inputs_and_effects.Erase():
                 return "=> erase"
             case inputs_and_effects.Compact():

@@ -14,9 +14,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 RECORDED: Final = ROOT / "tests" / "golden" / "neighbours"
-REVISION: Final = "1d8d3186d74086c7ef54950872edbd6a15dc7db6"  # 0.2.0 and what was unreleased
-SCHEMA: Final = 14  # the newest migration that it knows
-PROTOCOLS: Final = (1, 1)  # the peer protocols that it speaks
+REVISION: Final = "6d6d3371968f0c3da622ebbd2b3c654047fa34fa"  # what was unreleased
+SCHEMA: Final = 16  # the newest migration that it knows
+PROTOCOLS: Final = (1, 2)  # the peer protocols that it speaks
 TREE: Final = (
     "actors",
     "inference",

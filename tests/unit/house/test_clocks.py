@@ -37,6 +37,7 @@ ADAPTERS = (
     ),
     "inference/llama/engine.py",
     "inference/llama/slot_kv.py",
+    "inference/tools/code/supervisor.py",  # a program of its own, without a loop
     *(f"inference/vllm/{name}.py" for name in ("block_copier", "engine", "offload")),
     "persistence/data_dir.py",
     "persistence/postgres/database.py",

@@ -86,6 +86,16 @@ def test_a_standby_of_an_engine_without_processes_is_refused(engine: Any) -> Non
     assert error.value.param == "vllm_standby"
 
 
+@pytest.mark.parametrize("setting", [{"speculation": "ngram"}, {"kv_dtype": "8bit"}])
+def test_what_changes_how_a_model_computes_is_refused_where_there_is_none(setting: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="computes nothing") as error:
+        make_engine(Settings(engine="sim", **setting))
+    (name,) = setting
+    assert error.value.param == name and f"--{name.replace('_', '-')}" in error.value.public_message
+    engine = make_engine(Settings(**setting))
+    assert isinstance(engine, LlamaEngine) and getattr(engine.options, name) == setting[name]
+
+
 def test_a_standby_that_could_never_lie_on_the_gpu_beside_the_first_one_is_refused() -> None:
     by_bytes: dict[str, Any] = {"gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": 1 << 30}
     for fitting in ({"gpu_memory_utilization": 0.5}, by_bytes):

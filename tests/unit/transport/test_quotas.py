@@ -7,7 +7,7 @@ import pytest
 from actors.limits.memory import MemoryLimiter
 from sessions.limits import Limits, Tally, TenantLimits
 from sessions.model import commands as cm
-from sessions.model.errors import Conflict, Limited
+from sessions.model.errors import Conflict, Limited, Overloaded
 from sessions.model.request import Request, request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, ItemId, ResponseId, SessionId, SessionKey, TenantId
 from transport.quotas import Quotas, begins
@@ -95,3 +95,17 @@ async def test_a_message_that_begins_no_answer_takes_no_turn() -> None:
     held = quotas(TenantLimits(concurrent_turns=1, stored_bytes=1_000))
     for number in range(3):
         await held.execute(message(f"m{number}", respond=False), begun)
+
+
+async def test_who_asks_whether_there_is_room_takes_no_turn_of_those_that_connect() -> None:
+    limits = Limits(connections_per_s=1.0)
+    held = Quotas(MemoryLimiter(lambda: 0.0), lambda: limits, Stored(), lambda: 0.0)
+    for _ in range(10):
+        held.check_room()
+    for _ in range(2):
+        held.connect()
+    with pytest.raises(Overloaded) as asked:
+        held.check_room()
+    with pytest.raises(Overloaded) as refused_one:
+        held.connect()
+    assert asked.value.retry_after_ms == refused_one.value.retry_after_ms == 1000

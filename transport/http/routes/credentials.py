@@ -1,4 +1,5 @@
-"""`GET /v1/me`: whom a credential stands for. `POST /v1/ws/tickets`: a key for a ticket.
+"""`GET /v1/me`: whom a credential stands for. `POST /v1/ws/tickets`: a key for a ticket. `GET /v1/ws` without an
+upgrade: what a WebSocket would be answered.
 
 The pages show by the first what a person can use: a link to the operator page appears for whoever may open it.
 Tickets are for clients that cannot set a header on a WebSocket: a backend requests one in the name of one of its users
@@ -13,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from sessions.model.authorization import operates
+from sessions.model.errors import BadInput
 from sessions.model.types import Authority, Scope
 from transport.auth.tickets import TICKET_S
 from transport.http.context import gateway_of, principal_of
@@ -50,6 +52,15 @@ async def me(request: Request) -> PrincipalObject:
         scopes=list(principal.scopes),
         operator=operates(principal),
     )
+
+
+@routes.get("/v1/ws", response_model=None, responses=ERRORS, tags=["websocket"])
+async def not_upgraded(request: Request) -> Response:
+    """What a WebSocket would be answered here, for who could not open one: 503 with `Retry-After` while nobody is let
+    in, else 426. Needs no key. 426 says that the server is there, and that something on the way lets no WebSocket
+    through: the same sessions are at `GET /v1/sessions/{id}/events` and `POST /v1/commands`."""
+    gateway_of(request).check_connectable()
+    raise BadInput("upgrade_required", "This is for WebSockets, and the request came without an upgrade.")
 
 
 @routes.post("/v1/ws/tickets", status_code=201, responses=ERRORS, tags=["websocket"])

@@ -8,6 +8,7 @@ is stateless: its session is found by the history that the client resends, and i
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -52,6 +53,7 @@ from transport.openai.compaction import (
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.log_cursor import LogCursor
+from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import input_units, response_sampling, response_tools, steer_text
 from transport.openai.request_models import CompactRequest, ConversationRef, InputItem, ResponsesRequest, SteerRequest
@@ -91,12 +93,14 @@ async def answer_to(
         await answer.check(unstored=socket_turn_of(request) is not None)
         if seen is not None:
             await answer.check_seen(seen)
+        begun = await answer.begun()
+        before = await calls_before(gateway_of(request), principal, place.key, begun)
     except BaseException as error:
         answer.cursor.close()
         if isinstance(error, NotFound):
             raise not_found(response_id, param) from error
         raise
-    return answer
+    return dataclasses.replace(answer, before=before) if before else answer
 
 
 async def session_behind(
@@ -129,9 +133,13 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     model = card(gateway.models, body.model)
     socket = socket_turn_of(request)
     _check(body, socket)
-    resolved = await _behind_compaction_item(request, principal, body)
+    decisions = decisions_of(body.input, body.previous_response_id)
+    resolved = None if decisions else await _behind_compaction_item(request, principal, body)
     stateless = body.store is False and body.previous_response_id is None and (socket is None or socket.generate)
-    if stateless and resolved is None:
+    if decisions:
+        command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
+        answer = await _behind_approvals(request, principal, body.previous_response_id or "", decisions, command_id)
+    elif stateless and resolved is None:
         resolved = await _resolved(request, principal, body)
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
@@ -168,6 +176,18 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         work = answer.shown_begun() if body.background else answer.shown(ended=True)
         whole = await sse.cancel_on_disconnect(request, work, left)
     return JSONResponse(whole, headers={**named, **answer.cache})
+
+
+async def _behind_approvals(
+    request: Request, principal: Principal, previous: str, decisions: Sequence[ApprovalAnswer], command_id: CommandId
+) -> ResponseReader:
+    """What goes on behind a response once somebody has agreed to its calls, or has not."""
+    asking = await answer_to(request, principal, previous, param="previous_response_id")
+    with asking.cursor as cursor:
+        asked = cursor.key, await asking.body(), asking.after
+        work = resume_behind(gateway_of(request), principal, asked, decisions, command_id)
+        resumed = await sse.cancel_on_disconnect(request, work, lambda: None)
+    return ResponseReader(resumed.cursor, resumed.response_id, resumed.after, before=resumed.before)
 
 
 async def stored_turn(
@@ -282,6 +302,8 @@ async def _compact_turn(
     resolved = await _behind_compaction_item(request, principal, given)
     if resolved is None and body.previous_response_id is None and not has_references(given.input):
         history = stateless_turn(given, model, given.input)
+        attachments = gateway_of(request).files.attachments
+        history = history._replace(units=await attachments.units(principal, history.units))
         match = await starter.find_history(principal, history)
         if match is not None:
             rest = tuple(item for unit in history.units[match.units :] for item in unit.items)

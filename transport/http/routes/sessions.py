@@ -8,7 +8,9 @@ exactly as over WebSocket (docs/protocol.md, 3.1).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -16,7 +18,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from sessions.model import commands as cm
-from sessions.model.errors import SessileError
+from sessions.model.errors import BadInput, SessileError
 from sessions.model.shares import ShareId, ShareLink
 from sessions.model.types import INTEGER_MAX, Epoch, ItemId, Principal, SessionId
 from transport import errors
@@ -44,13 +46,30 @@ from transport.openai.response_models import (
     ShareList,
     answers,
 )
-from transport.protocol.frames import CaughtUp, event_frame
+from transport.protocol.decoding import BadFrame, RefusedFrame, decode
+from transport.protocol.delta_merge import merged
+from transport.protocol.frames import (
+    JSON,
+    Ack,
+    CaughtUp,
+    Hello,
+    Ping,
+    Pong,
+    SessionGet,
+    SessionList,
+    SessionSearch,
+    Subscribe,
+    Unsubscribe,
+    event_frame,
+)
 from transport.reading.log_reader import ResumePlan
 from transport.reading.reader_set import resumed
 from transport.reading.search import QUERY_MAX
 
 ROUTE: Final = "sessions"
 HEARTBEAT_S: Final = 15.0
+POLL_MS_MAX: Final = 25_000  # proxies cut what is silent for 30 s
+PAGE_S: Final = 30.0  # for what lies ready
 SAMPLED: Final = ("temperature", "max_output_tokens")
 
 UNINDEXED: Final = {"cache-control": "no-store", "x-robots-tag": "noindex, nofollow, noarchive"}
@@ -218,8 +237,10 @@ async def events(
     session: Name,
     after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
     epoch: Annotated[str | None, Query(max_length=128)] = None,
+    wait_ms: Annotated[int | None, Query(ge=0, le=POLL_MS_MAX)] = None,
 ) -> Response:
-    """The log from behind `after` (or `Last-Event-ID`) on, and what comes; without either a snapshot first."""
+    """The log from behind `after` (or `Last-Event-ID`) on, and what comes; without either a snapshot first. With
+    `wait_ms` one answer, an array of frames: what lies ready, or what comes first within that time."""
     gateway, principal = gateway_of(request), principal_of(request, "read")
     gateway.check_draining()
     stands = last_event_id(request)
@@ -232,6 +253,11 @@ async def events(
                 await cursor.check(after)  # a bare number is taken to be of the log as it is
                 epoch = cursor.epoch
             standing = await cursor.standing(None if epoch is None else Epoch(epoch), after)
+    if wait_ms is not None:
+        polled = poll_log(cursor, standing, wait_ms / 1000, gateway.leaving)
+        answered = answer(await sse.cancel_on_disconnect(request, polled, lambda: None))
+        answered.headers["cache-control"] = "no-store"
+        return answered
     return sse.EventStreamResponse(sse.with_keepalive(stream_log(cursor, standing), HEARTBEAT_S))
 
 
@@ -245,6 +271,7 @@ async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[
             caught_up = False
             if standing.position >= standing.top:
                 caught_up = True
+                cursor.note_read(standing.position)
                 yield sse.data(_encode(CaughtUp(session=session, offset=standing.position)), event="caught_up")
             async for record in cursor.records(standing.position):
                 frame = event_frame(session, standing.epoch, record)
@@ -252,6 +279,69 @@ async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[
                 yield sse.data(_encode(frame), event="event", id=at)
                 if not caught_up and record.offset >= standing.top:
                     caught_up = True
+                    cursor.note_read(record.offset)
                     yield sse.data(_encode(CaughtUp(session=session, offset=record.offset)), event="caught_up")
         except SessileError as error:
             yield sse.data(_encode({"error": errors.public(error)}), event="error")
+
+
+async def poll_log(cursor: LogCursor, standing: ResumePlan, wait_s: float, leaving: asyncio.Event) -> list[Any]:
+    """The frames behind a position: those that lie ready, else those that come first within `wait_s`, else none; none
+    either once the server is `leaving`. With `caught_up` where nothing more lies ready. Closes the cursor."""
+    session = cursor.key.session
+    with cursor:
+        if standing.mode != "replay":
+            return [resumed(session, standing), *_caught_up(cursor, standing.position)]
+        ready = standing.position < standing.top
+        if not ready:
+            cursor.note_read(standing.position)
+        async with aclosing(cursor.batches(standing.position)) as batches:
+            coming = asyncio.ensure_future(anext(batches))
+            ending = asyncio.ensure_future(leaving.wait())
+            waits = (coming,) if ready else (coming, ending)
+            try:
+                await asyncio.wait(waits, timeout=PAGE_S if ready else wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    return []
+                records = coming.result()
+            finally:
+                coming.cancel()
+                ending.cancel()
+                await asyncio.wait((coming, ending))
+        spans = [event_frame(session, standing.epoch, *span) for span in merged(records)]
+        return [*spans, *_caught_up(cursor, records[-1].offset)]
+
+
+def _caught_up(cursor: LogCursor, offset: int) -> list[CaughtUp]:
+    if offset < cursor.top:
+        return []
+    cursor.note_read(offset)
+    return [CaughtUp(session=cursor.key.session, offset=offset)]
+
+
+@routes.post("/v1/commands", response_model=None, responses=ERRORS)
+async def command(request: Request) -> Response:
+    """One command of the session protocol, as a frame, for who cannot have a WebSocket: its `ok`. Sent again with the
+    same id, it is applied once and has the same answer."""
+    gateway, principal = gateway_of(request), principal_of(request)
+    gateway.check_draining()
+    try:
+        frames = decode(await request.body(), JSON)
+    except BadFrame as exc:
+        raise BadInput("bad_frame", exc.reason) from exc
+    if len(frames) != 1:
+        raise BadInput("bad_frame", "A request carries one command.")
+    frame = frames[0]
+    if isinstance(frame, Hello | Subscribe | Unsubscribe | Ack | Ping | Pong):
+        raise BadInput("unknown_type", "That is for connections; this door takes commands.", param="type")
+    if isinstance(frame, RefusedFrame):
+        raise frame.error
+    match frame:
+        case SessionGet():
+            return answer(await gateway.get(principal, frame.id, frame.session))
+        case SessionList():
+            return answer(await gateway.list(principal, frame.id, frame.limit, frame.after))
+        case SessionSearch():
+            return answer(await gateway.search(principal, frame.id, frame.q, frame.limit, frame.after))
+        case _:
+            return answer(await gateway.execute(principal, frame))

@@ -103,7 +103,7 @@ async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
         instructions = instructions if instructions is not None else state["instructions"]
         tools = tools if body.tools is not None else tuple(state["tools"])
     given = [InputItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input or []
-    units = input_units([*items, *given])
+    units = await gateway.files.attachments.units(principal, input_units([*items, *given]))
     if not units and not instructions:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
     question = PromptTokens(instructions=instructions, tools=tools, messages=_messages(units))
@@ -149,6 +149,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         found = await gateway.inspect(principal, model.id, TextTokens(text, starts=bool(starts)))
     else:
         instructions, units = chat_history(body.messages or (), open_ended=True)
+        units = await gateway.files.attachments.units(principal, units)
         question = PromptTokens(
             instructions=instructions,
             tools=chat_tools(body.tools),

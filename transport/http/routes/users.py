@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from sessions.governance.end_user_data import Erasure, export_user_data, memory_fields, status
+from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data, memory_fields, status
 from sessions.model.audit import Audited
 from sessions.model.authorization import demand_administrator, demand_custody
 from sessions.model.errors import BadInput, Forbidden, NotFound, SessileError
@@ -95,6 +95,7 @@ async def export(request: Request, user: User, tenant: Tenant = None, reason: Re
                 owner,
                 user,
                 personal=store.end_users,
+                kept=KeptForUsers(store.push, store.files),
                 journal=store.journal,
                 usage=store.usage,
                 audit=store.audit,
@@ -122,6 +123,8 @@ async def erase(
     erasure = await store.end_users.request_erasure(
         Erasure(tenant=owner, user=user, asked_at=at, asked_by=principal.key_id), row
     )
+    if gateway.retrieval is not None and gateway.retrieval.vector_stores is not None:
+        await gateway.retrieval.vector_stores.passages.forget_user(owner, user)
     await gateway.sweep_erasures()
     erasure = await store.end_users.find(owner, user) or erasure
     if erasure.done_at is not None and gateway.keys is not None:

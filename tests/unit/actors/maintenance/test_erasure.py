@@ -13,10 +13,12 @@ from actors.maintenance.erasure import Eraser
 from persistence.keys import MemoryKeyStore
 from persistence.memory.audit import MemoryAudit
 from persistence.memory.end_users import MemoryEndUsers
+from persistence.memory.files import MemoryFiles
+from persistence.memory.push import MemoryPush
 from persistence.memory.usage import MemoryUsage
 from sessions.billing.metering import UsageQuery
 from sessions.governance.audit_verify import verify
-from sessions.governance.end_user_data import Erasure, export_user_data
+from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data
 from sessions.model import commands as cm
 from sessions.model.audit import Audited, public
 from sessions.model.errors import Unavailable
@@ -323,6 +325,7 @@ async def test_an_export_is_everything_of_one_user_and_says_that_it_is_whole() -
                 LOCAL,
                 "mary",
                 personal=MemoryEndUsers(replica.journal.database),
+                kept=KeptForUsers(MemoryPush(replica.journal.database), MemoryFiles(replica.journal.database)),
                 journal=replica.journal,
                 usage=MemoryUsage(replica.journal.database),
                 audit=MemoryAudit(replica.journal.database),

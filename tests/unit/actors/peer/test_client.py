@@ -21,6 +21,7 @@ from sessions.model.request import request_of
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     ActivationId,
+    CallId,
     CommandId,
     Epoch,
     ReplicaId,
@@ -109,6 +110,10 @@ async def test_each_member_is_offered_the_newest_protocol_that_it_knows_and_none
         (hello,) = replica.got
         assert isinstance(hello, pf.PeerHello) and (hello.protocol, hello.speaks) == (offered, OURS)
         assert link.protocol == offered
+        if offered == 1:  # it would not read the frame, and end the link for all its sessions
+            approve = cm.ToolApprove(id=CommandId("c"), session=SessionId("s"), call_id=CallId("x"))
+            refused = await outcome(link.execute(request_of(LOCAL_PRINCIPAL, approve), activate=True))
+            assert isinstance(refused, NotFound) and refused.code == "call_not_found" and len(replica.got) == 1
         await replica.network.close()
     far = msgspec.structs.replace(MEMBER, protocols=(OURS[1] + 1, OURS[1] + 2))
     down = await outcome(Replica(WELCOME).dial(member=far))

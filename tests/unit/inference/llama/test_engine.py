@@ -45,7 +45,7 @@ def test_llama_without_memory_for_it_keeps_kv_in_its_slots_alone(
 class Computed:
     """A prompt that is computed once `goes_on` is set, and then answered by one token where one is requested."""
 
-    ids_guessed = 0
+    ids_guessed = drafted_tokens = accepted_tokens = 0
     prefill_s = 0.0
 
     def __init__(self, prompt: array.array[int], resident: int) -> None:

@@ -31,6 +31,16 @@ def test_without_a_layer_on_the_gpu_nothing_is_computed_there(gpu_layers: int, t
     assert (parameters.n_gpu_layers, parameters.no_op_offload) == (gpu_layers, gpu_layers == 0)
 
 
+def test_speculation_looks_at_the_slots_own_text_alone_and_8_bits_are_for_keys_and_values(tmp_path: Path) -> None:
+    plain = LlamaServer(OPTIONS, 512, tmp_path)._parameters
+    assert [each.name for each in plain.speculative.types] == ["COMMON_SPECULATIVE_TYPE_NONE"]
+    options = LlamaOptions(model_path=Path("m.gguf"), speculation="ngram", kv_dtype="8bit")
+    parameters = LlamaServer(options, 512, tmp_path)._parameters
+    assert [each.name for each in parameters.speculative.types] == ["COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE"]
+    q8_0 = xllamacpp.ggml_type.GGML_TYPE_Q8_0
+    assert parameters.cache_type_k == parameters.cache_type_v == q8_0 != plain.cache_type_k
+
+
 class FakeServer:
     """Takes the handlers of signals over, as llama.cpp does, and listens."""
 

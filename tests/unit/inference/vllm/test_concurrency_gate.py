@@ -1,4 +1,4 @@
-"""The gate before vLLM: at most so many runs, by priority, and waiters that leave nothing behind."""
+"""The gate before vLLM: at most so many runs, fair between tenants, and waiters that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,53 +6,118 @@ import asyncio
 
 import pytest
 
-from inference.vllm.concurrency_gate import ConcurrencyGate
+from inference.fair_queue import MARGIN
+from inference.vllm.concurrency_gate import ConcurrencyGate, GatedRun
 from sessions.model.errors import Overloaded, Unavailable
+from sessions.model.types import TenantId
+
+
+def gated(tenant: str = "t", priority: int = 0, *, pauses: bool = True, prompt_tokens: int = 8) -> GatedRun:
+    return GatedRun(TenantId(tenant), priority, 1.0, prompt_tokens, pauses=pauses)
+
+
+async def let_in(gate: ConcurrencyGate, tenant: str = "t", priority: int = 0, *, pauses: bool = True) -> GatedRun:
+    run = gated(tenant, priority, pauses=pauses)
+    await gate.acquire(run)
+    return run
 
 
 async def test_the_gate_serves_by_priority_then_in_order() -> None:
     gate = ConcurrencyGate(1, 8)
-    await gate.acquire(0)
+    first = await let_in(gate)
     served: list[str] = []
 
     async def wait(name: str, priority: int) -> None:
-        await gate.acquire(priority)
+        run = await let_in(gate, priority=priority)
         served.append(name)
-        gate.release()
+        gate.leave(run)
 
     async with asyncio.TaskGroup() as group:
         for name, priority in (("late", 5), ("first", 0), ("second", 0), ("urgent", -1)):
             group.create_task(wait(name, priority))
             await asyncio.sleep(0)
-        gate.release()
+        gate.leave(first)
     assert served == ["urgent", "first", "second", "late"]
     assert (gate.running, gate.waiting) == (0, 0)
 
 
 async def test_a_cancelled_waiter_leaves_nothing_even_when_its_turn_has_come() -> None:
     gate = ConcurrencyGate(1, 1)
-    await gate.acquire(0)
     for handed_over in (False, True):
-        waiter = asyncio.create_task(gate.acquire(0))
+        running = await let_in(gate)
+        waiter = asyncio.create_task(let_in(gate))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
-            await gate.acquire(0)
+            await let_in(gate)
         if handed_over:
-            gate.release()
+            gate.leave(running)
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter
         assert gate.waiting == 0
+        gate.leave(running)
     assert gate.running == 0 and gate.num_shed == 2
+    gate.queue.check_integrity()
 
 
 async def test_a_closed_gate_tells_everybody() -> None:
     gate = ConcurrencyGate(1, 4)
-    await gate.acquire(0)
-    waiters = [asyncio.create_task(gate.acquire(0)) for _ in range(3)]
+    await let_in(gate)
+    waiters = [asyncio.create_task(let_in(gate)) for _ in range(3)]
     await asyncio.sleep(0)
     gate.refuse_all(Unavailable("engine_unavailable", "closed"))
     for waiter in waiters:
         with pytest.raises(Unavailable):
             await waiter
     assert gate.running == 1 and gate.waiting == 0
+
+
+async def test_a_tenant_that_floods_lets_another_one_in_at_once() -> None:
+    gate = ConcurrencyGate(2, 16)
+    flood = [asyncio.create_task(let_in(gate, "flood")) for _ in range(8)]
+    await asyncio.sleep(0)
+    runs = [task.result() for task in flood if task.done()]
+    assert len(runs) == 2
+    for run in runs:
+        gate.on_output(run, 2 * int(MARGIN))
+    other = asyncio.create_task(let_in(gate, "other"))
+    await asyncio.sleep(0)
+    (victim,) = [run for run in runs if run.yields]
+    gate.give_way(victim)
+    again = asyncio.create_task(gate.acquire(victim))
+    gate.on_output(await other, 1)
+    assert gate.num_preempted == 1 and not again.done() and gate.running == 2
+    gate.leave(other.result())
+    await asyncio.wait_for(again, 1.0)  # it keeps its place before its tenant's others
+    assert sum(task.done() for task in flood) == 2
+    for task in flood:
+        task.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_one_that_cannot_pause_or_has_said_nothing_is_left_alone() -> None:
+    for pauses, tokens in ((False, 4), (True, 0)):
+        gate = ConcurrencyGate(1, 4)
+        run = await let_in(gate, "flood", 5, pauses=pauses)
+        if tokens:
+            gate.on_output(run, tokens)
+        urgent = asyncio.create_task(let_in(gate, "other", 0))
+        await asyncio.sleep(0)
+        assert not run.yields and not urgent.done()
+        gate.leave(run)
+        await urgent
+
+
+async def test_while_it_is_held_nobody_gets_in_and_nobody_makes_room() -> None:
+    gate = ConcurrencyGate(1, 4)
+    run = await let_in(gate, "flood", 5)
+    gate.on_output(run, 1)
+    gate.hold()
+    urgent = asyncio.create_task(let_in(gate, "other", 0))
+    await asyncio.sleep(0)
+    assert not run.yields
+    gate.leave(run)
+    await asyncio.sleep(0)
+    assert not urgent.done()
+    gate.open()
+    assert (await urgent).claim.started

@@ -80,3 +80,29 @@ def test_room_for_kv_goes_through_to_vllm_and_what_is_ours_is_refused_with_its_f
     for name, says in (("max_num_seqs", "--slots"), ("enable_lora", "--vllm-adapter"), ("scheduling_policy", "fixed")):
         with pytest.raises(BadInput, match=says):
             VllmOptions(model_path=Path("m"), engine_args={name: 1})
+
+
+def test_our_settings_in_vllms_words_and_what_of_them_names_kv(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    model = read_vllm_model(folder)
+    plain = VllmOptions(model_path=folder).all_engine_args
+    assert plain == {}
+    drafted = VllmOptions(model_path=folder, speculation="ngram").all_engine_args
+    assert drafted["speculative_config"]["method"] == "ngram"
+    assert compute_kv_fingerprint(model, drafted, 8192) == model.fingerprint, "drafts are verified: the same KV"
+    other = {"speculative_config": {"method": "eagle", "model": "m"}}
+    assert compute_kv_fingerprint(model, other, 8192) != model.fingerprint
+    eight = VllmOptions(model_path=folder, kv_dtype="8bit").all_engine_args
+    assert eight == {"kv_cache_dtype": "fp8"} and compute_kv_fingerprint(model, eight, 8192) != model.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "flag"),
+    [
+        ({"speculation": "ngram"}, "speculative_config", "--speculation"),
+        ({"kv_dtype": "8bit"}, "kv_cache_dtype", "--kv-dtype"),
+    ],
+)
+def test_a_setting_is_not_given_twice(tmp_path: Path, setting: dict[str, Any], name: str, flag: str) -> None:
+    with pytest.raises(BadInput, match=f"{name} in vllm_args: leave {flag} out"):
+        VllmOptions(model_path=tmp_path, engine_args={name: {}}, **setting)

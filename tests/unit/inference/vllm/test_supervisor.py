@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from inference.vllm import supervisor as module
-from inference.vllm.concurrency_gate import ConcurrencyGate
+from inference.vllm.concurrency_gate import ConcurrencyGate, GatedRun
 from inference.vllm.supervisor import VllmSupervisor
 from sessions.model.errors import Unavailable
+from sessions.model.types import TenantId
 from tests.support.virtual_time import virtual
 
 
@@ -29,6 +30,11 @@ class Ground:
             self.gate, is_dead=lambda: self.is_dead, on_death=self._on_death, restart=self._restart
         )
         self.supervisor.started()
+
+    async def let_in(self) -> GatedRun:
+        run = GatedRun(TenantId("t"), 0, 1.0, 8, pauses=False)
+        await self.gate.acquire(run)
+        return run
 
     def _on_death(self) -> None:
         self.deaths += 1
@@ -57,21 +63,21 @@ async def test_a_death_that_nobody_hears_of_is_found_by_looking() -> None:
 @virtual
 async def test_who_waits_goes_on_waiting_and_runs_when_it_is_back() -> None:
     ground = Ground()
-    await ground.gate.acquire(0)
-    before = asyncio.create_task(ground.gate.acquire(0))
+    running = await ground.let_in()
+    before = asyncio.create_task(ground.let_in())
     await asyncio.sleep(0)
     ground.may_start.clear()
     ground.supervisor.mark_dead()
     ground.supervisor.mark_dead()
-    ground.gate.release()
+    ground.gate.leave(running)
     assert ground.supervisor.refusal is None
-    after = asyncio.create_task(ground.gate.acquire(0))
+    after = asyncio.create_task(ground.let_in())
     await asyncio.sleep(30.0)
     assert not before.done() and not after.done() and ground.gate.waiting == 2
     ground.may_start.set()
-    await before
+    second = await before
     assert ground.deaths == 1 and not after.done()
-    ground.gate.release()
+    ground.gate.leave(second)
     await after
     await ground.supervisor.close()
 
@@ -82,7 +88,7 @@ async def test_when_it_does_not_start_everybody_is_told_until_it_does() -> None:
     ground.refusals = len(module.AGAIN_S) + 2
     ground.may_start.clear()
     ground.supervisor.mark_dead()
-    waiting = asyncio.create_task(ground.gate.acquire(0))
+    waiting = asyncio.create_task(ground.let_in())
     await asyncio.sleep(0)
     ground.may_start.set()
     with pytest.raises(Unavailable) as told:
@@ -90,7 +96,7 @@ async def test_when_it_does_not_start_everybody_is_told_until_it_does() -> None:
     assert told.value.retryable and ground.supervisor.refusal is ground.supervisor.unavailable is told.value
     await ground.supervisor.restarted()
     assert ground.starts == 1 and ground.supervisor.refusal is None
-    await ground.gate.acquire(0)
+    await ground.let_in()
     await ground.supervisor.close()
 
 
@@ -99,7 +105,7 @@ async def test_closed_while_it_begins_again_it_stays_closed() -> None:
     ground = Ground()
     ground.may_start.clear()
     ground.supervisor.mark_dead()
-    waiting = asyncio.create_task(ground.gate.acquire(0))
+    waiting = asyncio.create_task(ground.let_in())
     await asyncio.sleep(0)
     closing = asyncio.create_task(ground.supervisor.close())
     with pytest.raises(Unavailable) as told:

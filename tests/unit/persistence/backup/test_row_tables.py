@@ -11,6 +11,7 @@ from persistence.sqlite.schema import MIGRATIONS
 
 NOT_SHIPPED = {
     "reencryptions",  # a sweep begins anew
+    "push_outbox",  # a restored server tells nobody of what was there long ago
     "sqlite_sequence",
     "applied_migrations",  # the restored file's own
 }

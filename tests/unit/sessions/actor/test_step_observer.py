@@ -14,7 +14,7 @@ from sessions.machine import event_writer, inputs_and_effects
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
+from sessions.model.types import LOCAL_PRINCIPAL, Tool, UnixMs, Usage
 from sessions.model.verdicts import Finding, Verdict
 from tests.support.machine.machine_fixture import SESSION, Ground
 
@@ -93,3 +93,30 @@ def test_cases_are_counted_when_they_are_durable(observed: Observed) -> None:
     assert observed.metrics.reviews_opened.total == 0
     record_cases(step.reviews, observed.metrics, structlog.get_logger())
     assert observed.metrics.reviews_opened.values == {("policy", "input", "flag", "c"): 1}
+
+
+def test_a_call_of_a_server_tool_is_audited_and_what_it_says_like_a_users_words(observed: Observed) -> None:
+    observed.command(
+        cm.SessionUpdate(id=observed.ground.name(), session=SESSION, tools=(Tool(name="book", server=True),))
+    )
+    machine, now = observed.ground.machine, UnixMs(2_000_001)
+    answer = observed.command(observed.message()).answer
+    assert isinstance(answer, cm.Ok) and answer.response_id is not None
+    response_id = answer.response_id
+    pieces = (event_writer.CallBegin("book"), event_writer.CallArguments("{}"))
+    machine.step(inputs_and_effects.Output(response_id, 1, pieces, b""), now)
+    machine.step(inputs_and_effects.GenerationFinished(response_id, 1, "stop", Usage(1, 1)), now)
+    (call_id,) = machine.state.awaiting[response_id].missing
+    observed.step(inputs_and_effects.ToolApprovalNeeded(response_id, call_id))
+    decided = observed.command(cm.ToolApprove(id=observed.ground.name(), session=SESSION, call_id=call_id))
+    assert [(row.action, row.by, row.detail["approved"]) for row in decided.audit] == [
+        ("tool.decided", LOCAL_PRINCIPAL, True)
+    ]
+    sent = observed.step(inputs_and_effects.ToolStarting(response_id, call_id, "call_x"))
+    (row,) = sent.audit
+    assert (row.action, row.response, row.detail["name"]) == ("tool.called", response_id, "book")
+    said = observed.step(
+        inputs_and_effects.ToolAnswered(response_id=response_id, call_id=call_id, output="gun", findings=(FLAG,))
+    )
+    assert [row.action for row in said.audit] == ["verdict"]
+    assert observed.metrics.verdicts.values == {("input", "flag", "c"): 1}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sessions.machine import compaction, event_writer, inputs_and_effects, item_tree
-from sessions.machine.state import State, apply, client_state, compaction_of, empty, pack_state, unpack_state
+from sessions.machine.client_state import client_state
+from sessions.machine.state import State, apply, compaction_of, empty, pack_state, unpack_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Internal, SessileError

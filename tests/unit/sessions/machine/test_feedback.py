@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from sessions.machine import inputs_and_effects
+from sessions.machine.client_state import client_state
 from sessions.machine.feedback import RATERS_MAX
-from sessions.machine.state import client_state
 from sessions.model import commands as cm
 from sessions.model.events import FeedbackUpdated
 from sessions.model.reviews import Rating

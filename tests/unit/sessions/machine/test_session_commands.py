@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
+from sessions.machine.client_state import client_state
 from sessions.machine.event_writer import CallArguments, CallBegin, Text
 from sessions.machine.session_commands import ERASED
-from sessions.machine.state import client_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool

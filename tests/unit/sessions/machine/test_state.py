@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from sessions.machine.client_state import client_state
 from sessions.machine.event_writer import CallArguments, CallBegin, Text
-from sessions.machine.state import STATE_VERSION, apply, client_state, empty, pack_state, replay, scrub, unpack_state
+from sessions.machine.state import STATE_VERSION, apply, empty, pack_state, replay, scrub, unpack_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.journal_types import Loaded, Snapshot

@@ -16,8 +16,9 @@ from msgspec import UNSET
 from inference.simulated import SimulatedTokenizer, decode
 from inference.simulated.vocabulary import TOKEN_BYTES
 from sessions.machine import inputs_and_effects
+from sessions.machine.client_state import client_state
 from sessions.machine.item_tree import branch
-from sessions.machine.state import apply, client_state
+from sessions.machine.state import apply
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput

@@ -77,7 +77,9 @@ def test_an_answer_that_failed_is_an_error_and_one_cut_to_length_is_not() -> Non
 def test_what_a_client_resends_and_what_it_used() -> None:
     assert resendable_answer(body(output=())) is None
     found = resendable_answer(body(output=(message("hi"), CALL)))
-    assert found is not None and found[0] == CALL.id and len(found[1].items) == 2
+    assert found is not None and found[0] == CALL.id
+    (unit,) = found[1]
+    assert len(unit.items) == 2
     usages = [body(usage={"input_tokens": 5, "output_tokens": n}) for n in (1, 2)]
     total = usage_of(usages)
     assert (total["prompt_tokens"], total["completion_tokens"], total["total_tokens"]) == (5, 3, 8)

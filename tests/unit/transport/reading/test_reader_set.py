@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from sessions.model import events as ev
 from sessions.model.commands import Ok
 from sessions.model.errors import Unavailable
-from sessions.model.types import CommandId, Principal, SessionId
+from sessions.model.types import CallId, CommandId, Principal, ResponseId, SessionId
 from tests.support.doors.transport import (
     TENANT,
     FakeSessions,
@@ -601,3 +601,72 @@ async def test_a_retraction_that_the_watch_missed_is_obeyed_all_the_same() -> No
     for frames in (await rig.run(), await late.run()):
         assert "secret" not in str(frames)
         assert "after" in str(frames)
+
+
+# -- rolled up for a slow link ---------------------------------------------------------------------------------------
+
+
+async def test_deltas_wait_for_those_behind_them_the_first_never_and_other_events_take_them_along() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    rig = Rig(Source(sessions))
+    rig.channel.rollup_s = 0.2
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    await sessions.append("s", delta("first ", 2))
+    (first,) = await rig.run()
+    assert first["event"]["delta"] == "first "
+    rig.now = 0.05
+    await sessions.append("s", delta("second ", 3))
+    await sessions.append("s", delta("third ", 4))
+    assert await rig.run() == []
+    rig.now = 0.2
+    (reader,) = rig.channel.readers.values()
+    rig.channel._rolled(reader)  # as its timer does
+    (both,) = await rig.run()
+    assert (both["first_offset"], both["offset"], both["event"]["delta"]) == (6, 7, "second third ")
+    await sessions.append("s", delta("fourth ", 5))
+    assert await rig.run() == []
+    await sessions.append("s", retracted(0, 5))
+    assert len(await rig.run()) == 2, "what is no delta is not held up, nor what stands before it"
+    rig.channel.close()
+
+
+async def test_who_leaves_while_deltas_wait_leaves_no_timer() -> None:
+    sessions = await memory_sessions()
+    await a_log(sessions, 0)
+    rig = Rig(Source(sessions))
+    rig.channel.rollup_s = 0.2
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    await sessions.append("s", delta("first ", 2))
+    await rig.run()
+    await sessions.append("s", delta("second ", 3))
+    assert await rig.run() == [] and rig.channel._rolling
+    rig.channel.unsubscribe(S)
+    assert not rig.channel._rolling
+
+
+async def test_what_a_device_read_by_the_journal_counts_as_read() -> None:
+    """An answer's end that fell into a change of owner, with more behind it than is delivered again: no push."""
+    sessions, told = await memory_sessions(), list[tuple[str, int]]()
+    await a_log(sessions, 1)
+    source = Source(sessions)
+    source.feeds.read_to = lambda key, offset: told.append((key.session, offset))
+    rig = Rig(source)
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    assert told == [("s", 5)], "it has caught up"
+    await sessions.append("s", delta("live", 3))
+    await rig.run()
+    assert told == [("s", 5)], "words alone are no end"
+    sessions.deaf = True
+    await sessions.append("s", delta("missed", 4))
+    sessions.deaf = False
+    await sessions.append("s", delta("after the gap", 5))
+    await rig.run()
+    assert told == [("s", 5), ("s", 8)]
+    asked = ev.ToolApprovalRequested(response_id=ResponseId("resp_1"), call_id=CallId("call_1"), name="f")
+    await sessions.append("s", asked)
+    await rig.run()
+    assert told[-1] == ("s", 9), "who reads sees what waits for them"

@@ -43,3 +43,13 @@ def test_those_who_come_slowly_never_wait() -> None:
     pace = ConnectionRate()
     assert all(pace.enter(number / 90, 100.0) == 0 for number in range(1_000))
     assert sum(pace.enter(20.0, 100.0) == 0 for _ in range(500)) == 200
+
+
+def test_who_only_asks_hears_the_wait_and_takes_nobodys_turn() -> None:
+    pace = ConnectionRate()
+    assert [pace.wait(0.0, 10.0) for _ in range(100)] == [0] * 100
+    while not pace.enter(0.0, 10.0):
+        pass
+    assert pace.wait(0.0, 10.0) == pace.wait(0.0, 10.0) > 0
+    assert pace.enter(0.0, 10.0) == pace.wait(0.0, 10.0) - 100
+    assert pace.wait(60.0, 10.0) == 0

@@ -54,3 +54,19 @@ async def test_me_answers_only_a_good_key() -> None:
     gateway = await gateway_with_keys()
     async with http_client(gateway) as client:
         assert (await client.get("/v1/me")).status_code == 401
+
+
+async def test_who_could_not_upgrade_learns_that_the_server_is_there_and_whether_it_lets_anybody_in() -> None:
+    gateway = await gateway_with_keys()
+    async with http_client(gateway) as client:
+        answer = await client.get("/v1/ws", headers={"x-request-id": "sdk-42"})
+        assert (answer.status_code, answer.headers["upgrade"], answer.headers["x-request-id"]) == (
+            426,
+            "websocket",
+            "sdk-42",
+        )
+        assert answer.json()["error"]["code"] == "upgrade_required"
+        gateway.draining = True
+        answer = await client.get("/v1/ws")
+        assert (answer.status_code, answer.headers["retry-after-ms"]) == (503, "1000")
+        assert answer.json()["error"]["code"] == "draining"

@@ -1,0 +1,1 @@
+"""Documents that strangers upload: what hostile ones cost."""

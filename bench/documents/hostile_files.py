@@ -1,0 +1,138 @@
+"""Hostile files, uploaded and attached to messages: what becomes of each, and what they cost the server.
+
+    python -m bench.documents.hostile_files --count 2000 --seed 1 --at-once 2
+
+A server of its own with the simulated engine. After `--plain` ordinary documents its memory is looked at; then hostile
+ones (`tests.support.documents.hostile`: bombs, broken PDFs, XML that names files, polyglots, endless texts) are
+uploaded to `/v1/files` and sent to `/v1/responses`, so many at once, and then ordinary ones again. Bars: the server
+answers each with what it says, none with 5xx but "come again"; it is the same process at the end; its memory has grown
+by at most 5%; no answer shows what stands in a file of the machine. Exits with 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import time
+from collections import Counter
+from typing import Any, Final
+
+import httpx
+import psutil
+
+from bench.support import is_faultless, report, run_bench
+from tests.support.documents.hostile import SECRET, Hostile, hostile_documents
+from tests.support.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
+from tests.support.doors.server_process import ServerProcess
+from tests.support.percentiles import percentile
+
+GROWTH_MAX: Final = 0.05
+EXPECTED: Final = frozenset(
+    {"file_type_unsupported", "file_unreadable", "file_too_complex", "content_too_large", "context_length_exceeded"}
+)
+
+
+class Uploads:
+    """Sends documents, and keeps what became of them."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self.outcomes: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.seconds: list[float] = []
+
+    async def send(self, document: Hostile) -> None:
+        kind, name, content = document
+        began = time.monotonic()
+        made = await self._http.post("/v1/files", data={"purpose": "user_data"}, files={"file": (name, content)})
+        if made.status_code != 200:
+            self.faults.append(f"{kind}: upload {made.status_code} {made.text[:200]}")
+            return
+        parts = [{"type": "input_file", "file_id": made.json()["id"]}]
+        body: dict[str, Any] = {"model": "simulated", "input": [{"role": "user", "content": parts}], "store": False}
+        answer = await self._http.post("/v1/responses", json={**body, "max_output_tokens": 4})
+        while answer.status_code == 503:
+            self.outcomes["come again"] += 1
+            await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
+            answer = await self._http.post("/v1/responses", json={**body, "max_output_tokens": 4})
+        code = "read" if answer.status_code == 200 else answer.json()["error"]["code"]
+        if (code not in EXPECTED and code != "read") or SECRET in answer.text:
+            self.faults.append(f"{kind}: {answer.status_code} {answer.text[:200]}")
+        self.outcomes[code] += 1
+        self.seconds.append(time.monotonic() - began)
+        await self._http.delete(f"/v1/files/{made.json()['id']}")
+
+    async def all(self, documents: list[Hostile], at_once: int) -> None:
+        waiting = iter(documents)
+
+        async def lane() -> None:
+            for document in waiting:
+                await self.send(document)
+
+        await asyncio.gather(*(lane() for _ in range(at_once)))
+
+
+def ordinary(count: int) -> list[Hostile]:
+    return [("ordinary", *_ordinary(number)) for number in range(count)]
+
+
+def _ordinary(number: int) -> tuple[str, bytes]:
+    text = f"Document number {number}. " + "Some more words of it. " * 40
+    match number % 4:
+        case 0:
+            return "a.pdf", a_pdf([text] * 3)
+        case 1:
+            return "a.docx", a_docx([(1, "Title"), text])
+        case 2:
+            return "a.xlsx", an_xlsx({"s": [[text]] * 20})
+        case _:
+            return "a.pptx", a_pptx([("Title", text, "")])
+
+
+async def main(given: argparse.Namespace) -> bool:
+    with ServerProcess("--engine", "sim") as server:
+        process = psutil.Process(server.pid)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=180) as http:
+            plain, hostile = Uploads(http), Uploads(http)
+            await plain.all(ordinary(given.plain), given.at_once)
+            before = process.memory_info().rss
+            began = time.monotonic()
+            documents = hostile_documents(given.count, given.seed)
+            while block := [document for document, _ in zip(documents, range(20), strict=False)]:
+                await hostile.all(block, given.at_once)
+                del block
+                gc.collect()
+            took = time.monotonic() - began
+            after = process.memory_info().rss
+            await plain.all(ordinary(given.plain), given.at_once)
+            children = sum(child.memory_info().rss for child in process.children(recursive=True))
+        alive = process.is_running() and server.pid == process.pid
+    faults = [*plain.faults, *hostile.faults]
+    growth = after / before - 1
+    if not alive:
+        faults.append("the server ended")
+    if growth > GROWTH_MAX:
+        faults.append(f"the server's memory grew by {growth:.1%}")
+    report(
+        "hostile_files",
+        {
+            "files": given.count,
+            "seed": given.seed,
+            "outcomes": dict(hostile.outcomes),
+            "faults (bar 0)": len(faults),
+            "server's memory before, MiB": before / 2**20,
+            "server's memory behind, MiB": after / 2**20,
+            "growth (bar 0.05)": growth,
+            "workers' memory, MiB": children / 2**20,
+            "p50, s": percentile(hostile.seconds, 0.5),
+            "p99, s": percentile(hostile.seconds, 0.99),
+            "ordinary p50, s": percentile(plain.seconds, 0.5),
+            "seconds": took,
+        },
+    )
+    return is_faultless(faults)
+
+
+if __name__ == "__main__":
+    run_bench(main, __doc__, count=2000, seed=1, at_once=2, plain=40)

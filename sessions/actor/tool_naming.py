@@ -1,0 +1,140 @@
+"""Puts the server's own tools where a command names them: with what they are for and what they take, as they are now.
+
+What the tools file, or an MCP server, says of them reaches the prompt from here, and passes the input filters behind
+this like what a client says of its own tools. An MCP server that is named stands for the tools that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, NotFound
+from sessions.model.types import McpSource, TenantId, Tool
+from sessions.ports import ServerTools
+from sessions.server_tools import ServerTool
+
+TOOLS_MAX: Final = 256  # of a session, with those that MCP servers have
+
+
+async def with_server_tools(
+    command: cm.ActorCommand, tools: ServerTools | None, tenant: TenantId, *, takes_tools: bool
+) -> cm.ActorCommand:
+    """The command with the tools that it names, and those that each session of the tenant has. Raises NotFound for one
+    that there is not, BadInput for one with two makers and for too many, Unavailable for an MCP server that is away."""
+    if not isinstance(command, cm.SessionCreate | cm.SessionUpdate | cm.TurnCreate):
+        return command
+    offered = tools.offered(tenant) if tools is not None and takes_tools else ()
+    replace = msgspec.structs.replace
+    if isinstance(command, cm.TurnCreate) and command.create is not None:
+        made = replace(command.create, tools=await _named(command.create.tools, tools, tenant, offered))
+        command = replace(command, create=made)
+    if command.tools is UNSET:
+        return command
+    if not isinstance(command, cm.SessionCreate) and not offered and not command.tools:
+        return command
+    return replace(command, tools=await _named(command.tools or (), tools, tenant, offered))
+
+
+async def _named(
+    given: tuple[Tool, ...], tools: ServerTools | None, tenant: TenantId, offered: Collection[str]
+) -> tuple[Tool, ...]:
+    if any(tool.server is not True and tool.mcp is not UNSET for tool in given):
+        raise BadInput("invalid_request", "Tools of MCP servers are the server's: say `server` too.", param="tools")
+    if not offered and not any(tool.server is True for tool in given):
+        return given
+    named: dict[str, Tool] = {}
+    ours = {tool.name for tool in given if tool.server is True} | set(offered)
+    for tool in given:
+        if tool.server is not True and tool.name in ours:
+            raise BadInput("invalid_request", f"The tool {tool.name!r} is the server's own.", param="tools")
+        if isinstance(tool.mcp, McpSource) and not tool.mcp.tool:
+            several = await _of_server(tool.mcp, tools, tenant)
+        else:
+            several = [_find(tool.name, tools, tenant) if tool.server is True else tool]
+        for each in several:
+            if each.name in named:
+                raise BadInput("invalid_request", f"Two tools are named {each.name!r}.", param="tools")
+            named[each.name] = each
+    for name in offered:
+        if name not in named:
+            named[name] = _find(name, tools, tenant)
+    if len(named) > TOOLS_MAX:
+        raise BadInput(
+            "invalid_request",
+            f"These are {len(named)} tools; at most {TOOLS_MAX} may be named. Say which.",
+            param="tools",
+        )
+    return tuple(named.values())
+
+
+def _find(name: str, tools: ServerTools | None, tenant: TenantId) -> Tool:
+    found = tools.find(tenant, name) if tools is not None else None
+    if found is None:
+        raise NotFound("tool_not_found", f"The server has no tool {name!r} for you.", param="tools")
+    if found.unavailable:
+        why = f"This server cannot carry {name!r} out: {found.unavailable}."
+        raise BadInput("tool_unavailable", why, param="tools")
+    return found.tool
+
+
+async def _of_server(named: McpSource, tools: ServerTools | None, tenant: TenantId) -> list[Tool]:
+    if tools is None:
+        raise NotFound("tool_not_found", f"The server has no MCP server {named.server_label!r} for you.", param="tools")
+    found = [each for each in await tools.of_server(tenant, named) if not named.read_only or each.read_only]
+    if named.allowed is not None:
+        there = {_name_there(each): each for each in found}
+        missing = [name for name in named.allowed if name not in there]
+        if missing:
+            what = f"The MCP server {named.server_label!r} has no tool {missing[0]!r} for you."
+            raise NotFound("tool_not_found", what, param="tools")
+        found = [there[name] for name in dict.fromkeys(named.allowed)]
+    return [_as_named(each, named) for each in found]
+
+
+def _as_named(found: ServerTool, named: McpSource) -> Tool:
+    name, ask = _name_there(found), named.approval
+    approval = found.approval or (name not in named.unasked if ask is True else ask is not False and name in ask)
+    source = McpSource(server_label=named.server_label, tool=name, approval=approval)
+    return msgspec.structs.replace(found.tool, mcp=source)
+
+
+def with_listings(command: cm.TurnCreate, present: tuple[Tool, ...]) -> cm.TurnCreate:
+    """The request that the turn's response shows, with what its MCP servers list now, where the session has not had
+    that."""
+    request = command.request
+    tools = (
+        command.tools if command.tools is not UNSET else command.create.tools if command.create is not None else None
+    )
+    if not isinstance(request, dict) or not tools or tools == present:
+        return command
+    shown = request.get("tools")
+    if not isinstance(shown, list) or not any(isinstance(each, dict) and each.get("type") == "mcp" for each in shown):
+        return command
+    listed = [_with_listing(each, tools) if isinstance(each, dict) else each for each in shown]
+    return msgspec.structs.replace(command, request={**request, "tools": listed})
+
+
+def _with_listing(shown: dict[str, Any], tools: Iterable[Tool]) -> dict[str, Any]:
+    if shown.get("type") != "mcp":
+        return shown
+    listed = [
+        {
+            "name": tool.mcp.tool,
+            "description": tool.description,
+            "input_schema": tool.parameters or {},
+            "annotations": None,
+        }
+        for tool in tools
+        if isinstance(tool.mcp, McpSource) and tool.mcp.server_label == shown["server_label"]
+    ]
+    return {**shown, "listed": listed}
+
+
+def _name_there(found: ServerTool) -> str:
+    source = found.tool.mcp
+    return source.tool if isinstance(source, McpSource) else found.tool.name

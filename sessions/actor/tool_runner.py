@@ -1,0 +1,318 @@
+"""Carries out the calls of server tools of one session: checks, intent, sending, and what comes back to the prompt.
+
+    RunTools ─► agreed? fit? ─► ToolStarting ─► intent appended ─► SendToolCall ─► port ─► filters ─► ToolAnswered
+
+After a crash the log says how far each call came. One without an intent begins like a new one. One with an intent and
+without an output may have had its effect: it is sent again under its key where its tool takes keys, else its output is
+that the outcome is not known. Two owners never both send a call whose tool takes no keys: the intent stands in the
+fenced log before the first sends it, and the second reads that.
+
+Does not know: HTTP, the tools file, how many calls run at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+
+from sessions.actor.actor_context import ActorContext
+from sessions.actor.input_pipeline import InputPreparation
+from sessions.actor.program_steps import callable_tools, next_point, program_step
+from sessions.actor.progress_reports import ProgressReports, Report
+from sessions.machine.inputs_and_effects import (
+    Input,
+    Prepared,
+    ProgramCalling,
+    ToolAnswered,
+    ToolApprovalNeeded,
+    ToolProgressed,
+    ToolStarting,
+)
+from sessions.machine.responses import OUTCOME_UNKNOWN, derive
+from sessions.machine.server_tools import arguments_of
+from sessions.machine.state import Awaiting, State
+from sessions.machine.tool_turns import ServerCall, ServerCalls
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, SessileError
+from sessions.model.types import CallId, CommandId, McpSource, ResponseId
+from sessions.server_tools import ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
+from sessions.turn.ledger import Ledger
+
+log = structlog.get_logger(__name__)
+
+_REFUSED = "content_filter: what this tool answered was refused."
+_FAILED = "tool_failed: carrying this call out failed on our side."
+
+
+class ToolRunner:
+    """Belongs to its actor; `post` is how it tells the machine what has become of a call."""
+
+    def __init__(self, state: State, ledger: Ledger, world: ActorContext, post: Callable[[Input], None]) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._world = world
+        self._actor_post = weakref.WeakMethod(post)  # an actor that is let go is free at once
+        self._tasks: dict[tuple[ResponseId, CallId], asyncio.Task[None]] = {}
+        self._closed = False
+        about = "Calls of server tools, by tool and outcome."
+        self._calls = world.metrics.counter("tool_calls", about, "tool", "outcome")
+
+    def run(self, response_id: ResponseId) -> None:
+        """Carries out what of a response's calls has no output, each from where the log says that it is."""
+        waiting = self._state.awaiting.get(response_id)
+        if self._closed or waiting is None or waiting.server is None:
+            return
+        for call in list(waiting.server.calls.values()):
+            if waiting.is_due(call) and (response_id, call.call_id) not in self._tasks:
+                self._go_on(waiting, waiting.server, call)
+
+    def send(self, response_id: ResponseId, call_id: CallId) -> None:
+        """Sends a call whose intent is durable."""
+        waiting = self._state.awaiting.get(response_id)
+        call = waiting.server.calls.get(call_id) if waiting is not None and waiting.server is not None else None
+        if waiting is None or waiting.server is None or call is None or not waiting.is_due(call):
+            return
+        tool = self._find(call)
+        if tool is None:  # the file has changed meanwhile, and nothing was sent
+            self._answer_gone(response_id, call)
+            return
+        self._spawn(response_id, call_id, self._send(waiting, waiting.server, call))
+
+    def stop(self, response_id: ResponseId) -> None:
+        """Nobody waits for the outputs of a response's calls any more: what runs is broken off."""
+        for (of, _), task in list(self._tasks.items()):
+            if of == response_id:
+                task.cancel()
+
+    def stop_all(self) -> None:
+        """Breaks off whatever runs, and begins nothing more."""
+        self._closed = True
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    async def leave(self, patience_s: float) -> None:
+        """Begins nothing more, and gives what runs some time to end; then breaks it off."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=patience_s)
+        late = list(self._tasks.values())
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    def come_back(self) -> None:
+        """Goes on after `leave`."""
+        self._closed = False
+        for response_id in list(self._state.awaiting):
+            self.run(response_id)
+
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    def _go_on(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> None:
+        tool, response_id = self._find(call), waiting.response_id
+        if any(each.output is None for each in server.made_by(call.call_id)):
+            return  # a program, which waits for a call of its own
+        if call.execution_id and (tool is None or not tool.takes_keys):
+            self._count(call, "unknown")
+            self._post(
+                ToolAnswered(
+                    response_id=response_id,
+                    call_id=call.call_id,
+                    output=OUTCOME_UNKNOWN,
+                    is_error=True,
+                    whole=False,
+                )
+            )
+        elif tool is None:
+            self._answer_gone(response_id, call)
+        elif call.execution_id:
+            self._spawn(response_id, call.call_id, self._send(waiting, server, call))
+        elif (tool.approval or call.must_ask or self._asked_of_programs(call)) and call.approval != "approved":
+            if not call.approval:
+                self._post(ToolApprovalNeeded(response_id, call.call_id))
+        else:
+            self._spawn(response_id, call.call_id, self._begin(waiting, call, tool))
+
+    def _asked_of_programs(self, call: ServerCall) -> bool:
+        """Whether a program's call is of a tool whose calls its session's client wants to be asked of."""
+        info = self._state.info
+        if call.program is None or info is None:
+            return False
+        named = next((tool for tool in info.tools if tool.name == call.name), None)
+        return named is not None and isinstance(named.mcp, McpSource) and named.mcp.approval is True
+
+    async def _begin(self, waiting: Awaiting, call: ServerCall, tool: ServerTool) -> None:
+        arguments = self._arguments(waiting, call) or ""
+        try:
+            plain = canonical(arguments)
+            wrong = None
+            if tool.tool.parameters is not None:
+                wrong = await self._world.schemas.value_problem(tool.tool.parameters, arguments)
+        except (ValueError, RecursionError):
+            wrong, plain = "they are no JSON", ""
+        except SessileError as error:
+            wrong, plain = error.public_message, ""
+        if wrong is not None:
+            await self._answer(waiting, call, ToolResult(outcome="not_sent", output=f"invalid_arguments: {wrong}"))
+            return
+        key = self._state.key
+        named = derive("call", key.tenant, key.session, waiting.response_id, call.call_id, call.name, plain)
+        self._post(ToolStarting(waiting.response_id, call.call_id, named))
+
+    async def _send(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> None:
+        tools, tool = self._world.tools, self._find(call)
+        assert tools is not None
+        arguments = self._arguments(waiting, call)
+        if arguments is None:  # deleted behind the intent, before anything was sent by this process
+            await self._answer(waiting, call, ToolResult(outcome="unknown", output=""))
+            return
+        request = ToolRequest(
+            key=self._state.key,
+            response_id=waiting.response_id,
+            call_id=call.call_id,
+            name=call.name,
+            arguments=arguments,
+            execution_id=call.execution_id,
+            user=server.principal.user,
+        )
+        if tool is not None and tool.program:
+            await self._run_program(waiting, server, call, tool, request)
+        else:
+            async with ProgressReports(self._reported(waiting, server, call), self._world.spawn) as reports:
+                result = await tools.call(request, reports.put)
+            await self._answer(waiting, call, result)
+
+    async def _run_program(
+        self, waiting: Awaiting, server: ServerCalls, call: ServerCall, tool: ServerTool, request: ToolRequest
+    ) -> None:
+        """Runs a program on, to its next call, which is written before it is sent, or to its end."""
+        tools, info, tenant = self._world.tools, self._state.info, self._state.key.tenant
+        assert tools is not None
+        named, find = (info.tools if info is not None else ()), partial(tools.find, tenant)
+        came_to = await tools.advance(program_step(request, server, tool, named, find))
+        if isinstance(came_to, ToolResult):
+            await self._answer(waiting, call, came_to)
+            return
+        name = callable_tools(tool, named, find)[came_to.name]
+        self._post(
+            ProgramCalling(
+                response_id=waiting.response_id,
+                call_id=call.call_id,
+                name=name,
+                arguments=came_to.arguments,
+                point=next_point(request.arguments, server.made_by(call.call_id), came_to, name),
+            )
+        )
+
+    def _reported(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> Report:
+        """Passes on how far a call has come, its words filtered; what is refused there is left out."""
+        world = self._world
+
+        async def report(progress: ToolProgress) -> None:
+            filter_s, bytes_max = world.metrics.filter_s.of("input"), world.limits.content_bytes
+            preparation = InputPreparation(server.principal, self._ledger, world.filters, bytes_max, filter_s)
+            message = progress.message
+            try:
+                message = await preparation.filter.alone(message) if message else None
+            except BadInput:
+                message = None
+            self._post(
+                ToolProgressed(
+                    response_id=waiting.response_id,
+                    call_id=call.call_id,
+                    progress=progress.progress,
+                    total=progress.total,
+                    message=message,
+                    findings=tuple(preparation.filter.findings),
+                )
+            )
+
+        return report
+
+    async def _answer(self, waiting: Awaiting, call: ServerCall, result: ToolResult) -> None:
+        """The output passes what a user's words pass, and is tokenised."""
+        assert waiting.server is not None
+        output, failed, world = result.output, result.outcome != "done", self._world
+        if result.outcome == "unknown":
+            output = f"{OUTCOME_UNKNOWN} {output}".rstrip()
+        filter_s = world.metrics.filter_s.of("input")
+        bytes_max = world.limits.content_bytes
+        preparation = InputPreparation(waiting.server.principal, self._ledger, world.filters, bytes_max, filter_s)
+        command_id = CommandId(call.execution_id or "tool")
+        given = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
+        prepared: Prepared | None = None
+        try:
+            changed, prepared = await preparation.one(given)
+            assert isinstance(changed, cm.ToolOutput)
+            output = changed.output
+        except BadInput as error:
+            failed = True
+            output = _REFUSED if error.code == "content_filter" else f"{error.code}: {error.public_message}"
+        self._count(call, result.outcome)
+        self._post(
+            ToolAnswered(
+                response_id=waiting.response_id,
+                call_id=call.call_id,
+                output=output,
+                is_error=failed,
+                whole=result.outcome != "unknown",
+                prepared=prepared,
+                findings=tuple(preparation.filter.findings),
+            )
+        )
+
+    def _answer_gone(self, response_id: ResponseId, call: ServerCall) -> None:
+        self._count(call, "not_sent")
+        gone = f"tool_not_found: the server has no tool {call.name!r} any more."
+        self._post(ToolAnswered(response_id=response_id, call_id=call.call_id, output=gone, is_error=True))
+
+    # -- small --------------------------------------------------------------------------------------------------------
+
+    def _find(self, call: ServerCall) -> ServerTool | None:
+        tools = self._world.tools
+        return tools.find(self._state.key.tenant, call.name) if tools is not None else None
+
+    def _arguments(self, waiting: Awaiting, call: ServerCall) -> str | None:
+        if call.program is not None:
+            return call.arguments
+        return arguments_of(self._state, waiting.response_id, call.call_id)
+
+    def _post(self, input: Input) -> None:
+        if (post := self._actor_post()) is not None:
+            post(input)
+
+    def _count(self, call: ServerCall, outcome: str) -> None:
+        self._calls.add(call.name, outcome)
+
+    def _spawn(self, response_id: ResponseId, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
+        name = response_id, call_id
+        task = self._tasks[name] = self._world.spawn(self._guarded(response_id, call_id, work))
+        task.add_done_callback(partial(self._ended, name))
+
+    def _ended(self, name: tuple[ResponseId, CallId], task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+
+    async def _guarded(self, response_id: ResponseId, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:  # a bug here costs this call and spares the session
+            log.exception("tool_call_failed", session=self._state.key.session, response=response_id, call=call_id)
+            waiting = self._state.awaiting.get(response_id)
+            call = waiting.server.calls.get(call_id) if waiting is not None and waiting.server is not None else None
+            sent = call is not None and bool(call.execution_id)
+            self._post(
+                ToolAnswered(
+                    response_id=response_id,
+                    call_id=call_id,
+                    output=OUTCOME_UNKNOWN if sent else _FAILED,
+                    is_error=True,
+                    whole=not sent,
+                )
+            )

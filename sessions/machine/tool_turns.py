@@ -1,0 +1,119 @@
+"""What stands in a session's state of the calls that the server itself carries out.
+
+Pure; a part of `sessions.machine.state`, which folds it from the log.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from sessions.model.events import (
+    Private,
+    ProgramCalled,
+    ProgramReturned,
+    ResponseBody,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallStarted,
+)
+from sessions.model.types import CallId, FunctionCall, Json, McpSource, Principal, ProgramPoint
+
+ToolEvent = ToolCallStarted | ToolApprovalRequested | ToolApprovalDecided | ProgramCalled | ProgramReturned
+
+
+class ServerCall(Struct, kw_only=True):
+    """One call. With an `execution_id` it was about to be sent; nothing else is known of it before its output.
+
+    A program's has the `program` whose it is, and what only the model's calls have in their items; `point` is where the
+    program came to it."""
+
+    call_id: CallId
+    name: str
+    must_ask: bool = False  # its client wants to be asked, whatever the tools file says
+    execution_id: str = ""
+    approval: Literal["", "asked", "approved"] = ""
+    program: CallId | None = None
+    arguments: str = ""
+    output: str | None = None
+    is_error: bool = False
+    point: ProgramPoint | None = None
+
+
+def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Private | None = None) -> None:
+    """Notes how far a call has come."""
+    if isinstance(event, ProgramCalled):
+        if server is not None and event.program_call_id in server.calls:
+            _add_programs(server, event, private)
+        return
+    call = server.calls.get(event.call_id) if server is not None else None
+    if call is None:
+        return
+    match event:
+        case ToolCallStarted():
+            call.execution_id = event.execution_id
+        case ToolApprovalRequested():
+            call.approval = "asked"
+        case ToolApprovalDecided():
+            call.approval = "approved" if event.approved else "asked"
+        case ProgramReturned():
+            call.output, call.is_error = private.output if private is not None else "", event.is_error
+
+
+def _add_programs(server: ServerCalls, event: ProgramCalled, private: Private | None) -> None:
+    """A call that a program has made; the snapshots before it are of no use any more."""
+    for each in server.made_by(event.program_call_id):
+        if each.point is not None and each.point.snapshot:
+            each.point = replace(each.point, snapshot=b"", printed="")
+    server.calls[event.call_id] = ServerCall(
+        call_id=event.call_id,
+        name=event.name,
+        program=event.program_call_id,
+        arguments=event.arguments,
+        point=private.program if private is not None else None,
+    )
+
+
+class ServerCalls(Struct, kw_only=True):
+    """The calls of one response, whose they are, and what goes on with its turn inherits."""
+
+    calls: dict[CallId, ServerCall]
+    principal: Principal
+    round: int = 0
+    request: dict[str, Json] | UnsetType = UNSET
+    metadata: dict[str, Json] = {}
+
+    def made_by(self, call_id: CallId) -> list[ServerCall]:
+        """The calls that a program has made, in order."""
+        return [each for each in self.calls.values() if each.program == call_id]
+
+
+def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
+    """What goes on with a turn says nothing again of what MCP servers listed."""
+    tools = request.get("tools")
+    if not isinstance(tools, list):
+        return dict(request)
+    kept = [
+        {name: value for name, value in each.items() if name != "listed"} if isinstance(each, dict) else each
+        for each in tools
+    ]
+    return {**request, "tools": kept}
+
+
+def _must_ask(item: FunctionCall) -> bool:
+    return isinstance(item.mcp, McpSource) and item.mcp.approval is True
+
+
+def server_calls(body: ResponseBody, principal: Principal, round: int) -> ServerCalls | None:
+    """What of a response that has ended the server carries out; None: nothing."""
+    calls = {
+        item.call_id: ServerCall(call_id=item.call_id, name=item.name, must_ask=_must_ask(item))
+        for item in body.output
+        if isinstance(item, FunctionCall) and item.server is True
+    }
+    if not calls:
+        return None
+    request = _without_listings(body.request) if body.request is not UNSET else UNSET
+    return ServerCalls(calls=calls, principal=principal, round=round, request=request, metadata=dict(body.metadata))

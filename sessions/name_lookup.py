@@ -1,0 +1,56 @@
+"""Resolves host names in threads of its own, which neither other work nor the end of the process waits for.
+
+A name that strangers chose may have a server that never answers: each look-up then holds a thread up for half a
+minute. The event loop's own threads for that are few, and everything else that connects needs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Final
+
+AT_ONCE: Final = 32
+
+
+class NameLookup:
+    """Belongs to one use of names, which then holds up no other one."""
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._room = asyncio.Semaphore(at_once)
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Of a name, or the address itself. Raises OSError and UnicodeError. Who gives up early keeps its thread's
+        place until the look-up has ended."""
+        try:
+            return [str(ip_address(host))]
+        except ValueError:
+            await self._room.acquire()
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[str]] = loop.create_future()
+
+        def end(result: list[str] | Exception) -> None:
+            self._room.release()
+            if found.done():
+                return
+            if isinstance(result, Exception):
+                found.set_exception(result)
+            else:
+                found.set_result(result)
+
+        def work() -> None:
+            result: list[str] | Exception
+            try:
+                result = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            except (OSError, UnicodeError) as error:
+                result = error
+            except ValueError as error:  # a NUL in it
+                result = OSError(str(error))
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(end, result)
+
+        threading.Thread(target=work, name="name-lookup", daemon=True).start()
+        return await found

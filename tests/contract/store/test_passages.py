@@ -1,0 +1,208 @@
+"""The contract of the port `PassageIndex`, on SQLite in memory and in a file, and on PostgreSQL with pgvector."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from persistence.codec import PlainCodec
+from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
+from persistence.passages.index import SqlPassageIndex
+from sessions.model.types import TenantId, UnixMs
+from sessions.retrieval.filters import Attributes, matches, parse_filter
+from sessions.retrieval.vector_stores import DocumentId, NewChunk, StoreFile, StoreId, VectorStore
+from tests.support.engines.made_up_embedder import MADE_UP, vector_of
+from tests.support.stores.journals import postgres
+
+ACME, BETA = TenantId("acme"), TenantId("beta")
+NOW = UnixMs(1_800_000_000_000)
+LATER = UnixMs(NOW + 60_000)
+ANIMALS = ("The fox jumps over the dog.", "A cat sleeps on the roof.", "Horses run in the field all day.")
+
+
+@pytest.fixture(params=["memory", "file", pytest.param("postgres", marks=pytest.mark.cluster)])
+async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlPassageIndex]:
+    database: PassageDatabase
+    if request.param == "postgres":
+        database = PostgresPassages(postgres().dsn, f"passages_{uuid4().hex[:8]}")
+    else:
+        database = SqlitePassages(tmp_path / "passages.db" if request.param == "file" else None)
+    await database.open()
+    yield SqlPassageIndex(database, PlainCodec())
+    await database.close()
+
+
+def a_store(name: str = "vs_1", tenant: TenantId = ACME, user: str | None = None) -> VectorStore:
+    return VectorStore(
+        id=StoreId(name),
+        tenant=tenant,
+        user=user,
+        model=MADE_UP.name,
+        dimensions=MADE_UP.dimensions,
+        created_at=NOW,
+        name="animals",
+        metadata={"a": "b"},
+    )
+
+
+def a_file(name: str, store: str = "vs_1", tenant: TenantId = ACME, **more: object) -> StoreFile:
+    about = {"filename": f"{name}.txt", "created_at": NOW, "attributes": {}, "size": 9, **more}
+    return StoreFile(id=DocumentId(name), store=StoreId(store), tenant=tenant, **about)  # type: ignore[arg-type]
+
+
+async def filled(index: SqlPassageIndex, file: StoreFile, texts: tuple[str, ...] = ANIMALS) -> None:
+    await index.add_file(file, "\n".join(texts))
+    claimed = await index.claim(NOW, LATER)
+    assert claimed is not None and claimed.id == file.id
+    at, chunks = 0, []
+    for text in texts:
+        chunks.append(NewChunk(text, at, at + len(text), vector_of(text)))
+        at += len(text) + 1
+    assert await index.put_chunks(claimed, chunks, last=True, until=LATER)
+
+
+async def found(index: SqlPassageIndex, query: str, store: str = "vs_1", tenant: TenantId = ACME) -> list[str]:
+    near = [number for number, _ in await index.nearest(tenant, StoreId(store), vector_of(query), None, 10)]
+    worded = await index.matching(tenant, StoreId(store), [query], None, 10)
+    passages = {each.number: each.text for each in await index.passages(tenant, StoreId(store), near + worded)}
+    return [passages[number] for number in dict.fromkeys(worded + near)]
+
+
+async def test_a_store_is_its_tenants_and_is_found_as_it_was_made(index: SqlPassageIndex) -> None:
+    made = a_store(user="ann")
+    await index.create(made)
+    await index.create(a_store("vs_2"))
+    await index.create(a_store("vs_1", BETA))
+    assert await index.store(ACME, made.id) == made
+    assert await index.store(BETA, StoreId("vs_2")) is None
+    assert [each.id for each in await index.stores(ACME, None, anybody=True)] == ["vs_2", "vs_1"]
+    assert [each.id for each in await index.stores(ACME, "ann", anybody=False)] == ["vs_1"]
+    changed = msgspec.structs.replace(made, name="beasts", metadata={})
+    await index.change(changed)
+    assert await index.store(ACME, made.id) == changed
+    assert await index.forget_user(ACME, "ann") == 1
+    assert await index.store(ACME, made.id) is None and await index.store(BETA, made.id) is not None
+
+
+async def test_documents_are_found_by_meaning_and_by_words_where_they_stand(index: SqlPassageIndex) -> None:
+    await index.create(a_store())
+    await filled(index, a_file("f1", attributes={"kind": "fable"}))
+    assert (await found(index, "cats that sleep"))[0] == ANIMALS[1]
+    near = await index.nearest(ACME, StoreId("vs_1"), vector_of(ANIMALS[2]), None, 2)
+    assert near[0][1] == pytest.approx(1, abs=2e-3) and len(near) == 2 and near[0][1] > near[1][1]
+    (passage,) = await index.passages(ACME, StoreId("vs_1"), [near[0][0]])
+    whole = await index.text(ACME, StoreId("vs_1"), DocumentId("f1"))
+    assert whole is not None and whole[passage.start : passage.end] == passage.text == ANIMALS[2]
+    assert (passage.filename, passage.attributes) == ("f1.txt", {"kind": "fable"})
+    assert await index.matching(ACME, StoreId("vs_1"), ["of the and"], None, 5) == []
+    assert await index.matching(ACME, StoreId("vs_1"), ["zebra"], None, 5) == []
+
+
+async def test_nothing_of_another_tenants_store_or_of_one_with_the_same_name(index: SqlPassageIndex) -> None:
+    await index.create(a_store())
+    await index.create(a_store(tenant=BETA))
+    await filled(index, a_file("f1"))
+    await filled(index, a_file("f1", tenant=BETA), ("A secret of beta about the fox.",))
+    assert set(await found(index, "secret fox")) <= set(ANIMALS)
+    assert await found(index, "secret fox", tenant=BETA) == ["A secret of beta about the fox."]
+    assert await found(index, "fox", store="vs_2") == []
+    numbers = [number for number, _ in await index.nearest(BETA, StoreId("vs_1"), vector_of("fox"), None, 9)]
+    assert await index.passages(ACME, StoreId("vs_1"), numbers) == []
+
+
+async def test_what_is_not_whole_is_not_found_and_what_is_removed_is_gone(index: SqlPassageIndex) -> None:
+    await index.create(a_store())
+    await index.add_file(a_file("f1"), ANIMALS[0])
+    file = await index.claim(NOW, LATER)
+    assert file is not None and await index.claim(NOW, LATER) is None
+    chunk = NewChunk(ANIMALS[0], 0, len(ANIMALS[0]), vector_of(ANIMALS[0]))
+    assert await index.put_chunks(file, [chunk], last=False, until=LATER)
+    assert await found(index, "fox") == []
+    again = await index.claim(UnixMs(LATER + 1), UnixMs(LATER + 2))  # whoever claimed it has died
+    assert again is not None and again.id == "f1"
+    await index.begin_again(again)
+    assert await index.put_chunks(again, [chunk], last=True, until=LATER)
+    assert await found(index, "fox") == [ANIMALS[0]]
+    assert await index.remove_file(ACME, StoreId("vs_1"), DocumentId("f1"))
+    assert not await index.remove_file(ACME, StoreId("vs_1"), DocumentId("f1"))
+    assert await found(index, "fox") == [] and await index.text(ACME, StoreId("vs_1"), DocumentId("f1")) is None
+    assert not await index.put_chunks(again, [chunk], last=True, until=LATER)  # removed under its reader
+    await filled(index, a_file("f2"))
+    assert await index.delete(ACME, StoreId("vs_1")) and not await index.delete(ACME, StoreId("vs_1"))
+    assert await found(index, "fox") == [] and await index.file(ACME, StoreId("vs_1"), DocumentId("f2")) is None
+
+
+async def test_files_their_states_and_their_batches(index: SqlPassageIndex) -> None:
+    await index.create(a_store())
+    for name in ("f1", "f2", "f3"):
+        await index.add_file(
+            a_file(name, batch="b1" if name != "f3" else "", created_at=UnixMs(NOW + int(name[1]))), "x"
+        )
+    assert [each.id for each in await index.files(ACME, StoreId("vs_1"))] == ["f3", "f2", "f1"]
+    first = await index.claim(NOW, LATER)
+    assert first is not None and first.id == "f1"
+    await index.fail(first, "it has no text")
+    failed = await index.file(ACME, StoreId("vs_1"), DocumentId("f1"))
+    assert failed is not None and (failed.status, failed.error) == ("failed", "it has no text")
+    assert await index.cancel_batch(ACME, StoreId("vs_1"), "b1") == 1
+    counts = await index.counts(ACME, StoreId("vs_1"), batch="b1")
+    assert (counts.failed, counts.cancelled, counts.total) == (1, 1, 2)
+    assert (await index.counts(ACME, StoreId("vs_1"))).in_progress == 1
+    assert [each.id for each in await index.files(ACME, StoreId("vs_1"), batch="b1")] == ["f2", "f1"]
+    assert await index.set_attributes(ACME, StoreId("vs_1"), DocumentId("f3"), {"n": 2})
+    third = await index.file(ACME, StoreId("vs_1"), DocumentId("f3"))
+    assert third is not None and third.attributes == {"n": 2}
+    assert not await index.set_attributes(BETA, StoreId("vs_1"), DocumentId("f3"), {"n": 3})
+
+
+ROWS: tuple[Attributes, ...] = (
+    {},
+    {"n": 1, "lang": "de", "new": True},
+    {"n": 2.5, "lang": "en", "new": False},
+    {"n": "1", "lang": "Ünï'\"", "other key $.x": "y"},
+)
+FILTERS = (
+    {"type": "eq", "key": "n", "value": 1},
+    {"type": "eq", "key": "n", "value": "1"},
+    {"type": "ne", "key": "n", "value": 1},
+    {"type": "gt", "key": "n", "value": 1},
+    {"type": "gte", "key": "n", "value": 1},
+    {"type": "lt", "key": "n", "value": 2.5},
+    {"type": "lte", "key": "n", "value": 2.5},
+    {"type": "gte", "key": "lang", "value": "en"},
+    {"type": "eq", "key": "new", "value": True},
+    {"type": "ne", "key": "new", "value": True},
+    {"type": "eq", "key": "lang", "value": "Ünï'\""},
+    {"type": "eq", "key": "other key $.x", "value": "y"},
+    {"type": "in", "key": "n", "value": [2.5, "1"]},
+    {"type": "nin", "key": "lang", "value": ["de", "en"]},
+    {"type": "eq", "key": "' OR 1=1 --", "value": "x"},
+    {
+        "type": "or",
+        "filters": [
+            {"type": "eq", "key": "n", "value": 1},
+            {
+                "type": "and",
+                "filters": [{"type": "eq", "key": "lang", "value": "en"}, {"type": "eq", "key": "new", "value": False}],
+            },
+        ],
+    },
+)
+
+
+async def test_filters_are_the_same_in_every_database_and_in_words(index: SqlPassageIndex) -> None:
+    await index.create(a_store())
+    for number, attributes in enumerate(ROWS):
+        await filled(index, a_file(f"f{number}", attributes=attributes), (f"The fox number {number}.",))
+    for given in FILTERS:
+        only = parse_filter(given)
+        wanted = {f"f{number}" for number, attributes in enumerate(ROWS) if matches(only, attributes)}
+        near = await index.nearest(ACME, StoreId("vs_1"), vector_of("fox"), only, 10)
+        worded = await index.matching(ACME, StoreId("vs_1"), ["fox"], only, 10)
+        for numbers in ([number for number, _ in near], worded):
+            passages = await index.passages(ACME, StoreId("vs_1"), numbers)
+            assert {each.file for each in passages} == wanted, given

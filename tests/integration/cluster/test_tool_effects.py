@@ -1,0 +1,57 @@
+"""Effects of server tools, where the owner of a session dies, stands still or leaves at every place of a turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cluster.tool_effects import Fault, turn_with_tools
+from tests.support.virtual_time import virtual
+
+
+@virtual
+async def test_a_turn_that_nothing_happens_to() -> None:
+    verdict = await turn_with_tools("kill", 10_000, takes_keys=False, calls=2)
+    assert not verdict.broke and verdict.problem == ""
+    assert verdict.effects == {'{"n": 0}': 1, '{"n": 1}': 1} and len(verdict.outputs) == 2
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop", "hand_off"])
+@pytest.mark.parametrize("takes_keys", [True, False])
+@virtual
+async def test_each_effect_happens_once_wherever_the_owner_breaks(fault: Fault, takes_keys: bool) -> None:
+    broke, unknown = 0, 0
+    sent_at = (await turn_with_tools(fault, 10_000, takes_keys=takes_keys)).sent_at
+    for at in range(sent_at - 6, sent_at + 8):
+        verdict = await turn_with_tools(fault, at, takes_keys=takes_keys)
+        assert verdict.problem == "", (fault, at, verdict)
+        if takes_keys:
+            assert verdict.effects == {'{"n": 0}': 1}, (fault, at, verdict)
+            assert verdict.outputs == ('booked {"n": 0}',), (fault, at, verdict)
+        broke += verdict.broke
+        unknown += any(output.startswith("outcome_unknown") for output in verdict.outputs)
+    assert broke >= 10, "the fault fell into the turn"
+    if not takes_keys and fault != "hand_off":
+        assert unknown, "and into a call"
+
+
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+@virtual
+async def test_a_program_with_5_calls_is_killed_at_each_step_and_repeats_none(first: int) -> None:
+    """At each word that its owner says to the journal, the directory and the service: each call has its effect once,
+    and the program comes to the same end."""
+    words = (await turn_with_tools("kill", 1 << 30, takes_keys=True, calls=5, program=True)).words
+    expected = " and ".join(f'booked {{"n": {n}}}' for n in range(5))
+    for at in range(first, words + 1, 4):
+        verdict = await turn_with_tools("kill", at, takes_keys=True, calls=5, program=True, seed=at)
+        assert verdict.ended and verdict.outputs == (expected,), (at, verdict)
+        assert sorted(verdict.effects.values()) == [1] * 5, (at, verdict)
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop", "hand_off"])
+@virtual
+async def test_no_call_of_a_program_whose_tool_takes_no_keys_happens_twice(fault: Fault) -> None:
+    words = (await turn_with_tools(fault, 1 << 30, takes_keys=False, calls=3, program=True)).words
+    for at in range(1, words + 1, 3):
+        verdict = await turn_with_tools(fault, at, takes_keys=False, calls=3, program=True, seed=at)
+        assert verdict.ended and all(count == 1 for count in verdict.effects.values()), (at, verdict)
+        assert len(verdict.effects) == 3 or "outcome_unknown" in verdict.outputs[0], (at, verdict)

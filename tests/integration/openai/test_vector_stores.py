@@ -1,0 +1,170 @@
+"""`/v1/vector_stores` as clients see them: OpenAI's own SDK, made-up vectors, and `file_search` in an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from inference.simulated import SimulatedOptions
+from sessions.model.types import LOCAL_PRINCIPAL
+from sessions.retrieval.file_search import FileSearch
+from sessions.retrieval.services import Retrieval
+from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.doors.assembly import wall_ms
+from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_retrieval
+
+FOX = "# Animals\n\nThe quick fox jumps over the lazy dog.\n\n# Money\n\nThe central bank raised its interest rates."
+FILE_SEARCH: Any = {"type": "function", "name": "file_search", "server": True}
+CALL = 'Let me look. <tool_call>\n{"name": "file_search", "arguments": {"query": "interest rates"}}\n</tool_call>'
+
+
+@pytest.fixture
+async def retrieval() -> AsyncIterator[Retrieval]:
+    async with made_up_retrieval(wall_ms) as made:
+        yield made
+
+
+@pytest.fixture
+async def server(retrieval: Retrieval) -> AsyncIterator[Serving]:
+    stores = retrieval.vector_stores
+    assert stores is not None
+    async with serving(
+        SimulatedOptions(step_base_s=0.001),
+        tools=FileSearch(stores.passages, stores.search, None),
+        filters=KeywordFilterSet(input_phrases=["sesame"]),
+        retrieval=retrieval,
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
+        yield made
+
+
+async def read_in(http: httpx.AsyncClient, store: str, **document: Any) -> dict[str, Any]:
+    made = await http.post(f"/v1/vector_stores/{store}/files", json=document)
+    assert made.status_code == 200, made.text
+    return await ended(http, f"/v1/vector_stores/{store}/files/{made.json()['id']}")
+
+
+async def ended(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while (shown := (await http.get(path)).json())["status"] == "in_progress":
+            await asyncio.wait((asyncio.ensure_future(asyncio.Event().wait()),), timeout=0.02)
+    found: dict[str, Any] = shown
+    return found
+
+
+async def test_openais_client_makes_fills_searches_and_deletes_a_store(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    store = await client.vector_stores.create(name="library", metadata={"shelf": "1"})
+    assert store.status == "completed" and store.name == "library" and store.file_counts.total == 0
+    file = await read_in(http, store.id, text=FOX, filename="fox.md", attributes={"lang": "en", "year": 2020})
+    assert file["status"] == "completed" and file["last_error"] is None
+    await read_in(http, store.id, text="Der Fuchs springt über den Hund.", attributes={"lang": "de"})
+    found = await client.vector_stores.search(store.id, query="What jumps over the dog?", max_num_results=3)
+    best = found.data[0]
+    assert "quick fox" in best.content[0].text and best.filename == "fox.md" and 0 < best.score <= 1
+    only: Any = {"type": "eq", "key": "lang", "value": "de"}
+    german = await client.vector_stores.search(store.id, query="fox dog Fuchs", filters=only)
+    assert [each.attributes for each in german.data] == [{"lang": "de"}]
+    listed = await client.vector_stores.files.list(store.id)
+    assert {each.id for each in listed.data} >= {file["id"]} and len(listed.data) == 2
+    assert (
+        await client.vector_stores.files.update(file["id"], vector_store_id=store.id, attributes={"x": 1})
+    ).attributes
+    content = await client.vector_stores.files.content(file["id"], vector_store_id=store.id)
+    assert content.data[0].text == FOX
+    assert (await client.vector_stores.update(store.id, name="books")).name == "books"
+    assert [each.id for each in (await client.vector_stores.list()).data] == [store.id]
+    assert (await client.vector_stores.retrieve(store.id)).file_counts.completed == 2
+    assert (await client.vector_stores.files.delete(file["id"], vector_store_id=store.id)).deleted
+    gone = await client.vector_stores.search(store.id, query="What jumps over the dog?")
+    assert all(each.file_id != file["id"] for each in gone.data)
+    assert (await client.vector_stores.delete(store.id)).deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.vector_stores.search(store.id, query="fox")
+
+
+async def test_a_passages_place_is_where_it_stands(http: httpx.AsyncClient) -> None:
+    store = (await http.post("/v1/vector_stores", json={})).json()["id"]
+    how = {"type": "static", "static": {"max_chunk_size_tokens": 16, "chunk_overlap_tokens": 4}}
+    await read_in(http, store, text=FOX * 5, chunking_strategy=how)
+    for ranker in ("auto", "none", "words", "maxsim"):
+        asked = {"query": ["interest", "rates"], "max_num_results": 50, "ranking_options": {"ranker": ranker}}
+        found = (await http.post(f"/v1/vector_stores/{store}/search", json=asked)).json()
+        assert found["data"] and found["skipped"] == []
+        for each in found["data"]:
+            span = each["span"]
+            assert (FOX * 5)[span["start"] : span["end"]] == each["content"][0]["text"]
+
+
+async def test_a_batch_of_documents(http: httpx.AsyncClient) -> None:
+    store = (await http.post("/v1/vector_stores", json={})).json()["id"]
+    files = [{"text": f"Document {number} of many.", "filename": f"{number}.txt"} for number in range(5)]
+    batch = (await http.post(f"/v1/vector_stores/{store}/file_batches", json={"files": [*files, {"text": "."}]})).json()
+    path = f"/v1/vector_stores/{store}/file_batches/{batch['id']}"
+    done = await ended(http, path)
+    assert done["status"] == "completed" and done["file_counts"]["completed"] == 6
+    page = (await http.get(f"{path}/files", params={"limit": 4, "order": "asc"})).json()
+    assert len(page["data"]) == 4 and page["has_more"]
+    rest = (await http.get(f"{path}/files", params={"after": page["last_id"], "order": "asc"})).json()
+    assert len(rest["data"]) == 2 and not rest["has_more"]
+    assert (await http.post(f"{path}/cancel")).json()["status"] == "completed"
+    assert (await http.get(f"/v1/vector_stores/{store}/file_batches/vsfb_none")).status_code == 404
+
+
+async def test_what_is_wrong_is_said(http: httpx.AsyncClient, retrieval: Retrieval) -> None:
+    store = (await http.post("/v1/vector_stores", json={})).json()["id"]
+    for path, given, code in (
+        ("", {"name": "open sesame"}, "content_filter"),
+        ("", {"embedding_model": "other"}, "model_not_found"),
+        (f"/{store}/files", {"text": "open sesame"}, "content_filter"),
+        (f"/{store}/files", {"text": ""}, "invalid_request"),
+        (f"/{store}/files", {"text": "x", "attributes": {"k" * 65: 1}}, "invalid_request"),
+        (f"/{store}/search", {"query": "open sesame"}, "content_filter"),
+        (f"/{store}/search", {"query": "x", "filters": {"type": "like"}}, "invalid_request"),
+        ("/vs_none/search", {"query": "x"}, "vector_store_not_found"),
+        (f"/{store}/files/file_none", {"attributes": {}}, "vector_store_file_not_found"),
+    ):
+        answer = await http.post(f"/v1/vector_stores{path}", json=given)
+        assert answer.json()["error"]["code"] == code, (path, answer.text)
+    strategy = {"type": "static", "static": {"max_chunk_size_tokens": 4000, "chunk_overlap_tokens": 0}}
+    answer = await http.post(f"/v1/vector_stores/{store}/files", json={"text": "x", "chunking_strategy": strategy})
+    assert "510 tokens" in answer.text
+    assert isinstance(retrieval.embedder, MadeUpEmbedder)
+    retrieval.embedder.away = True
+    partly = (await http.post(f"/v1/vector_stores/{store}/search", json={"query": "x"})).json()
+    assert partly["skipped"] == ["embedding"]
+
+
+async def test_an_answer_looks_documents_up_and_the_prompt_before_it_stays(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving, retrieval: Retrieval
+) -> None:
+    store = (await http.post("/v1/vector_stores", json={})).json()["id"]
+    await read_in(http, store, text=FOX, filename="fox.md")
+    assert LOCAL_PRINCIPAL.user is None
+    server.engine.script += [CALL, "They were raised [1]."]
+    done = await client.responses.create(model=SIMULATED, input="what of the rates?", tools=[FILE_SEARCH])
+    assert done.output_text.endswith("They were raised [1].")
+    (item,) = [each for each in done.output if each.type == "function_call_output"]
+    (result, *_) = json.loads(str(item.output))["results"]
+    assert FOX[result["start"] : result["end"]] == result["text"] and "interest rates" in result["text"]
+    before, behind, *_ = server.engine.prompts
+    assert list(behind[: len(before)]) == list(before), "what was computed stays"
+    assert isinstance(retrieval.embedder, MadeUpEmbedder)
+    retrieval.embedder.away = True
+    server.engine.script += [CALL, "I could not look."]
+    partly = await client.responses.create(model=SIMULATED, input="and now?", tools=[FILE_SEARCH])
+    (item,) = [each for each in partly.output if each.type == "function_call_output"]
+    assert json.loads(str(item.output))["skipped"] == ["retrieval_skipped", "embedding"]

@@ -1,0 +1,181 @@
+"""One turn with calls of server tools, in a cluster under virtual time, broken off at any place; and what it came to.
+
+The service behind the tools is outside of all processes: an effect that it was asked for stands, whoever dies. What a
+process says to it passes its `Power`, before and after, like what it says to the journal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Final, Literal, NamedTuple
+
+from sessions.machine.responses import OUTCOME_UNKNOWN
+from sessions.machine.state import State, replay
+from sessions.model import commands as cm
+from sessions.model import events as ev
+from sessions.model.journal_types import Loaded
+from sessions.model.request import request_of
+from sessions.model.types import FunctionCallOutput, ResponseId, SessionId, SessionKey, TenantId, Tool
+from sessions.ports import Engine
+from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
+from tests.support.cluster.harness import ALICE, Cluster, Power, ReplicaNode, advance, cluster, until
+from tests.support.scripted import Scripted
+
+TRAVEL_S: Final = 0.003
+Fault = Literal["kill", "stop", "hand_off"]
+_CALL: Final = '<tool_call>{"name": "book", "arguments": {"n": %d}}</tool_call>'
+_RUN: Final = '<tool_call>{"name": "program", "arguments": {"n": %d}}</tool_call>'
+_PROGRAM: Final = Tool(
+    name="program", parameters={"type": "object", "properties": {"n": {"type": "integer"}}}, server=True
+)
+_BOOK: Final = Tool(name="book", parameters={"type": "object", "properties": {"n": {"type": "integer"}}}, server=True)
+
+
+class EffectService:
+    """What is behind the tools: each call that arrives has its effect, unless its key is known."""
+
+    def __init__(self, *, takes_keys: bool) -> None:
+        self.takes_keys = takes_keys
+        self.effects: Counter[str] = Counter()  # by what was asked for
+        self.powers: dict[str, int] = {}  # by process: what it had said when it sent its first call
+
+    def arrive(self, request: ToolRequest, keys: set[str]) -> str:
+        if not self.takes_keys or request.execution_id not in keys:
+            keys.add(request.execution_id)
+            self.effects[request.arguments] += 1
+        return f"booked {request.arguments}"
+
+
+class StandInTools:
+    """The port, of one process."""
+
+    def __init__(self, service: EffectService, power: Power, keys: set[str]) -> None:
+        self._service, self._power, self._keys = service, power, keys
+        service.powers.setdefault(power.name, 0)
+
+    def find(self, tenant: TenantId, name: str) -> ServerTool | None:
+        if name == "program":
+            return ServerTool(tool=_PROGRAM, takes_keys=True, program=True)
+        return ServerTool(tool=_BOOK, takes_keys=self._service.takes_keys) if name == "book" else None
+
+    def offered(self, tenant: TenantId) -> tuple[str, ...]:
+        return ()
+
+    async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
+        name = self._power.name
+        self._service.powers[name] = self._service.powers[name] or self._power.passed
+        await self._power.passing(TRAVEL_S)
+        output = self._service.arrive(request, self._keys)
+        await self._power.passing(TRAVEL_S)
+        return ToolResult(outcome="done", output=output)
+
+    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
+        """A program that books as often as its argument says, and says what it was answered. Of what was computed
+        before a call, a snapshot keeps all; without it the program is run anew."""
+        await self._power.passing(TRAVEL_S)
+        made = len(step.done)
+        assert step.point is None or step.point.snapshot == f"at {made - 1}".encode()
+        if made == json.loads(step.request.arguments)["n"]:
+            return ToolResult(outcome="done", output=" and ".join(each.output for each in step.done))
+        arguments = json.dumps({"n": made})
+        return ProgramSuspended(
+            name="book", arguments=arguments, version="1", snapshot=f"at {made}".encode(), printed=""
+        )
+
+
+class Verdict(NamedTuple):
+    """What a turn came to. `broke`: the fault happened before its end. `sent_at`: how many words its first owner had
+    said to the world before it sent the first call (0: it sent none); `words`: in all."""
+
+    broke: bool
+    sent_at: int
+    words: int
+    effects: dict[str, int]
+    outputs: tuple[str, ...]
+    ended: bool
+
+    @property
+    def problem(self) -> str:
+        """What must never be; "" where all is well."""
+        unknown = sum(output.startswith(OUTCOME_UNKNOWN[:15]) for output in self.outputs)
+        if not self.ended:
+            return "the turn did not end"
+        if any(count > 1 for count in self.effects.values()):
+            return "an effect happened twice"
+        if len(self.outputs) != len(set(self.outputs)) + max(0, unknown - 1):
+            return "an output stands twice"
+        if len(self.effects) + unknown < len(self.outputs):
+            return "an effect that did not happen is said to have"
+        return ""
+
+
+async def turn_with_tools(
+    fault: Fault, at: int, *, takes_keys: bool, calls: int = 1, seed: int = 0, program: bool = False
+) -> Verdict:
+    """A turn that calls a tool `calls` times at once, or a program that calls it so often, whose owner suffers `fault`
+    at its `at`-th word to the world behind the user's message."""
+    words_of_model = _RUN % calls if program else "".join(_CALL % n for n in range(calls))
+    scripts, given = [words_of_model, "Done."], dict[ResponseId, str]()
+    service, keys = EffectService(takes_keys=takes_keys), set[str]()
+    async with cluster(replicas=0, seed=seed, tools=lambda power: StandInTools(service, power, keys)) as made:
+        for name in ("r1", "r2"):
+            await made.add_replica(name, engine=_engine(scripts, given))
+        gateway = made.gateways["g1"]
+        key = SessionKey(ALICE.tenant, SessionId("trip"))
+        named = tuple(Tool(name=name, server=True) for name in (("book", "program") if program else ("book",)))
+        create = cm.SessionCreate(id=made.command_id(), session=key.session, tools=named)
+        await gateway.router.execute(request_of(ALICE, create))
+        owner = made.replicas[made.owner(key)]
+        begun, broke = owner.power.passed, False
+
+        async def on_pass(passed: int) -> None:
+            nonlocal broke
+            if passed - begun == at and not broke:
+                broke = True
+                await _break(made, owner, fault, key)
+
+        owner.power.on_pass = on_pass
+        ok = await gateway.say(key, "book it", tokens=400)
+        assert ok.response_id is not None
+        await until(lambda: _ended(made, key), limit_s=120.0)
+        owner.power.on_pass, words = None, owner.power.passed - begun
+        if fault == "stop" and broke:
+            await advance(30.0)
+        state = _state(made, key)
+        outputs = tuple(item.output for item in state.items.values() if isinstance(item, FunctionCallOutput))
+        whole = len(outputs) == (1 if program else calls)
+        sent_at = max(0, service.powers[owner.power.name] - begun)
+        return Verdict(broke, sent_at, words, dict(service.effects), outputs, whole and not state.busy)
+
+
+def _engine(scripts: list[str], given: dict[ResponseId, str]) -> Engine:
+    return Scripted(scripts, given)
+
+
+async def _break(made: Cluster, owner: ReplicaNode, fault: Fault, key: SessionKey) -> None:
+    if fault == "kill":
+        made.background(owner.kill())
+        owner.power.kill()
+    elif fault == "stop":
+        owner.stop()
+        made.background(_wake_later(owner))
+    else:
+        made.background(owner.replica.drain())
+
+
+async def _wake_later(owner: ReplicaNode) -> None:
+    await advance(20.0)
+    owner.wake()
+
+
+def _state(made: Cluster, key: SessionKey) -> State:
+    head = made.store.head(key)
+    assert head is not None
+    return replay(Loaded(head, None, tuple(made.store._logs[key].records), (), True))
+
+
+def _ended(made: Cluster, key: SessionKey) -> bool:
+    log = made.store._logs[key].records
+    ends = [each.event for each in log if isinstance(each.event, ev.ResponseCompleted | ev.ResponseIncomplete)]
+    return bool(ends) and not _state(made, key).busy

@@ -1,0 +1,1 @@
+"""MCP servers that tests run, written with the official package."""

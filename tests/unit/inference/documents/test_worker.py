@@ -1,0 +1,85 @@
+"""A child for each document: what it has come to is told, however it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from inference.documents import worker as module
+from inference.documents.frames import DocumentReply, DocumentRequest
+from inference.documents.sandbox import SandboxLimits
+from inference.documents.worker import DocumentWorker, load_libraries
+from sessions.model.knowledge.documents import DocumentText
+from tests.support.documents.made import a_docx, a_pdf
+
+WORKER = DocumentWorker(SandboxLimits(memory_mib=128, cpu_s=2), 5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries() -> None:
+    load_libraries()
+
+
+def read(content: bytes, name: str = "") -> DocumentReply:
+    return WORKER.read(DocumentRequest(content, name, ""))
+
+
+def code_of(reply: DocumentReply) -> str:
+    assert reply.fault is not None
+    return reply.fault.code
+
+
+def test_documents_are_read_in_the_sandbox() -> None:
+    for content in (a_pdf(["hello"]), a_docx(["hello"]), b"hello\n", b"<html>hello"):
+        document = read(content).document
+        assert document is not None and document.text == "hello\n"
+
+
+def test_faults_are_told() -> None:
+    assert code_of(read(b"\x89PNG")) == "file_type_unsupported"
+    assert code_of(read(b"%PDF-1.4 x")) == "file_unreadable"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "code"),
+    [
+        (lambda: os._exit(3), "file_unreadable"),
+        (lambda: bytearray(1 << 30), "file_too_complex"),
+        (lambda: [0 for _ in iter(int, 1)], "file_too_complex"),
+        (lambda: os.abort(), "file_unreadable"),
+        (lambda: 1 / 0, "file_unreadable"),
+        (lambda: os.write(3, b"\xc1" * 9) and os._exit(0), "file_unreadable"),
+        (lambda: os.write(3, b"") or os._exit(0), "file_unreadable"),
+    ],
+)
+def test_however_a_child_ends(monkeypatch: pytest.MonkeyPatch, attempt: object, code: str) -> None:
+    assert callable(attempt)
+
+    def answer(request: DocumentRequest) -> DocumentReply:
+        try:
+            attempt()
+        except ZeroDivisionError as exc:
+            raise SystemExit(1) from exc
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr(module, "answer", answer)
+    assert code_of(read(b"x")) == code
+
+
+def test_a_child_that_waits_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: DocumentRequest) -> DocumentReply:
+        signal.pause()
+        while True:
+            __import__("time").sleep(9)
+
+    monkeypatch.setattr(module, "answer", answer)
+    reply = DocumentWorker(SandboxLimits(memory_mib=128, cpu_s=9), 0.3).read(DocumentRequest(b"", "", ""))
+    assert code_of(reply) == "file_too_complex"
+
+
+def test_a_reply_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPLY_BYTES_MAX", 2048)
+    monkeypatch.setattr(module, "answer", lambda request: DocumentReply(document=DocumentText("", "x" * 9000)))
+    assert code_of(read(b"x")) == "file_too_complex"

@@ -1,0 +1,144 @@
+"""Calls of HTTP tools: keys, retries, time, room, and what is said of a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inference.tools.breaker import FAILURES_MAX
+from inference.tools.tool_set import ToolSet
+from sessions.model.types import CallId, ResponseId, SessionId, SessionKey, TenantId
+from sessions.server_tools import ToolRequest, ToolResult
+from tests.support.doors.tool_service import ToolService, opened_tools, reply, tools_toml
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[ToolService]:
+    async with ToolService() as made:
+        yield made
+
+
+@pytest.fixture
+async def tools(service: ToolService, tmp_path: Path) -> AsyncIterator[ToolSet]:
+    secret = 'headers.authorization = {env = "TOOL_SECRET", prefix = "Bearer "}\n'
+    text = tools_toml(
+        service,
+        keyed='idempotency = "key"\ntimeout_s = 0.5\n' + secret,
+        plain="timeout_s = 0.3\n",
+        got='method = "GET"\nheaders.a = {env = "NOT_SET"}\n',
+        asked='method = "GET"\n',
+        one="concurrency = 1\ntimeout_s = 0.3\n",
+    )
+    async with opened_tools(tmp_path / "tools.toml", text) as made:
+        yield made
+
+
+def request(name: str, key: str = "call_1") -> ToolRequest:
+    return ToolRequest(
+        key=SessionKey(TenantId("acme"), SessionId("s")),
+        response_id=ResponseId("r"),
+        call_id=CallId("c"),
+        name=name,
+        arguments='{"city": "Rome", "n": 1}',
+        execution_id=key,
+    )
+
+
+async def call(tools: ToolSet, name: str) -> ToolResult:
+    return await tools.call(request(name))
+
+
+async def test_a_call_with_its_key_and_its_secret(tools: ToolSet, service: ToolService) -> None:
+    assert await call(tools, "keyed") == ToolResult(outcome="done", output='{"ok": true}')
+    (asked,) = service.asked
+    assert (asked.method, asked.key) == ("POST", "call_1") and json.loads(asked.body) == {"city": "Rome", "n": 1}
+    assert asked.headers["authorization"] == "Bearer from the environment"
+    await call(tools, "asked")
+    assert (service.asked[1].target, service.asked[1].key) == ("/asked?city=Rome&n=1", "")
+
+
+async def test_one_that_takes_keys_is_tried_again_and_another_is_not(tools: ToolSet, service: ToolService) -> None:
+    answers = [reply({}, 503), reply({"n": 1})]
+    service.answer = lambda asked: answers.pop(0)
+    first = await call(tools, "plain")
+    assert first.outcome == "failed" and first.output.startswith("http_status 503")
+    answers[:] = [b"broken", reply({"n": 2})]
+    unknown = await call(tools, "plain")
+    assert unknown.outcome == "unknown" and len(service.asked) == 2, "sent once"
+
+
+async def test_what_came_to_nothing_under_a_key_comes_again(tools: ToolSet, service: ToolService) -> None:
+    service.hold = asyncio.Event()
+    calling = asyncio.ensure_future(call(tools, "keyed"))
+    await service.wait_for(2)
+    service.hold.set()
+    assert (await calling).outcome == "done" and set(service.effects.values()) == {1}
+
+
+async def test_errors_say_nothing_of_addresses_or_secrets(tools: ToolSet, service: ToolService) -> None:
+    port = str(service.port)
+    missing = await call(tools, "got")
+    assert missing.outcome == "not_sent" and "NOT_SET" not in missing.output and service.asked == []
+    service.answer = lambda asked: reply({}, 302, headers="location: http://10.0.0.1/\r\n")
+    moved = await call(tools, "plain")
+    assert moved.outcome == "failed" and "10.0.0.1" not in moved.output and port not in moved.output
+    service.answer = lambda asked: b"HTTP/1.1 200 x\r\n\r\n" + b"\xff\x00" * 100_000
+    flood = await call(tools, "plain")
+    assert flood.outcome == "done" and "cut off" in flood.output and "\0" not in flood.output
+    assert (await call(tools, "nothing")).outcome == "not_sent"
+
+
+async def test_one_that_keeps_failing_is_left_alone(tools: ToolSet, service: ToolService) -> None:
+    service.answer = lambda asked: reply({}, 500)
+    for _ in range(FAILURES_MAX):
+        await call(tools, "plain")
+    held = await call(tools, "plain")
+    assert held.outcome == "not_sent" and "too often" in held.output and len(service.asked) == FAILURES_MAX
+    service.answer = lambda asked: reply({}, 404)
+    for _ in range(FAILURES_MAX + 1):
+        assert (await call(tools, "asked")).output.startswith("http_status 404"), "that is an answer"
+
+
+async def test_calls_have_room_for_so_many(tools: ToolSet, service: ToolService) -> None:
+    service.hold = asyncio.Event()
+    first = asyncio.ensure_future(call(tools, "one"))
+    await service.wait_for(1)
+    second = asyncio.ensure_future(tools.call(request("one")))
+    done, _ = await asyncio.wait((first, second), return_when=asyncio.ALL_COMPLETED)
+    assert {each.result().outcome for each in done} >= {"unknown"} and len(service.asked) <= 2
+
+
+async def test_a_tenant_whose_tools_hang_leaves_room_for_the_others(
+    service: ToolService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.tools.gates.TENANT_CALLS_MAX", 2)
+    monkeypatch.setattr("inference.tools.gates.CALLS_MAX", 3)
+    service.hold = asyncio.Event()
+    many = {f"t{n}": "timeout_s = 20\n" for n in range(3)}
+    async with opened_tools(tmp_path / "tools.toml", tools_toml(service, quick="timeout_s = 0.3\n", **many)) as tools:
+        hanging = [asyncio.ensure_future(call(tools, name)) for name in ("t0", "t1")]
+        await service.wait_for(2)
+        held = await call(tools, "quick")
+        assert held.outcome == "not_sent" and len(service.asked) == 2, "nothing was sent, and that is known"
+        other = request("t2")
+        theirs = asyncio.ensure_future(
+            tools.call(msgspec.structs.replace(other, key=SessionKey(TenantId("other"), SessionId("s"))))
+        )
+        await service.wait_for(3)
+        service.hold.set()
+        assert {each.outcome for each in await asyncio.gather(*hanging, theirs)} == {"done"}
+
+
+async def test_what_no_address_can_have_is_known_not_to_have_been_sent(tools: ToolSet, service: ToolService) -> None:
+    """It was sent to nobody, and its outcome called unknown."""
+    for arguments in (json.dumps({"city": "a" * 100_000}), '{"city": "\\ud800"}'):
+        refused = await tools.call(msgspec.structs.replace(request("asked"), arguments=arguments))
+        assert refused.outcome == "not_sent" and refused.output.startswith("tool_unavailable: its arguments"), refused
+    assert service.asked == []
+    await tools.call(msgspec.structs.replace(request("asked"), arguments='{"a&b\\r\\nc": "=&#"}'))
+    assert service.asked[0].target == "/asked?a%26b%0D%0Ac=%3D%26%23"

@@ -1,0 +1,130 @@
+"""The tool `file_search`: whose documents, how much of them, and an answer that goes on without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from sessions.model.types import CallId, ResponseId, SessionId, SessionKey, TenantId, Tool, UnixMs
+from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
+from sessions.retrieval.services import Retrieval
+from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore
+from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
+from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
+
+ACME = TenantId("acme")
+
+
+def asked(user: str | None = None, *, tenant: TenantId = ACME, name: str = NAME, **arguments: Any) -> ToolRequest:
+    return ToolRequest(
+        key=SessionKey(tenant, SessionId("s")),
+        response_id=ResponseId("r"),
+        call_id=CallId("c"),
+        name=name,
+        arguments=json.dumps(arguments),
+        execution_id="call_1",
+        user=user,
+    )
+
+
+@pytest.fixture
+async def made() -> AsyncIterator[Retrieval]:
+    async with made_up_retrieval(lambda: UnixMs(1_000_000_000), reads=False) as retrieval:
+        stores = retrieval.vector_stores
+        assert stores is not None
+        for number, (tenant, user, text) in enumerate(
+            ((ACME, None, "The fox is red."), (ACME, "ann", "The fox of Ann is blue."), ("beta", None, "Beta's fox."))
+        ):
+            store = VectorStore(
+                id=StoreId(f"vs_{number}"),
+                tenant=TenantId(tenant),
+                user=user,
+                model=MADE_UP.name,
+                dimensions=MADE_UP.dimensions,
+                created_at=UnixMs(number),
+            )
+            await stores.passages.create(store)
+            file = StoreFile(
+                id=DocumentId(f"f{number}"),
+                store=store.id,
+                tenant=store.tenant,
+                filename="fox.txt",
+                created_at=UnixMs(number),
+            )
+            await stores.passages.add_file(file, text)
+            assert await stores.reader.read_one()
+        yield retrieval
+
+
+def tool(retrieval: Retrieval, others: Any = None) -> FileSearch:
+    assert retrieval.vector_stores is not None
+    return FileSearch(retrieval.vector_stores.passages, retrieval.vector_stores.search, others)
+
+
+def texts(result: ToolResult) -> list[str]:
+    return [each["text"] for each in json.loads(result.output)["results"]]
+
+
+async def test_a_session_finds_its_owners_documents_and_no_others(made: Retrieval) -> None:
+    search = tool(made)
+    done = await search.call(asked(query="fox"))
+    assert done.outcome == "done" and texts(done) == ["The fox is red."]
+    (result,) = json.loads(done.output)["results"]
+    assert (result["number"], result["file_id"], result["start"], result["end"]) == (1, "f0", 0, 15)
+    assert texts(await search.call(asked("ann", query="fox"))) == ["The fox of Ann is blue."]
+    assert texts(await search.call(asked("bob", query="fox"))) == []
+    for store in ("vs_1", "vs_2"):
+        assert texts(await search.call(asked(query="fox", vector_store_ids=[store]))) == []
+    assert texts(await search.call(asked(query="fox", vector_store_ids=["vs_0"]))) == ["The fox is red."]
+
+
+async def test_an_answer_goes_on_without_and_says_so(made: Retrieval) -> None:
+    assert isinstance(made.embedder, MadeUpEmbedder)
+    made.embedder.away = True
+    partly = await tool(made).call(asked(query="fox"))
+    assert texts(partly) == ["The fox is red."] and json.loads(partly.output)["skipped"] == [SKIPPED, "embedding"]
+
+    class Dead:
+        async def stores(self, *_: object, **__: object) -> list[VectorStore]:
+            from sessions.model.errors import Unavailable
+
+            raise Unavailable("vector_stores_unavailable", "away")
+
+    assert made.vector_stores is not None
+    dead = FileSearch(Dead(), made.vector_stores.search, None)  # type: ignore[arg-type]
+    failed = await dead.call(asked(query="fox"))
+    assert failed.outcome == "failed"
+    assert json.loads(failed.output) == {"results": [], "skipped": [SKIPPED, "vector_stores_unavailable"]}
+
+
+async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieval) -> None:
+    search = tool(made)
+    assert (await search.call(asked(question="fox"))).outcome == "not_sent"
+    assert (await search.call(asked(name="weather"))).outcome == "not_sent"
+    assert search.find(ACME, NAME) is TOOL and search.find(ACME, "weather") is None and search.offered(ACME) == ()
+
+    class Others:
+        def find(self, tenant: TenantId, name: str) -> ServerTool | None:
+            return ServerTool(tool=Tool(name=name, server=True)) if name == "weather" else None
+
+        def offered(self, tenant: TenantId) -> Sequence[str]:
+            return ("weather",)
+
+        async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
+            return ToolResult(outcome="done", output=request.name)
+
+    both = tool(made, Others())
+    assert (
+        both.find(ACME, "weather") is not None and both.find(ACME, NAME) is TOOL and both.offered(ACME) == ("weather",)
+    )
+    assert (await both.call(asked(name="weather"))).output == "weather"
+    assert texts(await both.call(asked(query="fox"))) == ["The fox is red."]
+
+
+def test_no_more_than_its_budget_stands_in_the_prompt() -> None:
+    one = Passage(number=1, file=DocumentId("f"), filename="f", attributes={}, text="x" * 10, start=0, end=10)
+    assert within([one, one, msgspec.structs.replace(one, text="y")], 20) == [one, one]

@@ -1,0 +1,116 @@
+"""Files of commands become texts, whatever the command, and only for whom they are."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput, NotFound, TooLarge
+from sessions.model.knowledge.documents import DocumentText
+from sessions.model.knowledge.files import file_not_found
+from sessions.model.types import CommandId, InputFile, InputText, Principal, ResponseId, SessionId, TenantId
+from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, ReadFile, shown_text
+from transport.openai.history import Unit
+
+ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")
+STORED = InputFile(file_id="file-1")
+READ = "\n[File: a.txt]\nits words\n[End of file: a.txt]\n"
+
+
+async def stored(principal: Principal, file_id: str) -> ReadFile:
+    if file_id != "file-1":
+        raise file_not_found(file_id)
+    return ReadFile("a.txt", "text/plain", 9, DocumentText("text/plain", "its words\n"))
+
+
+async def given(content: bytes, filename: str, media_type: str) -> ReadFile:
+    return ReadFile(filename, media_type, len(content), DocumentText("text/x", content.decode()))
+
+
+READER = AttachmentReader(stored, given, bytes_max=100)
+
+
+def a_message(*parts: Any, **more: Any) -> cm.MessageCreate:
+    return cm.MessageCreate(id=CommandId("c"), session=SessionId("s"), content=parts, **more)
+
+
+async def test_texts_stand_where_their_files_were_named() -> None:
+    command = a_message(InputText(text="Look: "), STORED, InputText(text="?"))
+    made = await READER.command(ANA, command)
+    assert isinstance(made, cm.MessageCreate)
+    assert [part.text for part in cm.content_parts(made.content)] == ["Look: ", READ, "?"]
+    assert made.content[1] == InputFile(file_id="file-1", filename="a.txt", media_type="text/plain", size=9, text=READ)
+
+
+async def test_what_names_no_file_stays_as_it_is() -> None:
+    for command in (
+        a_message(InputText(text="x")),
+        cm.MessageCreate(id=CommandId("c"), session=SessionId("s"), content="x"),
+        cm.ToolOutput(id=CommandId("c"), session=SessionId("s"), call_id="x", output="y"),  # type: ignore[arg-type]
+        cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=(cm.NewMessage(content="x"),)),
+    ):
+        assert await READER.command(ANA, command) is command
+
+
+async def test_every_command_with_a_message() -> None:
+    about: dict[str, Any] = {"id": CommandId("c"), "session": SessionId("s"), "content": (STORED,)}
+    edit = await READER.command(ANA, cm.MessageEdit(item_id="i", **about))  # type: ignore[arg-type]
+    steer = await READER.command(ANA, cm.ResponseSteer(response_id=ResponseId("r"), **about))
+    item = cm.NewMessage(content=(STORED,))
+    turn = await READER.command(ANA, cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=(item,)))
+    assert isinstance(edit, cm.MessageEdit) and isinstance(steer, cm.ResponseSteer)
+    assert isinstance(turn, cm.TurnCreate) and isinstance(turn.items[0], cm.NewMessage)
+    for content in (edit.content, steer.content, turn.items[0].content):
+        assert cm.content_parts(content)[0].text == READ
+
+
+async def test_a_clients_own_text_of_a_file_counts_for_nothing() -> None:
+    forged = InputFile(file_id="file-1", filename="bank.pdf", text="forged", size=1)
+    made = await READER.command(ANA, a_message(forged))
+    assert isinstance(made, cm.MessageCreate) and cm.content_parts(made.content)[0].text == READ
+
+
+async def test_histories() -> None:
+    plain = Unit((cm.NewMessage(content="x"),))
+    assert await READER.units(ANA, [plain]) == [plain]
+    (unit,) = await READER.units(ANA, [Unit((cm.NewMessage(content=(STORED,)),))])
+    assert isinstance(unit.items[0], cm.NewMessage)
+    assert await READER.units(ANA, [unit]) == [unit], "what is read is not read again"
+
+
+async def test_bytes_in_the_message() -> None:
+    for data in (b64encode(b"in line").decode(), "data:text/x;base64," + b64encode(b"in line").decode()):
+        made = await READER.command(ANA, a_message(InputFile(file_data=data, filename="../b[1].txt")))
+        assert isinstance(made, cm.MessageCreate)
+        (part,) = cm.content_parts(made.content)
+        assert isinstance(part, InputFile) and part.file_data is None and part.filename == "b[1].txt"
+        assert part.text == "\n[File: b(1).txt]\nin line\n[End of file: b(1).txt]\n"
+    with pytest.raises(TooLarge):
+        await READER.command(ANA, a_message(InputFile(file_data="A" * 400)))
+    for wrong in ("ü", "data:x,y", "A", "data:"):
+        with pytest.raises(BadInput) as refused:
+            await READER.command(ANA, a_message(InputText(text=""), InputFile(file_data=wrong)))
+        assert refused.value.param == "content[1]"
+
+
+async def test_what_is_refused() -> None:
+    with pytest.raises(NotFound) as unknown:
+        await READER.command(ANA, a_message(InputFile(file_id="file-2")))
+    assert unknown.value.param == "content[0]"
+    for command in (
+        a_message(InputFile()),
+        a_message(*[STORED] * (ATTACHMENTS_MAX + 1)),
+        a_message(STORED, role="system"),
+        a_message(STORED, role="assistant"),
+    ):
+        with pytest.raises(BadInput):
+            await READER.command(ANA, command)
+    with pytest.raises(BadInput):
+        await READER.units(ANA, [Unit((cm.NewMessage(content=(STORED,)),))] * (8 * ATTACHMENTS_MAX + 1))
+
+
+def test_a_document_that_was_cut_says_so() -> None:
+    assert "goes on" in shown_text("a", DocumentText("", "x", cut=True)) and shown_text("a", DocumentText("", "x"))

@@ -1,0 +1,308 @@
+"""Shows a response and those that go on with it, behind the outputs of the server's own tools, as one response.
+
+In the log a turn with server tools is several responses, with the tools' outputs between them. A client of OpenAI's API
+asked for one: it gets one, whose output has the calls, their outputs and the words, numbered through. Made of the log
+alone, so every reader of it, now or later, is shown the same. Calls of `code_interpreter`, where a response was asked
+for with OpenAI's tool of that type, are one item with their code and what came of it, and have events of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from sessions.billing.prices import sum_public
+from sessions.model import events as ev
+from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, Item, ItemId, Json, ResponseId, Tool
+from sessions.server_tools import CODE_INTERPRETER
+from transport.openai.mcp.shown import waits
+
+TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
+_BEGINNING = ev.ResponseQueued | ev.ResponseCreated | ev.ResponseInProgress
+
+
+TOOL: Final[dict[str, Json]] = {"type": CODE_INTERPRETER, "container": {"type": "auto"}}
+ITEM: Final = "code_interpreter_call"
+
+
+class CodeEvent(ev.ResponseEvent, frozen=True, kw_only=True):
+    """An event of a call's life that no log has: `shown` is what it says."""
+
+    output_index: int
+    type: str
+    shown: dict[str, Json]
+
+
+def is_code_tool(tool: Tool) -> bool:
+    return tool.server is True and tool.name == CODE_INTERPRETER
+
+
+def is_code_call(item: Item) -> bool:
+    return isinstance(item, FunctionCall) and item.server is True and item.name == CODE_INTERPRETER
+
+
+def wants_code(body: ev.ResponseBody) -> bool:
+    """Whether a response was asked for with OpenAI's tool of this kind."""
+    tools = body.request.get("tools") if isinstance(body.request, dict) else None
+    return isinstance(tools, Sequence) and any(
+        isinstance(each, Mapping) and each.get("type") == CODE_INTERPRETER for each in tools
+    )
+
+
+def code_of(arguments: str) -> str:
+    """The code of a call, as far as its arguments are whole."""
+    try:
+        given = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return ""
+    code = given.get("code") if isinstance(given, dict) else None
+    return code if isinstance(code, str) else ""
+
+
+def code_item(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
+    """A call, and what came of it if that is known."""
+    if output is None:
+        status: str = call.status if call.status in ("in_progress", "incomplete") else "interpreting"
+    elif output.status == "incomplete":
+        status = "incomplete"
+    else:
+        status = "failed" if output.is_error else "completed"
+    logs: Json = None if output is None else [{"type": "logs", "logs": output.output}]
+    return {
+        "id": call.id,
+        "type": ITEM,
+        "status": status,
+        "code": code_of(call.arguments),
+        "container_id": f"cntr_{call.id}",
+        "outputs": logs,
+        "call_id": call.call_id,
+    }
+
+
+def shown_items(items: Iterable[Item], render: Callable[[Item], dict[str, Json]]) -> list[dict[str, Json]]:
+    """The items of an answer, each call of code as one with its output."""
+    given = list(items)
+    calls = {item.call_id for item in given if isinstance(item, FunctionCall) and is_code_call(item)}
+    outputs = {item.call_id: item for item in given if isinstance(item, FunctionCallOutput) and item.call_id in calls}
+    shown = []
+    for item in given:
+        if isinstance(item, FunctionCall) and item.call_id in calls:
+            shown.append(code_item(item, outputs.get(item.call_id)))
+        elif not isinstance(item, FunctionCallOutput) or item.call_id not in calls:
+            shown.append(render(item))
+    return shown
+
+
+class CodeCalls:
+    """The life of one answer's calls of code, as events; `number` gives each its place in the stream."""
+
+    def __init__(self, response_id: ResponseId, number: Callable[[], int]) -> None:
+        self._response_id = response_id
+        self._number = number
+        self._open: dict[int, FunctionCall] = {}  # of the part that is being written, by their index there
+        self._waiting: dict[CallId, tuple[int, FunctionCall]] = {}
+
+    def take(self, event: ev.ResponseEvent, base: int) -> list[ev.ResponseEvent] | None:
+        """What an event of a call becomes, whose part begins at this index; None: it is of none."""
+        index = getattr(event, "output_index", None)
+        if isinstance(event, ev.OutputItemAdded) and isinstance(event.item, FunctionCall) and is_code_call(event.item):
+            self._open[event.output_index] = event.item
+            item: dict[str, Json] = {**code_item(event.item, None), "status": "in_progress", "code": ""}
+            at = base + event.output_index
+            added = self._event("response.output_item.added", at, item=item)
+            return [added, self._event(f"response.{ITEM}.in_progress", at, item_id=event.item.id)]
+        if index not in self._open or index is None:
+            return None
+        name, at = self._open[index].id, base + index
+        if isinstance(event, ev.ArgumentsDone):
+            code = code_of(event.arguments)
+            return [
+                self._event(f"response.{ITEM}_code.delta", at, item_id=name, delta=code),
+                self._event(f"response.{ITEM}_code.done", at, item_id=name, code=code),
+            ]
+        if isinstance(event, ev.OutputItemDone) and isinstance(event.item, FunctionCall):
+            del self._open[index]
+            self._waiting[event.item.call_id] = at, event.item
+            return [self._event(f"response.{ITEM}.interpreting", at, item_id=name)]
+        return []
+
+    def answer(self, output: FunctionCallOutput) -> list[ev.ResponseEvent] | None:
+        """What an output becomes; None: it is of no call of code."""
+        waiting = self._waiting.pop(output.call_id, None)
+        if waiting is None:
+            return None
+        at, call = waiting
+        return [
+            self._event(f"response.{ITEM}.completed", at, item_id=call.id),
+            self._event("response.output_item.done", at, item=code_item(call, output)),
+        ]
+
+    def leave(self) -> list[ev.ResponseEvent]:
+        """What is said of calls whose answer ends without their outputs."""
+        ended: list[ev.ResponseEvent] = [
+            self._event("response.output_item.done", at, item={**code_item(call, None), "status": "incomplete"})
+            for at, call in self._waiting.values()
+        ]
+        self._waiting.clear()
+        return ended
+
+    def _event(self, type: str, at: int, **shown: Any) -> CodeEvent:
+        return CodeEvent(
+            response_id=self._response_id, sequence_number=self._number(), output_index=at, type=type, shown=shown
+        )
+
+
+class ContinuedAnswer:
+    """One answer as its events come. `hidden`: its reader knows nothing of the server's calls and their outputs."""
+
+    def __init__(self, response_id: ResponseId, *, hidden: bool = False, before: Sequence[Item] = ()) -> None:
+        """`before`: calls that it goes on from and their outputs, which belong to it."""
+        self.response_id = response_id
+        self.at = response_id  # the response that writes it now
+        self._hidden = hidden
+        self._first: ev.ResponseBody | None = None
+        self._parts: list[ev.ResponseBody] = []  # those that others went on with
+        self._output: list[Item] = []  # of those parts, with the tools' outputs
+        self._pending: set[CallId] = set()
+        self._last: ItemId | None = None  # behind which the next output stands
+        self._left_out: set[int] = set()  # output indices of the present part
+        self._next_number = 0
+        self._before = tuple(before)
+        self._code: CodeCalls | None = None  # of an answer whose calls of code are shown as OpenAI does
+        self._code_outputs = 0  # that are shown with their calls
+
+    def take(self, event: ev.AnyEvent) -> list[ev.ResponseEvent]:
+        """The events of the one response that an event of the log becomes."""
+        if isinstance(event, ev.ItemCreated):
+            return self._take_output(event.item) if self._pending else []
+        if not isinstance(event, ev.ResponseEvent) or event.response_id != self.at:
+            return []
+        if isinstance(event, TERMINAL):
+            return self._take_end(event)
+        if isinstance(event, ev.ResponseCreated | ev.ResponseQueued) and not self._parts:
+            self._first = event.response
+            if self._code is None and not self._hidden and wants_code(event.response):
+                self._code = CodeCalls(self.response_id, self._number)
+        if self._hidden and self._is_hidden(event):
+            return []
+        if self._code is not None and (made := self._code.take(event, self._base)) is not None:
+            return made
+        if not self._parts and self._before and isinstance(event, ev.ResponseInProgress):
+            return self._begun(event)
+        if not self._parts and not self._output and self._code is None:
+            return [event]
+        return [] if self._parts and isinstance(event, _BEGINNING) else [self._moved(event)]
+
+    @property
+    def _base(self) -> int:
+        """Where the output of the present part begins in that of all."""
+        return len(self._output) - self._code_outputs
+
+    def _begun(self, event: ev.ResponseInProgress) -> list[ev.ResponseEvent]:
+        """The beginning, and what it goes on from."""
+        shown: list[ev.ResponseEvent] = [event if self._code is None else self._moved(event)]
+        if self._code is None:
+            self._next_number = event.sequence_number + 1
+        for index, item in enumerate(self._before):
+            where: dict[str, Any] = {"response_id": self.response_id, "output_index": index, "item": item}
+            shown.append(ev.OutputItemAdded(sequence_number=self._number(), **where))
+            shown.append(ev.OutputItemDone(sequence_number=self._number(), **where))
+        self._output, self._before = list(self._before), ()
+        return shown
+
+    def _take_output(self, item: Item) -> list[ev.ResponseEvent]:
+        if not isinstance(item, FunctionCallOutput) or item.call_id not in self._pending:
+            return []
+        if item.parent_id != self._last:  # of another branch, where a client has a call of the same id
+            return []
+        self._pending.remove(item.call_id)
+        self._last = item.id
+        if self._hidden:
+            return []
+        if self._code is not None and (made := self._code.answer(item)) is not None:
+            self._output.append(item)
+            self._code_outputs += 1
+            return made
+        index = self._base
+        self._output.append(item)
+        where: dict[str, Any] = {"response_id": self.response_id, "output_index": index, "item": item}
+        added = ev.OutputItemAdded(sequence_number=self._number(), **where)
+        return [added, ev.OutputItemDone(sequence_number=self._number(), **where)]
+
+    def _take_end(self, event: ev.Terminal) -> list[ev.ResponseEvent]:
+        body = event.response
+        shown = [each for each in body.output if not (self._hidden and _is_servers(each))]
+        asks = not self._hidden and any(waits(each) for each in body.output)
+        if isinstance(body.continued_by, str) and not asks:
+            if not self._parts and not self._output and self._code is None:
+                self._next_number = event.sequence_number
+            self._first = self._first or body
+            self._parts.append(body)
+            self._output += shown
+            self._pending = {each.call_id for each in body.output if isinstance(each, FunctionCall)}
+            self._last = body.output[-1].id
+            self._left_out.clear()
+            self.at = body.continued_by
+            return []
+        if not self._parts and not self._output and len(shown) == len(body.output) and self._code is None:
+            return [event]
+        left = [] if self._code is None else self._code.leave()
+        first = self._first or body
+        whole = msgspec.structs.replace(
+            body,
+            id=self.response_id,
+            created_at=first.created_at,
+            parent_id=first.parent_id,
+            metadata=first.metadata,
+            request=first.request,
+            output=(*self._output, *shown),
+            usage=added_usage([*(each.usage for each in self._parts), body.usage]),
+        )
+        numbered = self._parts or self._output or self._code is not None
+        number = self._number() if numbered else event.sequence_number
+        return [
+            *left,
+            msgspec.structs.replace(event, response_id=self.response_id, sequence_number=number, response=whole),
+        ]
+
+    def _moved(self, event: ev.ResponseEvent) -> ev.ResponseEvent:
+        moved: dict[str, Any] = {"response_id": self.response_id, "sequence_number": self._number()}
+        index = getattr(event, "output_index", None)
+        if index is not None:
+            moved["output_index"] = index + self._base
+        return msgspec.structs.replace(event, **moved)
+
+    def _is_hidden(self, event: ev.ResponseEvent) -> bool:
+        if isinstance(event, ev.OutputItemAdded) and _is_servers(event.item):
+            self._left_out.add(event.output_index)
+        return getattr(event, "output_index", None) in self._left_out
+
+    def _number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+
+def _is_servers(item: Item) -> bool:
+    return isinstance(item, FunctionCall) and item.server is True
+
+
+def added_usage(usages: Iterable[dict[str, Json] | None]) -> dict[str, Json] | None:
+    """The usage of several responses together."""
+    given = [usage for usage in usages if usage is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    total: dict[str, Any] = {}
+    for usage in given:
+        for name, value in usage.items():
+            if isinstance(value, dict) and name != "cost":
+                kept = total.setdefault(name, {})
+                for each, count in value.items():
+                    kept[each] = kept.get(each, 0) + count
+            elif name != "cost":
+                total[name] = total.get(name, 0) + value
+    cost = sum_public(usage["cost"] for usage in given if "cost" in usage)
+    return total if cost is None else {**total, "cost": cost}

@@ -1,0 +1,55 @@
+"""Opens what tells of a process: its metrics, its traces to a collector, its health on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol
+
+from sessions.metrics import Metrics
+from transport.ops.metrics_server import MetricsServer
+from transport.ops.prometheus import MetricsExposition
+
+READY_METRICS: Final = "Metrics are ready: "
+
+
+class TelemetrySettings(Protocol):
+    @property
+    def otlp(self) -> str: ...
+    @property
+    def metrics_host(self) -> str: ...
+    @property
+    def metrics_port(self) -> int: ...
+
+
+@contextlib.asynccontextmanager
+async def open_metrics(settings: TelemetrySettings, role: str, name: str, version: str) -> AsyncIterator[Metrics]:
+    """The process's metrics, and its traces to a collector where one is set. Raises BadInput."""
+    if not settings.otlp:
+        yield Metrics()
+        return
+    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
+
+    tracer = otlp(settings.otlp, role=role, name=name, version=version)
+    try:
+        yield Metrics(tracer)
+    finally:
+        await asyncio.to_thread(tracer.close)
+
+
+@contextlib.asynccontextmanager
+async def open_telemetry(
+    settings: TelemetrySettings, measures: Metrics, role: str, version: str, readiness: Callable[[], str | None]
+) -> AsyncIterator[MetricsExposition]:
+    """The metrics and the process's health, on a port of their own where one is set, for as long as the block runs.
+    Raises BadInput, Unavailable."""
+    exposition = MetricsExposition(measures, version=version, role=role)
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.metrics_port >= 0:
+            host, port = settings.metrics_host, settings.metrics_port
+            server = MetricsServer(exposition, host=host, port=port, readiness=readiness)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            print(f"{READY_METRICS}{server.url}/metrics", flush=True)
+        yield exposition
