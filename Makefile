@@ -22,7 +22,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-sdks quick quick-tests pytest-together pytest-alone audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak jvm setup-code
+.PHONY: default-model test-sdks quick quick-tests gate test-all typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak jvm setup-code
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,13 +62,18 @@ chat: setup ## talk to a running server in the terminal: make chat PORT=9000
 setup-dev:
 	@$(PYTHON) deploy/setup_env.py base dev
 
-test: setup-dev ## everything: static checks, withdrawn packages, the tests of the clients in other languages, pytest
-	@$(MAKE) --no-print-directory static
-	@$(MAKE) --no-print-directory withdrawn resolve
+# What .ci/run runs: at most ten minutes on two cores. Everything else is `make test-all`.
+test: setup-dev ## what must be green before a change lands, in ten minutes: static checks, tests, one walk through each door
 	@$(MAKE) --no-print-directory browser model
-	@$(MAKE) --no-print-directory node jvm
-	@$(MAKE) --no-print-directory pytest-together
-	@$(MAKE) --no-print-directory pytest-alone
+	@$(MAKE) --no-print-directory static
+	@$(MAKE) --no-print-directory typescript
+	@$(MAKE) --no-print-directory gate
+
+# The stages do not stop each other, each can be called alone, and what they print lies in dist/test-all.
+STAGES ?=
+test-all: setup-dev ## everything that `make test` leaves out, a table at the end: make test-all STAGES="browser vllm", or STAGES=--failed
+	@$(MAKE) --no-print-directory browser model
+	@$(PY) -m tests.stages $(STAGES)
 
 quick: setup-dev ## for daily work, in three minutes: lint, types, import contracts and the fast tests
 	@$(MAKE) --no-print-directory lint format
@@ -98,33 +103,24 @@ imports: setup-dev
 	$(STAGE)
 	@$(VENV)/bin/lint-imports
 
-# Each worker takes whole files, because a file's servers serve all of its tests; files with slow tests come first
-# (tests/conftest.py). One worker more than two cores: some test always waits.
+# A file's tests stay with one worker, because a file's servers serve all of them (tests/conftest.py); slow files come first.
 WORKERS ?= 3
-TOGETHER = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+TOGETHER = --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+ELSEWHERE := slow or browser or chaos or containers or vllm
+GATE := tests/unit tests/golden tests/contract tests/integration tests/simulation tests/walk clients/python/tests
+# A selection (`make test ARGS="-k journal"`) may match nothing.
+MAYBE_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
+
+gate: setup-dev
+	$(STAGE)
+	@$(PY) -m pytest -q $(TOGETHER) -m "not ($(ELSEWHERE))" $(if $(findstring tests/,$(ARGS)),,$(GATE)) $(ARGS) $(MAYBE_NONE)
 
 quick-tests: WORKERS = 2
 quick-tests: setup-dev
 	$(STAGE)
-	@$(PY) -m pytest -q $(TOGETHER) -m "not slow" tests/unit tests/golden $(ARGS)
+	@$(PY) -m pytest -q $(TOGETHER) -m "not ($(ELSEWHERE))" tests/unit tests/golden $(ARGS)
 
-# What is judged by the clock (kills, faults, browsers) is kept from what computes. It waits more than it computes, hence
-# two at a time. These folders have all of it (tests/unit/house), so that nothing else is loaded to find it.
-ALONE := chaos or browser
-ALONE_WORKERS ?= 2
-ALONE_IN = $(if $(findstring tests/,$(ARGS)),,tests/browser tests/chaos)
-# A selection (`make test ARGS="-k journal"`) may have nothing in one of the two.
-MAYBE_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
-
-pytest-together: setup-dev
-	$(STAGE)
-	@$(PY) -m pytest $(TOGETHER) -m "not ($(ALONE) or containers)" $(ARGS) $(MAYBE_NONE)
-
-pytest-alone: setup-dev
-	$(STAGE)
-	@$(PY) -m pytest $(TOGETHER) --numprocesses $(ALONE_WORKERS) -m "$(ALONE)" $(ALONE_IN) $(ARGS) $(MAYBE_NONE)
-
-pytest: setup-dev ## the Python tests alone: make pytest ARGS="tests/unit -k house"
+pytest: setup-dev ## some Python tests: make pytest ARGS="tests/unit -k house"
 	$(STAGE)
 	@$(PY) -m pytest $(ARGS)
 
@@ -158,6 +154,11 @@ REACT_NATIVE_MODULES := $(REACT_NATIVE)/node_modules/.package-lock.json
 $(REACT_NATIVE_MODULES): $(REACT_NATIVE)/package-lock.json | setup-dev
 	@cd $(REACT_NATIVE) && ../../deploy/with_node.sh npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
+
+typescript: setup-dev $(NODE_MODULES) ## the TypeScript client: install, check, test
+	$(STAGE)
+	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm run check
+	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm test
 
 node: setup-dev $(NODE_MODULES) $(REACT_NATIVE_MODULES) ## the TypeScript and React Native clients: install, check and test
 	$(STAGE)

@@ -1,4 +1,4 @@
-"""What every test may ask for: where the model and the browser are, how Hypothesis runs here, what a stall spoils.
+"""What every test may ask for: where the model and the browser are, how Hypothesis runs here, what is inherited.
 
 Both fixtures fail rather than skip where their thing is missing: `make test` puts it there, and a suite that
 skips in silence proves nothing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,6 @@ from pathlib import Path
 import pytest
 import structlog
 from hypothesis import settings
-
-from tests.support.runs.stall_watch import StallRetry, StallWatch, status_of, summarize
 
 ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["sdks"]  # in environments of their own: `make test-sdks`
@@ -38,9 +37,10 @@ structlog.configure(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    watch = StallWatch()
-    watch.start()
-    config.pluginmanager.register(StallRetry(watch), "stall-retry")
+    # A script's `make test &` and `nohup` ignore signals, and every process that a test starts would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.umask(0o022)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
@@ -48,18 +48,14 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     return argname if isinstance(val, bytes) else None
 
 
-def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
-    return status_of(report)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    summarize(terminalreporter)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker is still busy with one when the others have ended."""
-    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("model")}
+    """Slow files come first, so that no worker is still busy with one when the others have ended; a file's tests stay
+    together, because its servers serve all of them, unless they name a group of their own."""
+    slow = {item.path for item in items if any(item.get_closest_marker(name) for name in ("slow", "model", "cluster"))}
     items.sort(key=lambda item: item.path not in slow)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
 
 
 @pytest.fixture(scope="session")

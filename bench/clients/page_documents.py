@@ -31,8 +31,8 @@ def main(given: argparse.Namespace) -> bool:
         check=True,
     )
     result = msgspec.json.decode(run.stdout)
-    good = is_faultless(result["faults"]) and result["scripts_run"] == 0
-    report("page_documents", {**result, "faults": len(result["faults"])})
+    good = is_faultless([*result["faults"], *result["slow"]]) and result["scripts_run"] == 0
+    report("page_documents", {**result, "faults": len(result["faults"]), "slow": len(result["slow"])})
     return good
 
 

@@ -68,7 +68,7 @@ async def test_a_provider_that_never_answers_takes_no_thread_from_another() -> N
     async with a_host(None) as (host, url):
         calls = [asyncio.create_task(send(url, {"code": str(n)}, {})) for n in range(40)]
         await host.full.wait()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(60):
             assert await asyncio.to_thread(int, "5") == 5
         for each in calls:
             each.cancel()

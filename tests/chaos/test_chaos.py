@@ -21,7 +21,6 @@ from tests.support.chaos.proxy import GOOD, Flow, Proxy
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
 SLEEP_S = 10.0
-SLOW_S = 2.0  # what a busy machine may add to a bound; the bench measures against the bound itself
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -69,7 +68,6 @@ async def test_an_owner_that_sleeps_is_replaced_and_wakes_to_nothing(cluster: Ch
             await asyncio.sleep(SLEEP_S - (time.monotonic() - stopped_at))
         finally:
             sleeper.signal(signal.SIGCONT)
-        assert max(running.silences()) <= 3.0 + SLOW_S
         assert await running.finish() == []
         assert '"ownership_questioned"' in cluster.said(sleeper.name)
 
@@ -136,7 +134,6 @@ async def test_cuts_between_an_owner_and_the_directory(cluster: ChaosCluster, cu
         await hurt(proxy, cut)
         await running.grows(20)
         assert await running.finish() == []
-        assert max(running.silences()) < 1.0 + SLOW_S
 
 
 async def hurt(proxy: Proxy, how: str, seconds: float = 1.5) -> None:

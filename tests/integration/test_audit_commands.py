@@ -84,7 +84,7 @@ def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Pat
         through = lines(run("audit", "list", "--json", "--url", url, SESSILE_API_KEY=boss))
         assert [row["action"] for row in through] == ["key.created", "key.created", "verdict"]
         server.send_signal(signal.SIGKILL)
-        server.wait(timeout=30)
+        server.wait(timeout=60)
     found = through[2]["findings"][0]
     assert found["action"] == "block" and len(found["text_hmac"]) == 64 and found["policy"]
     assert through[2]["detail"] == {"direction": "input", "outcome": "content_filter"}

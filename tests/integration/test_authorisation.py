@@ -138,7 +138,7 @@ async def test_a_key_that_is_revoked_while_its_streams_are_open_shows_nothing_mo
             assert "said-after-the-revocation" not in said and '"unauthorized"' in said
         heard = []
         with pytest.raises(ConnectionClosed) as closed:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     heard.append(str(await socket.recv()))
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 4401

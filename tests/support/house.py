@@ -1,4 +1,4 @@
-"""Reads the source tree for the house rules of tests/unit/house: names, imports, shapes, and which test belongs where.
+"""Reads the source tree for the house rules of tests/unit/house: names and imports.
 
 Every check takes sources or trees as arguments, so that a test can plant a violation. `python -m tests.support.house`
 says what each rule finds in the tree.
@@ -22,26 +22,7 @@ RULED_OUT: Final = frozenset(
 )
 STANDARD: Final = re.compile(r"NotFound|not_found|NOT_FOUND|^Gone$")
 WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
-LINES_MAX: Final = 700  # a file is one concept; most have 90 to 400 lines
-FUNCTION_LINES_MAX: Final = 80
-PARAMETERS_MAX: Final = 8
-MODULES_MAX: Final = 20
-ENTRY_POINTS: Final = ("transport/cli/", "app.py")  # commands are run by the tests of the command line
-LOGIC_MIN: Final = 5  # decisions, from which on a module has a test of its name
-
-HTTP_METHODS: Final = frozenset({"get", "post", "put", "patch", "delete"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-DECISIONS: Final = (
-    ast.If,
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.Try,
-    ast.TryStar,
-    ast.Match,
-    ast.comprehension,
-)
 
 
 class Module:
@@ -195,92 +176,6 @@ def foreign_imports(tree: Iterable[Module], forbidden: re.Pattern[str]) -> list[
     )
 
 
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-def long_functions(tree: Iterable[Module]) -> list[str]:
-    """The decorated functions in a function are judged by themselves: a table of routes is made of them."""
-    problems = []
-    for each in tree:
-        for name, node in each.functions:
-            lines = _lines(node)
-            if lines > FUNCTION_LINES_MAX:
-                inner = [inside for full, inside in each.functions if full.startswith(f"{name}.")]
-                lines -= sum(_lines(inside) + len(inside.decorator_list) for inside in inner if inside.decorator_list)
-            if lines > FUNCTION_LINES_MAX:
-                problems.append(f"{each.path}:{name}")
-    return sorted(problems)
-
-
-def _lines(node: Function) -> int:
-    return (node.end_lineno or 0) - node.lineno + 1
-
-
-def parameters(function: Function) -> int:
-    arguments = function.args
-    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-    bound = bool(names) and names[0] in ("self", "cls")
-    return len(names) - bound + len(arguments.kwonlyargs) + bool(arguments.vararg) + bool(arguments.kwarg)
-
-
-def is_route(function: Function) -> bool:
-    """A handler: its parameters are those of the request."""
-    calls = [each.func for each in function.decorator_list if isinstance(each, ast.Call)]
-    return any(isinstance(each, ast.Attribute) and each.attr in HTTP_METHODS for each in calls)
-
-
-def wide_functions(tree: Iterable[Module]) -> list[str]:
-    return sorted(
-        f"{each.path}:{name}"
-        for each in tree
-        for name, node in each.functions
-        if parameters(node) > PARAMETERS_MAX and not is_route(node)
-    )
-
-
-def long_files(tree: Iterable[Module]) -> list[str]:
-    return sorted(each.path for each in tree if each.lines > LINES_MAX)
-
-
-def full_folders(paths: Iterable[str]) -> list[str]:
-    """Folders with too many modules directly in them; `__init__` and `conftest` describe the folder."""
-    counts = Counter(
-        folder
-        for folder, _, name in (path.rpartition("/") for path in paths)
-        if name not in ("__init__.py", "conftest.py")
-    )
-    return sorted(folder for folder, count in counts.items() if count > MODULES_MAX)
-
-
-# -- tests ------------------------------------------------------------------------------------------------------------
-
-
-def decisions(each: Module) -> int:
-    """How often the functions of a module choose or repeat."""
-    functions = {name for name, _ in each.functions}
-    outermost = [node for name, node in each.functions if name.rpartition(".")[0] not in functions]
-    return sum(isinstance(node, DECISIONS) for function in outermost for node in ast.walk(function))
-
-
-def without_unit_test(tree: Iterable[Module], tests: Iterable[str]) -> list[str]:
-    """Modules of logic that have no tests/unit/…/test_<module>.py and no test_<module>_….py."""
-    stems: dict[str, set[str]] = {}
-    for path in tests:
-        folder, _, name = path.removesuffix(".py").rpartition("/")
-        stems.setdefault(folder, set()).add(name)
-    missing = []
-    for each in tree:
-        folder, _, stem = each.path.removesuffix("/__init__.py").removesuffix(".py").rpartition("/")
-        name = f"test_{stem.strip('_')}"
-        there = stems.get(f"tests/unit/{folder}".rstrip("/"), set())
-        if folder == "inference/vllm":  # what loads vLLM is tested in vLLM's environment
-            there = there | {stem.replace("test_vllm_", "test_", 1) for stem in stems.get("tests/vllm", ())}
-        tested = any(each == name or each.startswith(f"{name}_") for each in there)
-        if decisions(each) >= LOGIC_MIN and not tested and not each.path.startswith(ENTRY_POINTS):
-            missing.append(each.path)
-    return sorted(missing)
-
-
 # -- the tree as it is ------------------------------------------------------------------------------------------------
 
 
@@ -294,11 +189,6 @@ def everything() -> Mapping[str, list[str]]:
         "class names defined twice": class_names_defined_twice(product),
         "ruled-out words": ruled_out_names(product),
         "import circles": [name for circle in circles(import_graph([*product, *tests])) for name in circle],
-        "functions over 80 lines": long_functions([*product, *tests]),
-        "more than 8 parameters": wide_functions(product),
-        "files over 700 lines": long_files([*product, *tests]),
-        "folders with more than 20 modules": full_folders(each.path for each in (*product, *tests)),
-        "modules of logic without a unit test": without_unit_test(modules(*PACKAGES), (each.path for each in tests)),
     }
 
 

@@ -171,7 +171,7 @@ class FakeServer:
             while not condition():
                 await self.changed.wait()
 
-        await asyncio.wait_for(waiting(), 10)
+        await asyncio.wait_for(waiting(), 60)
 
     async def _serve(self, connection: ServerConnection) -> None:
         self._connections.add(connection)

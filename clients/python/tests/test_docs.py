@@ -48,7 +48,7 @@ async def test_the_examples_run(server: FakeServer, kind: str, code: str, tmp_pa
     if kind:
         await asyncio.to_thread(scope["example"])
     else:
-        await asyncio.wait_for(scope["example"](), 10)
+        await asyncio.wait_for(scope["example"](), 60)
 
 
 def _rows(heading: str) -> list[list[str]]:

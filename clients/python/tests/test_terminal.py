@@ -44,7 +44,7 @@ class Paper(io.StringIO):
             while text not in self.getvalue():
                 await self.changed.wait()
 
-        await asyncio.wait_for(waiting(), 10)
+        await asyncio.wait_for(waiting(), 60)
 
 
 class Person:
@@ -68,14 +68,14 @@ class Person:
 
     async def leaves(self) -> int:
         self._lines.put_nowait(None)
-        return await asyncio.wait_for(self.program, 10)
+        return await asyncio.wait_for(self.program, 60)
 
     async def is_prompted(self, times: int) -> None:
         async def waiting() -> None:
             while self.notes.getvalue().count("> ") < times:
                 await self.notes.changed.wait()
 
-        await asyncio.wait_for(waiting(), 10)
+        await asyncio.wait_for(waiting(), 60)
 
 
 async def test_a_pipe_gets_the_answer_and_nothing_else(server: FakeServer) -> None:
@@ -122,7 +122,7 @@ async def test_a_conversation_with_every_command(server: FakeServer) -> None:
     await person.notes.shows("session_not_found")
     person.types("/history")
     person.types("/quit")
-    assert await asyncio.wait_for(person.program, 10) == 0
+    assert await asyncio.wait_for(person.program, 60) == 0
     assert person.out.getvalue().count("> two\nyou said two \n") == 2
 
 
@@ -242,7 +242,7 @@ async def test_interrupt_stops_the_answer_and_then_leaves(server: FakeServer) ->
     await person.notes.shows("stopped: cancelled")
     await person.is_prompted(2)
     signal.raise_signal(signal.SIGINT)
-    assert await asyncio.wait_for(person.program, 10) == 130
+    assert await asyncio.wait_for(person.program, 60) == 130
 
 
 async def test_what_another_device_says_appears(server: FakeServer) -> None:
@@ -326,7 +326,7 @@ async def test_the_process_itself_on_a_pipe(server: FakeServer) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, notes = await asyncio.wait_for(process.communicate(b"hello pipe\n"), 20)
+    out, notes = await asyncio.wait_for(process.communicate(b"hello pipe\n"), 60)
     assert out.decode() == "you said hello pipe \n"
     assert process.returncode == 0, notes
 

@@ -56,14 +56,14 @@ class Process:
             env=environment,
         )
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), 30)
+        line = await asyncio.wait_for(self._process.stdout.readline(), 60)
         assert b"ready" in line, line
 
     async def kill(self, sign: int = signal.SIGKILL) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(sign)
-            await asyncio.wait_for(process.wait(), 30)
+            await asyncio.wait_for(process.wait(), 60)
 
 
 @pytest.fixture
@@ -166,18 +166,18 @@ async def test_the_terminal_survives_a_restart_in_mid_answer(server: Process) ->
     )
     assert chat.stdin is not None and chat.stdout is not None and chat.stderr is not None
     chat.stdin.write(b"Tell me everything.\n")
-    note = (await asyncio.wait_for(chat.stderr.readline(), 20)).decode()
+    note = (await asyncio.wait_for(chat.stderr.readline(), 60)).decode()
     session_id = note.split()[-1]
-    begun = await asyncio.wait_for(chat.stdout.read(40), 20)
+    begun = await asyncio.wait_for(chat.stdout.read(40), 60)
     await server.kill()
-    assert b"no connection" in await asyncio.wait_for(chat.stderr.readline(), 20)
+    assert b"no connection" in await asyncio.wait_for(chat.stderr.readline(), 60)
     await server.start()
-    assert b"connected again" in await asyncio.wait_for(chat.stderr.readline(), 30)
+    assert b"connected again" in await asyncio.wait_for(chat.stderr.readline(), 60)
     chat.stdin.write(b"/cancel\n")
     await chat.stdin.drain()
     chat.stdin.close()
-    rest = await asyncio.wait_for(chat.stdout.read(), 30)
-    assert await asyncio.wait_for(chat.wait(), 30) == 0
+    rest = await asyncio.wait_for(chat.stdout.read(), 60)
+    assert await asyncio.wait_for(chat.wait(), 60) == 0
     async with Client(server.url, limits=QUICK) as client:
         session = await client.session(session_id)
         assert (begun + rest).decode() == session.items[-1].text.rstrip("\n") + "\n"

@@ -52,7 +52,7 @@ async def a_world() -> AsyncIterator[World]:
         store = (await world.ask("ann", "POST", "/v1/vector_stores", {"name": "safe"})).json()["id"]
         file = await world.ask("ann", "POST", f"/v1/vector_stores/{store}/files", {"text": SECRET})
         world = World(assembly, http, store, file.json()["id"])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             path = f"/v1/vector_stores/{store}/files/{world.file}"
             while (await world.ask("ann", "GET", path)).json()["status"] != "completed":
                 await asyncio.wait((asyncio.ensure_future(asyncio.Event().wait()),), timeout=0.02)

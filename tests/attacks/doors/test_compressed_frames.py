@@ -51,7 +51,7 @@ class Raw:
     async def close_code(self) -> int:
         """Reads until the server closes; 0: it closed without a word."""
         seen = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while data := await self.reader.read(65_536):
                 seen += data
         at = seen.rfind(b"\x88")

@@ -203,7 +203,7 @@ async def test_many_calls_in_one_answer_are_each_sent_once(world: ToolWorld) -> 
         world.serving.engine.script += ["".join(call("keyed", city=str(n)) for n in range(count)), "Done."]
         session = await wire.create(tools=[{"type": "function", "name": "keyed", "server": True}])
         await wire.command("message.create", session=session, content="All.", max_output_tokens=100_000)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             outputs = [await output_in(wire) for _ in range(count)]
     assert len({each["call_id"] for each in outputs}) == count and len(world.service.asked) == count
     assert set(world.service.effects.values()) == {1}

@@ -48,7 +48,7 @@ class Client:
 
     async def until(self, matches: Any) -> dict[str, Any]:
         while True:
-            frames = json.loads(await asyncio.wait_for(self._socket.recv(), 20))
+            frames = json.loads(await asyncio.wait_for(self._socket.recv(), 60))
             for frame in frames if isinstance(frames, list) else [frames]:
                 if matches(frame):
                     return dict(frame)

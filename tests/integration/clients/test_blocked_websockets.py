@@ -70,7 +70,7 @@ async def test_the_python_client_goes_over_http_by_itself(server: ServerProcess,
             assert not client.captive_portal
             name = session.id
             proxy.mode = "open"  # and back, once one gets through
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while client.over_http:
                     words.append(f"word {len(words)}")
                     answer = await session.send(words[-1], max_output_tokens=20)
@@ -106,7 +106,7 @@ async def test_a_captive_portal_is_told_and_gets_no_key_from_the_probe(server: S
         BlockingProxy(server.port, mode, elsewhere=elsewhere.url) as proxy,
         Client(proxy.socket_url, api_key="a-secret") as client,
     ):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not client.captive_portal:
                 await client._link_bell.wait()
         assert client.error is None

@@ -38,7 +38,7 @@ def limits(tmp_path: Path) -> Callable[[str], Path]:
 
 async def settled(server: Assembly) -> None:
     assert server.limited is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await server.limited.settler.quiet.wait()
 
 

@@ -34,7 +34,7 @@ async def test_an_answer_that_was_withheld_is_appealed_once_and_its_outcome_is_s
             with pytest.raises(Conflict, match="appeal"):
                 await session.appeal(withheld.id)
             assert (await door.decide(review, "overturned"))[0] == 200
-            async with asyncio.timeout(10), contextlib.aclosing(cast(AsyncGenerator[Any], session.events())) as events_:
+            async with asyncio.timeout(60), contextlib.aclosing(cast(AsyncGenerator[Any], session.events())) as events_:
                 async for _ in events_:
                     if session.view.reviews[review].outcome is not None:
                         break

@@ -222,7 +222,7 @@ async def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(world: 
     kind = f"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: {most * 2}\r\n\r\n--x"
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write((head + kind).encode())
-    answered = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+    answered = await asyncio.wait_for(reader.readuntil(b"\r\n"), 60)
     writer.close()
     assert b" 413 " in answered, "by its head, before its body"
     world.server.gateway.files.bytes_max = 1000

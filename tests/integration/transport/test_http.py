@@ -37,7 +37,7 @@ async def raw(server: Assembly, data: bytes) -> bytes:
     """Everything that comes back for bytes as they are, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     return answer

@@ -91,7 +91,7 @@ async def test_no_push_where_a_device_reads_or_has_read_by_then(world: PushWorld
     assert [key.session for key, _ in world.server.journal.database.push_outbox] == [late]
     async with connected(world.server.ws, auth="s3cret-of-ana") as wire:
         await wire.command("subscribe", session=late, offset=0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while world.server.journal.database.push_outbox:
                 await world.http.get("/v1/me", headers=ANA)
     await world.relay.relay_batch()

@@ -25,7 +25,7 @@ from tests.support.authorisation.entries import Command, Entry, Http, Method, Na
 from tests.support.authorisation.world import World
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 NOBODYS: Final = Names("ses_" + "q" * 26, "resp_" + "q" * 26, "msg_" + "q" * 26, "q" * 12, "rev_" + "q" * 24)
 REFUSALS: Final = {401: "unauthorized", 403: "forbidden", 404: "not found", 429: "limited"}
 CODES: Final = {

@@ -29,7 +29,7 @@ from transport.peer.security import PeerSecurity
 
 MEMBERS: Final = ("r-old", "g-old", "r-new", "g-new")
 TRIES: Final = 40
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 
 
 class MixedRound(msgspec.Struct):

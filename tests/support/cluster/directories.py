@@ -29,7 +29,7 @@ from actors.directory.rules import DirectoryState
 from actors.directory.valkey import ValkeyDirectory
 
 READY = r"[Rr]eady to accept connections|Sentinel ID is"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 T = TypeVar("T")
 

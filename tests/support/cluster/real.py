@@ -86,7 +86,7 @@ class Story:
     def top(self) -> int:
         return max(self.records, default=0)
 
-    async def until(self, condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+    async def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
         """Waits for something that becomes true when a record is told."""
         if not condition():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -70,7 +70,7 @@ class PushService:
         }
 
     async def wait_for(self, count: int) -> list[Push]:
-        async with asyncio.timeout(20), self.came:
+        async with asyncio.timeout(60), self.came:
             await self.came.wait_for(lambda: len(self.pushes) >= count)
         return self.pushes
 

@@ -77,7 +77,7 @@ class PushWorld:
     async def ended(self, session: str, count: int = 1) -> None:
         """Waits until so many of a session's answers have ended."""
         key = SessionKey(ACME.tenant, SessionId(session))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len([each for each in self.server.journal.database.usage_rows if each[0] == key]) < count:
                 await self.http.get("/v1/me", headers=ANA)
 

@@ -60,7 +60,7 @@ class ToolService:
         return f"http://127.0.0.1:{self.port}"
 
     async def wait_for(self, count: int) -> None:
-        async with asyncio.timeout(20), self.came:
+        async with asyncio.timeout(60), self.came:
             await self.came.wait_for(lambda: len(self.asked) >= count)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Closed(NamedTuple):

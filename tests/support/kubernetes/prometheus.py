@@ -18,7 +18,7 @@ from tests.support.kubernetes.probes import http_get
 ROOT: Final = Path(__file__).resolve().parents[3]
 UNPACKED: Final = ROOT / ".cache" / "prometheus" / "usr" / "bin" / "prometheus"
 PORT: Final = 9090
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
 
 
 def prometheus_program() -> str | None:

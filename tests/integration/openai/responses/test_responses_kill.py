@@ -14,7 +14,7 @@ from tests.support.doors.server_process import ServerProcess
 FLAGS = ("--engine", "sim", "--sim-tokens-per-s", "200", "--sim-answer-tokens", "30", "--journal-encryption", "off")
 ENDED = ("response.completed", "response.incomplete", "response.failed", "error")
 TURNS, CUT_AT, KILLED_AT = 6, 2, 4
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Agent:

@@ -21,7 +21,7 @@ from tests.support.doors.openai_server import SIMULATED, Serving, another_door, 
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import key_digest
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 ENDED = ("response.completed", "response.incomplete", "response.failed", "error")
 WEATHER: Any = {
     "type": "function",

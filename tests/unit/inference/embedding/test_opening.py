@@ -35,7 +35,7 @@ async def test_a_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Pa
         assert embedder.model(None).name == "first"
         path.write_text("nonsense")
         path.write_text(FILE % "second" + "# longer\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while embedder.model(None).name != "second":
                 await asyncio.wait((asyncio.ensure_future(asyncio.Event().wait()),), timeout=0.05)
 

@@ -59,18 +59,18 @@ def test_regret_is_small_on_both_sides_of_the_crossover(bytes_per_s: float) -> N
         recompute = prefill_s(0, tokens) * chance.uniform(0.9, 1.1)
         choice = model.choose(("disk",), size, 0, tokens, now)
         if choice.restore and restore <= choice.deadline_s:
-            took = restore
+            spent_s = restore
             model.moved("disk", size, restore, now)
         elif choice.restore:
-            took = choice.deadline_s + recompute
+            spent_s = choice.deadline_s + recompute
             model.moved("disk", size, restore, now)
             model.prefilled(0, tokens, recompute)
         else:
-            took = recompute
+            spent_s = recompute
             model.prefilled(0, tokens, recompute)
         model.prefilled(tokens, tokens + 30, prefill_s(tokens, tokens + 30))
         if round_ >= 10:
-            regrets.append(took / min(restore, recompute) - 1)
+            regrets.append(spent_s / min(restore, recompute) - 1)
     regrets.sort()
     assert regrets[int(0.95 * len(regrets))] <= 0.15
 

@@ -91,7 +91,7 @@ async def test_copies_count_and_are_the_first_to_go(tiers: Tiers, ceilings: dict
     assert await save(tiers, key("s0", SMALL))
     (disk,) = tiers.cold
     assert isinstance(disk, SignallingDisk)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await disk.written.wait()
     assert len(disk.of_tenant(SMALL)) == 1 and tiers.quota.bytes_of(SMALL) > 2 * SIZE
     ceilings[SMALL] = 2 * SIZE + SIZE // 2

@@ -403,7 +403,7 @@ async def test_a_disk_that_lets_go_of_nothing_any_more_does_not_hold_up_host_mem
         unlink(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", stuck)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for number in range(22, 40):
             assert await save(tiers, key(f"s{number}"))
             assert files(folder) <= tiers.host.bytes <= HOST
@@ -519,7 +519,7 @@ async def test_tools_that_run_long_have_the_snapshot_copied_down_meanwhile(
     monkeypatch.setattr("inference.kv.tiers.TOOLS_COPY_S", 0.0)
     tiers = await opened(folder, disk=tmp_path / "disk")
     await snapshot_before_tools(tiers, 10)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not tiers.cold[0].of(key("a")):  # noqa: ASYNC110 - a timer of the loop's begins it
             await asyncio.sleep(0)
     await tiers.close(1.0)

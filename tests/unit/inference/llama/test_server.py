@@ -73,7 +73,7 @@ async def test_a_model_that_llama_cpp_refuses_is_unavailable(monkeypatch: pytest
 
     monkeypatch.setattr(xllamacpp, "Server", refuse)
     with pytest.raises(Unavailable) as refused:
-        await asyncio.wait_for(LlamaServer(OPTIONS, 512, tmp_path).start(), 10)
+        await asyncio.wait_for(LlamaServer(OPTIONS, 512, tmp_path).start(), 60)
     assert refused.value.code == "model_not_loaded"
 
 

@@ -39,7 +39,7 @@ async def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: 
         assert tools is not None and tools.find(acme, "first") is not None
         path.write_text("[tools.x]")
         path.write_text(ONE % "second" + "\n# longer")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while tools.find(acme, "second") is None:
                 await asyncio.wait((asyncio.ensure_future(asyncio.Event().wait()),), timeout=0.05)
         assert tools.find(acme, "first") is None

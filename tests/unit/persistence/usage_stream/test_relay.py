@@ -77,7 +77,7 @@ async def test_a_relay_without_the_lock_passes_nothing_on(store: MemoryStore) ->
 async def test_a_running_relay_comes_back_after_a_failure_and_closes_its_sink(store: MemoryStore) -> None:
     sink = Taken(refuse=[1, 2])
     running = asyncio.create_task(relay(store.usage, sink, batch=100).run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while sink.calls < 3:
             await sink.moved.wait()
             sink.moved.clear()

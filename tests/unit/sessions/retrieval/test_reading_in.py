@@ -89,7 +89,7 @@ async def test_a_file_that_is_removed_while_it_is_read_leaves_nothing(world: Wor
     await world.add("f1", LONG)
     world.embedder.hold = asyncio.Event()
     reading = asyncio.create_task(world.stores.reader.read_one())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not world.embedder.waiting:
             await asyncio.wait((asyncio.ensure_future(asyncio.Event().wait()),), timeout=0.01)
     await world.stores.passages.remove_file(ACME, STORE.id, DocumentId("f1"))
@@ -102,7 +102,7 @@ async def test_run_reads_what_comes(world: World) -> None:
     running = asyncio.create_task(world.stores.reader.run())
     await world.add("f1", LONG)
     world.stores.reader.wake()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await world.file("f1")).status != "completed":
             await asyncio.wait((asyncio.ensure_future(asyncio.Event().wait()),), timeout=0.02)
     running.cancel()

@@ -61,7 +61,7 @@ async def test_the_fetches_that_wait_for_an_address_are_bounded(monkeypatch: pyt
     monkeypatch.setattr("transport.auth.direct_fetch.WAITING_MAX", 2)
     async with a_host(None) as (request, connected), a_host(b"HTTP/1.1 200 OK\r\n\r\nb") as (other, _):
         under_way = asyncio.create_task(fetch_direct(request, 60.0, bytes_max=10))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await connected.begun.wait()  # so has its thread
         waiting = [asyncio.create_task(fetch_direct(request, 60.0, bytes_max=10)) for _ in range(2)]
         await asyncio.sleep(0)

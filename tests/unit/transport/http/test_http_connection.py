@@ -26,7 +26,7 @@ async def answer(port: int, data: bytes) -> bytes:
     """Everything that comes back until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         whole = await reader.read()
     writer.close()
     return whole

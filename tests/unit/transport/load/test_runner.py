@@ -66,4 +66,3 @@ async def test_time_ends_a_load_with_what_is_under_way_answered() -> None:
         load, counted = runner(server, LoadPlan(model="stand-in", users=2, seconds=0.02))
         await load.run()
     assert counted.results and not counted.errors
-    assert load.elapsed_s >= 0.02

@@ -157,5 +157,5 @@ async def test_it_turns_on_a_real_loop() -> None:
             rang.set()
 
     wheel.put(Once())
-    await asyncio.wait_for(rang.wait(), 5)
+    await asyncio.wait_for(rang.wait(), 60)
     wheel.close()

@@ -127,7 +127,7 @@ async def test_a_long_poll_gives_what_lies_ready_then_what_comes_first_then_noth
         assert caught_up == {"type": "caught_up", "session": "s", "offset": 6}
         assert (await client.get(f"{path}=0&after=6")).json() == []
         waiting = asyncio.create_task(client.get(f"{path}=20000&after=6"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await until(lambda: len(gateway.feeds) > 0)
         await sessions.append("s", delta("c ", 4))
         assert [each["offset"] for each in (await waiting).json()] == [7, 7]
