@@ -184,7 +184,7 @@ async def conversation(stack: AsyncExitStack, address: str, key: str | None, ses
 async def test_streams_of_grpc_count_by_key() -> None:
     async with a_grpc_door() as (server, address), AsyncExitStack() as stack:
         headers = {"authorization": "Bearer key-a"}
-        async with httpx.AsyncClient(base_url=server.server.url, headers=headers) as http:
+        async with httpx.AsyncClient(base_url=server.server.url, headers=headers, timeout=60) as http:
             session = (await http.post("/v1/conversations", json={})).json()["id"]
         for _ in range(3):
             assert (await conversation(stack, address, "key-a", session)).HasField("resumed")

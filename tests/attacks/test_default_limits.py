@@ -36,7 +36,10 @@ KEYS = {
 async def test_made_up_users_do_not_multiply_what_a_key_may_do(tmp_path: Path) -> None:
     path = tmp_path / "limits.toml"
     path.write_text("[default]\nrequests_per_minute = 100\nkey_requests_per_minute = 5\nuser.requests_per_minute = 2\n")
-    async with assembled(keys=KEYS, limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with (
+        assembled(keys=KEYS, limits_file=path) as server,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
+    ):
 
         async def ask(key: str, user: str, **headers: str) -> httpx.Response:
             headers |= {"authorization": f"Bearer {key}", "x-sessile-user": user}
@@ -72,7 +75,7 @@ async def test_questions_about_texts_cost_requests_and_tokens(tmp_path: Path, pa
     await filters.open()
     async with (
         assembled(keys=KEYS, limits_file=limits, filters=filters) as server,
-        httpx.AsyncClient(base_url=server.server.url) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         sent = (body, body, long, body, body)
         answers = [await http.post(path, json=each, headers={"authorization": "Bearer key-a"}) for each in sent]
@@ -89,7 +92,7 @@ async def test_summaries_are_no_way_around_limits(tmp_path: Path) -> None:
     limits.write_text("[default]\nuser.requests_per_minute = 3\nuser.tokens_per_minute = 3000\n")
     async with (
         assembled(keys=KEYS, limits_file=limits) as server,
-        httpx.AsyncClient(base_url=server.server.url) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
 
         async def compact(text: str) -> httpx.Response:
@@ -127,7 +130,9 @@ def test_a_server_that_demands_keys_says_its_limits(tmp_path: Path) -> None:
     none.write_text("")
     for flags, expected in (((), 3_000), (("--limits", str(none)), None)):
         with ServerProcess("--keys", str(keys), "--journal", "memory", "--engine", "sim", *flags) as server:
-            answer = httpx.get(f"http://127.0.0.1:{server.port}/v1/limits", headers={"authorization": "Bearer sk-boss"})
+            answer = httpx.get(
+                f"http://127.0.0.1:{server.port}/v1/limits", headers={"authorization": "Bearer sk-boss"}, timeout=60
+            )
         assert answer.json()["limits"].get("requests_per_minute") == expected
     assert Limits().default.requests_per_minute is None
 
@@ -152,6 +157,6 @@ async def test_naming_one_item_thousands_of_times_makes_no_larger_request_than_a
 async def test_a_text_that_no_message_may_have_is_not_counted_either(name: str) -> None:
     """4 MiB held the event loop for 0.8 s."""
     path, body = QUESTIONS[name]
-    async with assembled() as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with assembled() as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         answer = await http.post(path, json={"model": "simulated", **body})
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "content_too_large")

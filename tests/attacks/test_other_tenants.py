@@ -158,7 +158,7 @@ async def test_an_operator_opens_a_new_tenant_with_its_first_key_and_no_second()
         made.append(ring)
         return Authenticator({}, clock=clock, now_ms=wall_ms, ring=ring), ring
 
-    async with assembled(admit=admit) as assembly, httpx.AsyncClient(base_url=assembly.server.url) as http:
+    async with assembled(admit=admit) as assembly, httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http:
         await made[0].refresh()
         _, operator = await made[0].create(ApiKeyRequest(tenant="host", role="operator"))
         body = {"tenant": "new", "role": "service"}
@@ -177,7 +177,7 @@ async def test_a_tenant_whose_conversations_are_not_listed_is_none_without_any(s
         made.append(ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock))
         return Authenticator({}, clock=clock, now_ms=wall_ms, ring=made[0]), made[0]
 
-    async with assembled(admit=admit) as assembly, httpx.AsyncClient(base_url=assembly.server.url) as http:
+    async with assembled(admit=admit) as assembly, httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http:
         journal, tenant = assembly.gateway.store.journal, "lives"
         changed = patch(listed=False) if state == "unlisted" else patch(deleted_at=NOW)
         await a_log(journal, "s", 2, tenant=tenant, head=changed)
@@ -321,7 +321,7 @@ async def test_no_tenant_is_given_what_another_one_was_answered(tmp_path: Path) 
     body = {"model": "simulated", "messages": [{"role": "user", "content": "Hello."}], "temperature": 0}
     async with (
         assembled(keys=keys, limits_file=limits) as server,
-        httpx.AsyncClient(base_url=server.server.url) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         stores = server.runtime.metrics.counter("result_cache_stores", "", "outcome").values
         for number, secret in enumerate(secrets.values(), 1):

@@ -67,7 +67,7 @@ async def test_a_server_goes_on_while_the_broker_is_dead_and_every_row_arrives(t
     flags = ["--engine", "sim", "--sim-tokens-per-s", "1000", "--usage-stream", f"kafka://127.0.0.1:{front[1]}/bills"]
     try:
         with ServerProcess(*flags, data=str(tmp_path)) as server:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as http:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as http:
                 await ask(http)  # before there is a broker
                 first.start()
                 async with Proxy(("127.0.0.1", first.port), listen=front):

@@ -72,7 +72,7 @@ def server(model_path: Path, smaller_model_path: Path, tmp_path: Path) -> Iterat
 
 
 async def metrics(server: ServerProcess) -> dict[str, float]:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         lines = (await http.get(f"http://127.0.0.1:{server.port}/metrics")).text.splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[:1] not in ("#", ""))}
 

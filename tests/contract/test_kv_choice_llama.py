@@ -11,7 +11,7 @@ from inference.kv.disk import ProgressReader
 from inference.llama import LlamaEngine, LlamaOptions
 from tests.support.engines.engines import SLOTS, WINDOW, ask, follow_up, key, prompt_of
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
 class Stuck(ProgressReader):

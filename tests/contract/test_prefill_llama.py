@@ -15,7 +15,7 @@ from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.server import piece_tokens
 from tests.support.engines.engines import AlwaysRestores, ask, key, prompt_of, request, until
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed."
 

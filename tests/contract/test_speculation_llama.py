@@ -12,7 +12,7 @@ from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.types import Sampling
 from tests.support.engines.engines import SLOTS, WINDOW, AlwaysRestores, ask, follow_up, key, prompt_of, until
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 LIST = "Repeat this list exactly, and write nothing else:\n" + "\n".join(
     f"{number}. item number {number} has the colour {colour} and the price {number * 7} euros"

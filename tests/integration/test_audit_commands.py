@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.library import sqlite3
@@ -27,6 +28,8 @@ from sessions.model.types import UnixMs
 from tests.support.doors.assembly import wall_ms
 from tests.support.stores.journals import ACME, NOW, key
 from transport.auth.api_key_cache import ApiKeyCache
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = '[policies.default.input]\nphrases = { deny = ["project nightjar"] }\n'
@@ -80,7 +83,7 @@ def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Pat
     with serving(*flags) as (server, url):
         for text, status in (("hello", 200), ("about project nightjar", 400)):
             body = {"model": "simulated", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
-            assert httpx.post(f"{url}/v1/chat/completions", headers=asked, json=body).status_code == status
+            assert httpx.post(f"{url}/v1/chat/completions", headers=asked, json=body, timeout=60).status_code == status
         through = lines(run("audit", "list", "--json", "--url", url, SESSILE_API_KEY=boss))
         assert [row["action"] for row in through] == ["key.created", "key.created", "verdict"]
         server.send_signal(signal.SIGKILL)
@@ -95,9 +98,9 @@ def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Pat
     asked_for = run("users", "erase", "mary", "--tenant", "acme", "--json", *data)
     assert asked_for.returncode == 3 and lines(asked_for)[0]["status"] == "under_way"
     with serving(*flags) as (_, url):
-        done = httpx.post(f"{url}/v1/users/mary/erase", headers=administers)
+        done = httpx.post(f"{url}/v1/users/mary/erase", headers=administers, timeout=60)
         assert done.status_code == 200 and done.json()["status"] == "done", done.text
-        assert httpx.get(f"{url}/v1/sessions", headers=asked).status_code == 401, "her key is gone too"
+        assert httpx.get(f"{url}/v1/sessions", headers=asked, timeout=60).status_code == 401, "her key is gone too"
     with closing(sqlite3.connect(folder / "journal.db")) as file:
         file.execute("DROP TRIGGER audit_is_not_changed")
         file.execute("UPDATE audit SET at = at + 1 WHERE tenant = 'acme' AND seq = 2")

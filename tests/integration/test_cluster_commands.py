@@ -151,7 +151,7 @@ async def test_the_official_sdk_speaks_to_a_gateway(cluster: Cluster) -> None:
 
 async def test_a_ticket_of_one_gateway_is_good_at_the_other(cluster: Cluster) -> None:
     near, far = cluster.ports
-    async with httpx.AsyncClient() as http, asyncio.timeout(60):
+    async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(60):
         ticket = (await http.post(f"http://127.0.0.1:{near}/v1/ws/tickets")).json()["ticket"]
         path = f"/v1/ws?ticket={ticket}"
         async with connected(f"ws://127.0.0.1:{far}{path}") as wire:
@@ -165,7 +165,7 @@ async def test_a_ticket_of_one_gateway_is_good_at_the_other(cluster: Cluster) ->
 async def test_a_client_that_resends_its_history_finds_its_session_from_every_gateway(cluster: Cluster) -> None:
     messages: Any = [{"role": "user", "content": "Hello"}]
     sessions, cached = set(), 0
-    async with httpx.AsyncClient() as http, asyncio.timeout(60):
+    async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(60):
         for port in (*cluster.ports, *cluster.ports):
             body = {"model": "simulated", "messages": messages, "max_tokens": 5}
             said = await http.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)

@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.planted import PLANTED
 from tests.simulation.seeds import run_seeds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

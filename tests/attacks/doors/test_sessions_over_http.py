@@ -92,7 +92,7 @@ async def test_an_id_is_one_command_over_both_doors(server: Assembly, http: http
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/json", "multipart/form-data; boundary=x", ""])
 async def test_a_page_of_another_site_commands_nothing_where_there_are_no_keys(content_type: str) -> None:
-    async with assembled() as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with assembled() as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         body = json.dumps({"type": "session.create", "id": "a", "session": "planted"})
         for more in ({"origin": "https://evil.example"}, {"host": "evil.example"}, {"origin": "null"}):
             answer = await http.post("/v1/commands", content=body, headers={"content-type": content_type, **more})

@@ -11,6 +11,8 @@ from persistence.sqlite import schema as sqlite_schema
 from tests.support.stores.migration_stalls import postgres_stalls, rewritten_by_each, sqlite_stalls
 from tests.support.stores.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.slow
+
 LAST = len(read_migrations(sqlite_schema.MIGRATIONS))
 INDEXED_ONCE = {3: {"heads"}}  # released; from 14 on an index of a table with rows is built concurrently
 

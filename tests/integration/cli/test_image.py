@@ -14,6 +14,8 @@ import pytest
 
 from deploy.image.dockerfile import copied
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
 

@@ -14,6 +14,8 @@ import pytest
 from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.engines.hub_server import HubRepo, HubServer
 
+pytestmark = pytest.mark.slow
+
 REPO, NAME = "acme/tiny-GGUF", "hf:acme/tiny-GGUF:Q4_1"
 
 

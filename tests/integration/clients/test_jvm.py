@@ -14,6 +14,8 @@ from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected
 from tests.support.jvm import compiled, program
 
+pytestmark = pytest.mark.slow
+
 WAYS = [("json", "http"), ("msgpack", "sockets")]
 FLAGS = ("--engine", "sim", "--sim-tokens-per-s", "60", "--sim-answer-tokens", "0")
 

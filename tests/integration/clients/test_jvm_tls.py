@@ -17,6 +17,8 @@ from cryptography.x509.oid import NameOID
 
 from tests.support.jvm import compiled, program
 
+pytestmark = pytest.mark.slow
+
 STORE_WORD = "of-this-test"
 
 

@@ -19,6 +19,8 @@ import pytest
 from tests.support.cluster.directories import Server, free_port
 from tests.support.stores.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
 
@@ -91,7 +93,7 @@ async def test_they_wait_alive_and_not_ready_and_start_when_it_comes(tmp_path: P
         async with (
             started("gateway", "--port", str(port), **shared) as gateway,
             started("replica", "--engine", "sim", "--data", str(tmp_path), **shared) as replica,
-            httpx.AsyncClient() as client,
+            httpx.AsyncClient(timeout=60) as client,
         ):
             door = f"http://127.0.0.1:{port}"
             inner = (await gateway.line("Metrics are ready: ")).removesuffix("/metrics")
@@ -145,7 +147,7 @@ async def test_they_wait_alive_and_not_ready_and_start_when_it_comes(tmp_path: P
 async def test_a_server_without_a_cluster_says_that_it_waits_for_its_journal(tmp_path: Path) -> None:
     journal = f"postgresql://user@127.0.0.1:{free_port()}/none"
     flags = ("--engine", "sim", "--port", "0", "--data", str(tmp_path))
-    async with started("serve", *flags, journal=journal) as server, httpx.AsyncClient() as client:
+    async with started("serve", *flags, journal=journal) as server, httpx.AsyncClient(timeout=60) as client:
         await server.awaited("journal")
         own = (await server.line("Metrics are ready: ")).removesuffix("/metrics")
         assert await answer(client, f"{own}/healthz") == (200, "ok\n")

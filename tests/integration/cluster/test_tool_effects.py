@@ -7,6 +7,8 @@ import pytest
 from tests.support.cluster.tool_effects import Fault, turn_with_tools
 from tests.support.virtual_time import virtual
 
+pytestmark = pytest.mark.slow
+
 
 @virtual
 async def test_a_turn_that_nothing_happens_to() -> None:

@@ -48,7 +48,7 @@ async def ask(http: httpx.AsyncClient, **more: Any) -> httpx.Response:
 
 async def test_headers_are_true_and_429_says_when(limits: Callable[[str], Path]) -> None:
     path = limits("[default]\nrequests_per_minute = 3\ntokens_per_minute = 1000\n")
-    async with assembled(limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with assembled(limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         used = 0
         for left in (2, 1, 0):
             answer = await ask(http)
@@ -75,7 +75,7 @@ async def test_headers_are_true_and_429_says_when(limits: Callable[[str], Path])
 
 async def test_a_key_that_is_repeated_is_charged_once(limits: Callable[[str], Path]) -> None:
     path = limits("[default]\nrequests_per_minute = 2\n")
-    async with assembled(limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with assembled(limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         for _ in range(3):
             answer = await http.post("/v1/chat/completions", json=CHAT, headers={"idempotency-key": "k"})
             assert answer.status_code == 200
@@ -83,7 +83,10 @@ async def test_a_key_that_is_repeated_is_charged_once(limits: Callable[[str], Pa
 
 
 async def test_nothing_is_told_where_nothing_is_limited(limits: Callable[[str], Path]) -> None:
-    async with assembled(limits_file=limits("")) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with (
+        assembled(limits_file=limits("")) as server,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
+    ):
         answer = await ask(http)
         assert answer.status_code == 200
         assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
@@ -201,7 +204,7 @@ async def test_what_was_applied_is_answered_again_when_there_is_no_room(limits: 
 
 async def test_unlisted_sessions_have_no_quota(limits: Callable[[str], Path]) -> None:
     path = limits("[default]\nsessions = 10\n")
-    async with assembled(limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with assembled(limits_file=path) as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         for number in range(11):
             assert (await ask(http, user=f"u{number}")).status_code == 200
         for expected in (*(200 for _ in range(10)), 429):

@@ -66,7 +66,7 @@ async def test_a_stream_says_what_the_whole_answer_says(client: openai.AsyncOpen
 
 async def test_a_plain_stream_has_data_lines_and_done_only(server: Serving) -> None:
     body = {"model": SIMULATED, "messages": HELLO, "stream": True}
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         plain = await http.post("/v1/chat/completions", json=body)
         assert plain.headers["content-type"].startswith("text/event-stream")
         assert plain.headers["x-request-id"]
@@ -244,7 +244,7 @@ async def test_closing_a_stream_that_can_be_resumed_does_not(client: openai.Asyn
 async def test_bad_input_is_told_as_openai_does(
     server: Serving, change: dict[str, Any], status: int, code: str, param: str
 ) -> None:
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         answer = await http.post("/v1/chat/completions", json={"model": SIMULATED, "messages": HELLO, **change})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
@@ -252,7 +252,7 @@ async def test_bad_input_is_told_as_openai_does(
 
 
 async def test_a_body_that_is_no_json(server: Serving) -> None:
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         answer = await http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
     assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
 
@@ -291,7 +291,7 @@ async def test_a_stream_that_is_cut_again_and_again_is_one_answer(client: openai
 async def test_a_stream_with_ids_goes_on_where_its_reader_was(server: Serving) -> None:
     body = {"model": SIMULATED, "messages": HELLO, "stream": True}
     headers = {"x-sessile-event-ids": "1", "idempotency-key": "k"}
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         whole = (await http.post("/v1/chat/completions", json=body, headers=headers)).text.split("\n\n")
         ids = [part.split("\n")[0].removeprefix("id: ") for part in whole if part.startswith("id: ")]
         for event_id in ids:

@@ -176,7 +176,7 @@ async def test_a_program_makes_no_call_of_an_mcp_tool_that_its_client_wants_to_b
         assert not (tmp_path / "asked").exists()
         (session,) = made.sessions
         approve = {"type": "tool.approve", "id": "a", "session": session, "call_id": asked()[0].call_id}
-        async with httpx.AsyncClient(base_url=made.server.url) as http:
+        async with httpx.AsyncClient(base_url=made.server.url, timeout=60) as http:
             assert (await http.post("/v1/commands", json=approve)).status_code == 200
         done = await turn
         assert done.output_text.endswith("Booked.") and (tmp_path / "asked").read_text() == "book Rome\n"

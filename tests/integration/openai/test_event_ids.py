@@ -33,7 +33,7 @@ IDS = {"x-sessile-event-ids": "1"}
 
 @pytest.fixture
 async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url) as made:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
         yield made
 
 
@@ -88,7 +88,7 @@ async def test_a_stream_that_was_cut_goes_on_at_another_gateway(
     first = next(index for index, part in enumerate(parts(seen)) if id_of(part) is not None)
     door = await another_door(server)
     try:
-        async with httpx.AsyncClient(base_url=door.url) as other:
+        async with httpx.AsyncClient(base_url=door.url, timeout=60) as other:
             rest = await other.post(path, json=body, headers={**IDS, "last-event-id": last})
         again = await http.post(path, json=body, headers={**IDS, "last-event-id": id_of(parts(seen)[first]) or ""})
     finally:
@@ -192,7 +192,7 @@ async def test_nobody_comes_back_to_the_answers_of_others(
     people = {name: Principal(tenant=TenantId("acme"), key_id="k", user=name) for name in ("ann", "bob")}
     people["eve"] = Principal(tenant=TenantId("other"), key_id="k", role="service")
     keys = {key_digest(name): who for name, who in people.items()}
-    async with serving(options, keys=keys) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with serving(options, keys=keys) as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         say(server, body)
         _, last = await cut(http, path, body, authorization="Bearer ann")
         for name in ("bob", "eve"):

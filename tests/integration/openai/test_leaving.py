@@ -93,7 +93,7 @@ async def a_websocket(server: Serving, session: str) -> AsyncIterator[None]:
 @asynccontextmanager
 async def the_sessions_events(server: Serving, session: str) -> AsyncIterator[None]:
     async with (
-        httpx.AsyncClient(base_url=server.server.url) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
         http.stream("GET", f"/v1/sessions/{session}/events") as stream,
         aclosing(cast(AsyncGenerator[str], stream.aiter_lines())) as lines,
     ):

@@ -104,7 +104,7 @@ async def test_a_watch_shows_its_figures_to_prometheus_until_it_is_stopped() -> 
         line = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
         address = line.removeprefix("Metrics are ready: ").strip()
         await reached(server, 8)
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             text = (await http.get(address)).text
         process.send_signal(signal.SIGINT)
         out, errors = await asyncio.wait_for(process.communicate(), 60)

@@ -35,7 +35,10 @@ doors = pytest.mark.parametrize("path", BODIES)
 
 @asynccontextmanager
 async def opened(*, ignores: bool) -> AsyncIterator[tuple[Assembly, httpx.AsyncClient]]:
-    async with assembled(engine=ENGINE) as assembly, httpx.AsyncClient(base_url=assembly.server.url) as http:
+    async with (
+        assembled(engine=ENGINE) as assembly,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
+    ):
         assembly.gateway.ignores_unknown = ignores
         yield assembly, http
 

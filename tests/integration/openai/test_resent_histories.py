@@ -73,7 +73,7 @@ async def test_only_what_stands_behind_the_first_difference_is_computed(
     other = one.branch(TURNS, None)
     other.messages = [dict(each) for each in other.messages]
     CHANGES[name](other.messages)
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         before, after = [await tokens(http, messages) for messages in (one.messages[:-1], other.messages)]
     same = next(
         (at for at, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
@@ -121,7 +121,7 @@ ROUNDS = 4  # of each way
 async def test_what_stands_behind_the_first_difference_is_computed_and_a_block_at_most(
     server: Serving, mutation: str
 ) -> None:
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         player = HistoryRounds(http, SIMULATED, exchanges=3, answer_tokens=12)
         for number in range(ROUNDS):
             rng = random.Random(f"{mutation} {number}")
@@ -133,7 +133,7 @@ async def test_the_first_question_once_more_and_an_imported_history_lie_in_sessi
     server: Serving,
 ) -> None:
     messages = [{"role": "user", "content": f"A question about {number} rivers and their lakes."} for number in (1, 2)]
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         seen = [await _sent(http, each) for each in ([messages[0]], [messages[0]], messages, [messages[0]])]
     assert len({session for session, _, _ in seen}) > 1
     assert all(prompt - cached <= BLOCK for _, prompt, cached in seen[1:])
@@ -151,7 +151,7 @@ CALLERS = {
 async def test_no_caller_gains_by_what_another_has_computed(options: SimulatedOptions, stored: bool) -> None:
     history: Any = [{"role": "user", "content": sentence(random.Random(1), 60)}]
     keys = {key_digest(key): caller for key, caller in CALLERS.items()}
-    async with serving(options, keys=keys) as made, httpx.AsyncClient(base_url=made.server.url) as http:
+    async with serving(options, keys=keys) as made, httpx.AsyncClient(base_url=made.server.url, timeout=60) as http:
         if stored:
             body = {"model": SIMULATED, "input": history[0]["content"], "user": "ann"}
             answer = await http.post("/v1/responses", json=body, headers={"authorization": "Bearer mine"})
@@ -168,7 +168,7 @@ async def test_no_caller_gains_by_what_another_has_computed(options: SimulatedOp
 async def test_a_history_that_is_resent_to_be_stored_costs_what_is_new(server: Serving) -> None:
     rng = random.Random(2)
     history: list[Any] = [{"role": "user", "content": sentence(rng, 40)}]
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         new = 10_000  # tokens that may be computed: of the first turn all
         for _ in range(4):
             answer = await http.post("/v1/responses", json={"model": SIMULATED, "input": history})

@@ -44,7 +44,7 @@ TARGETS = [
     *([pytest.param("elsewhere")] if ELSEWHERE else []),
 ]
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=TARGETS)

@@ -15,7 +15,7 @@ from tests.support.doors.openai_server import SIMULATED, Serving
 
 @pytest.fixture
 async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url) as made:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
         yield made
 
 

@@ -18,7 +18,7 @@ WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "o
 
 @pytest.fixture
 async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url) as made:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
         yield made
 
 

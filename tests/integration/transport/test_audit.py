@@ -40,7 +40,7 @@ async def a_key(ring: ApiKeyCache, **wanted: Any) -> str:
 
 
 def bearing(server: Assembly, key: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.server.url, headers={"authorization": f"Bearer {key}"})
+    return httpx.AsyncClient(base_url=server.server.url, headers={"authorization": f"Bearer {key}"}, timeout=60)
 
 
 async def actions(http: httpx.AsyncClient, **query: Any) -> list[str]:

@@ -11,7 +11,7 @@ STRANGE = ("", "/", "a/", "/a", ".", "1.", ".x", ":", "~", " ", "é", "%", "0" *
 
 
 async def test_no_list_fails_at_an_after_that_it_never_gave() -> None:
-    async with assembled() as assembly, httpx.AsyncClient(base_url=assembly.server.url) as client:
+    async with assembled() as assembly, httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
         lists = [
             path.replace("{conversation}", "none").replace("{response_id}", "resp_none")
@@ -31,6 +31,6 @@ async def test_no_list_fails_at_an_after_that_it_never_gave() -> None:
 
 @pytest.mark.parametrize("after", ["", "a/", "/a", " "])
 async def test_sessions_after_an_empty_part_are_a_bad_request(after: str) -> None:
-    async with assembled() as assembly, httpx.AsyncClient(base_url=assembly.server.url) as client:
+    async with assembled() as assembly, httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as client:
         answer = await client.get("/v1/sessions", params={"after": after})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")

@@ -72,7 +72,7 @@ async def server() -> AsyncIterator[Assembly]:
 
 
 async def scrape(server: Assembly) -> str:
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         body = {"model": "simulated", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
         for _ in range(2):
             assert (await http.post("/v1/chat/completions", json=body)).status_code == 200

@@ -84,7 +84,7 @@ async def doors() -> AsyncIterator[Doors]:
 async def test_every_public_door_speaks_tls_with_the_certificate() -> None:
     async with doors() as open_:
         assert open_.server.url.startswith("https://")
-        async with httpx.AsyncClient(verify=open_.trust) as client:
+        async with httpx.AsyncClient(verify=open_.trust, timeout=60) as client:
             assert (await client.get(f"{open_.server.url}/v1/sessions")).status_code == 200
         url = open_.server.url.replace("https", "wss") + "/v1/ws"
         async with connect(url, ssl=open_.trust, compression=None) as socket:
@@ -97,7 +97,7 @@ async def test_every_public_door_speaks_tls_with_the_certificate() -> None:
 
 async def test_plain_text_old_versions_and_other_authorities_get_nowhere() -> None:
     async with doors() as open_:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             with pytest.raises(httpx.HTTPError):
                 await client.get(f"http://127.0.0.1:{open_.server.port}/healthz")
             with pytest.raises(httpx.ConnectError):
@@ -154,7 +154,7 @@ async def test_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> 
     async with doors() as open_:
         (watcher,) = certificate_watchers(settings, open_.tls)
         assert await served(open_) == [CERTIFICATE] * 2
-        async with httpx.AsyncClient(verify=open_.trust) as client:
+        async with httpx.AsyncClient(verify=open_.trust, timeout=60) as client:
             assert (await client.get(f"{open_.server.url}/v1/sessions")).status_code == 200
             certificate.write_bytes(new_certificate)
             with capture_logs() as logs:

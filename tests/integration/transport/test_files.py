@@ -56,7 +56,7 @@ async def world() -> AsyncIterator[World]:
     engine = mk.RecordingEngine(SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4), prompts)
     async with (
         assembled(engine=engine, filters=filters, keys=KEYS) as server,
-        httpx.AsyncClient(base_url=server.server.url) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         yield World(server, http, filters, prompts)
 

@@ -29,7 +29,7 @@ async def server() -> AsyncIterator[Assembly]:
 
 @pytest.fixture
 async def http(server: Assembly) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url) as client:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as client:
         yield client
 
 
@@ -87,7 +87,7 @@ async def test_a_foreign_host_name_is_not_answered(http: httpx.AsyncClient) -> N
 
 async def test_a_ticket_for_a_key() -> None:
     keys = {key_digest("sk-1"): Principal(tenant=TenantId("acme"), key_id="k1")}
-    async with assembled(keys=keys) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with assembled(keys=keys) as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         refused = await http.post("/v1/ws/tickets")
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "unauthorized")
         refused = await http.post("/v1/ws/tickets", headers={"authorization": "Bearer wrong"})
@@ -110,7 +110,7 @@ async def test_the_page_comes_under_a_policy_and_is_asked_for_anew(server: Assem
     (tmp_path / "web" / "link.txt").symlink_to(tmp_path / "outside.txt")
     page = Server(server.gateway, host="127.0.0.1", port=0, web=tmp_path / "web")
     await page.start()
-    async with httpx.AsyncClient(base_url=page.url) as http:
+    async with httpx.AsyncClient(base_url=page.url, timeout=60) as http:
         first = await http.get("/")
         assert first.text == "<!doctype html>one"
         assert first.headers["content-type"] == "text/html; charset=utf-8"
@@ -148,7 +148,7 @@ async def test_a_body_beyond_the_limit(server: Assembly) -> None:
         return body
 
     inner.router.routes.insert(0, inner.router.routes.pop())
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         assert (await http.post("/echo", json={"a": "x" * 900})).status_code == 200
         large = await http.post("/echo", json={"a": "x" * 2000})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
@@ -168,7 +168,7 @@ async def test_a_failure_of_ours_says_nothing_of_itself(server: Assembly) -> Non
         raise ValueError("a secret of ours")
 
     inner.router.routes.insert(0, inner.router.routes.pop())
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         answer = await http.get("/broken")
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
         assert "secret" not in answer.text

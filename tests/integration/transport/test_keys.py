@@ -186,15 +186,15 @@ def test_the_first_key_is_made_before_the_server_runs_and_the_next_ones_through_
             found = re.search(r"ready: (\S+)/", server.stdout.readline())
             assert found
             url = found[1]
-            assert httpx.get(f"{url}/v1/models").status_code == 401
+            assert httpx.get(f"{url}/v1/models", timeout=60).status_code == 401
             words = ("keys", "create", "--tenant", "acme", "--user", "ana", "--json", "--url", url)
             stranger = json.loads(run(*words, SESSILE_API_KEY=boss).stdout)["key"]
             headers = {"authorization": f"Bearer {stranger}"}
-            assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
-            assert httpx.get(f"{url}/metrics", headers=headers).status_code == 403
+            assert httpx.get(f"{url}/v1/models", headers=headers, timeout=60).status_code == 200
+            assert httpx.get(f"{url}/metrics", headers=headers, timeout=60).status_code == 403
             asked = {"authorization": f"Bearer {boss}"}
-            assert httpx.delete(f"{url}/v1/keys/{stranger.split('-')[2]}", headers=asked).status_code == 200
-            assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 401
+            assert httpx.delete(f"{url}/v1/keys/{stranger.split('-')[2]}", headers=asked, timeout=60).status_code == 200
+            assert httpx.get(f"{url}/v1/models", headers=headers, timeout=60).status_code == 401
         finally:
             server.terminate()
             _, errors = server.communicate(timeout=60)

@@ -36,7 +36,7 @@ def engine_of(server: Assembly) -> Engine:
 
 
 async def limits(server: Assembly, key: str, status: int = 200, **query: str) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         answer = await http.get("/v1/limits", params=query, headers={"authorization": f"Bearer {key}"})
     assert answer.status_code == status, answer.text
     found: dict[str, Any] = answer.json()
@@ -45,7 +45,9 @@ async def limits(server: Assembly, key: str, status: int = 200, **query: str) ->
 
 async def ask(server: Assembly, key: str) -> SessionKey:
     """A turn; the session that holds what came of it."""
-    async with httpx.AsyncClient(base_url=server.server.url, headers={"authorization": f"Bearer {key}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=server.server.url, headers={"authorization": f"Bearer {key}"}, timeout=60
+    ) as http:
         made = (await http.post("/v1/conversations", json={})).json()["id"]
         body = {"model": "simulated", "input": f"hello from {key}", "conversation": made, "max_output_tokens": 8}
         answer = await http.post("/v1/responses", json=body)

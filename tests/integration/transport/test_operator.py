@@ -24,7 +24,7 @@ READS = ("/metrics", "/v1/operator/overview", "/v1/operator/series", "/v1/operat
 
 def client(server: Assembly, key: str | None) -> httpx.AsyncClient:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    return httpx.AsyncClient(base_url=server.server.url, headers=headers)
+    return httpx.AsyncClient(base_url=server.server.url, headers=headers, timeout=60)
 
 
 async def chat(server: Assembly, key: str | None) -> None:

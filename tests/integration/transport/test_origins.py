@@ -28,7 +28,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     access = guarded(LISTED)
     async with (
         assembled(admit=lambda _: (access, None)) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url) as client,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as client,
     ):
         yield client
 
@@ -64,7 +64,7 @@ async def test_without_a_list_no_page_is_told_anything() -> None:
     access = guarded()
     async with (
         assembled(admit=lambda _: (access, None)) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url) as client,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as client,
     ):
         asked = await client.options("/v1/sessions", headers={"origin": LISTED, "access-control-request-method": "GET"})
         assert asked.status_code == 405 and "access-control-allow-origin" not in asked.headers

@@ -157,7 +157,7 @@ async def test_devices_are_listed_ended_exported_and_erased_with_their_user(worl
 
 
 async def test_a_server_without_push_says_so() -> None:
-    async with assembled(keys=KEYS) as server, httpx.AsyncClient(base_url=server.server.url) as http:
+    async with assembled(keys=KEYS) as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         answer = await http.get("/v1/push", headers=ANA)  # a page asks before it offers them
         assert (answer.status_code, answer.json()["application_server_key"], answer.json()["kinds"]) == (200, "", [])
         body = {"endpoint": "https://push.example/x", "keys": {"p256dh": "x", "auth": "x"}}

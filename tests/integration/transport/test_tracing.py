@@ -30,7 +30,7 @@ def of(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
 
 async def ask(server: Assembly, tokens: int, *, background: bool = False) -> str:
     body = {"model": "simulated", "input": "tell me a secret", "max_output_tokens": tokens, "background": background}
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         answer = await http.post("/v1/responses", json=body)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["id"])

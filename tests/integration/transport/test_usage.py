@@ -28,7 +28,7 @@ KEYS = {
 
 
 def bearing(server: Assembly, key: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.server.url, headers={"authorization": f"Bearer {key}"})
+    return httpx.AsyncClient(base_url=server.server.url, headers={"authorization": f"Bearer {key}"}, timeout=60)
 
 
 async def ask(server: Assembly, key: str, tokens: int = 5) -> dict[str, Any]:

@@ -197,7 +197,9 @@ def http_client(gateway: Gateway, *, web: Path | None = None, **headers: str) ->
     """A client of the gateway's HTTP routes, in this process, with the pages of a folder."""
     exposition = MetricsExposition(gateway.measures, version="1", role="test")
     app: Any = make_app(gateway, readiness=lambda: None, web=web, exposition=exposition)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers)
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers, timeout=60
+    )
 
 
 # -- events ----------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ async def one_round(
 async def settled(server: ServerProcess) -> None:
     """Repeats nothing any more; waits until no answer is open."""
     base = server.url.replace("ws://", "http://").removesuffix("/v1/ws")
-    async with httpx.AsyncClient(base_url=base) as http, asyncio.timeout(QUIET_S):
+    async with httpx.AsyncClient(base_url=base, timeout=60) as http, asyncio.timeout(QUIET_S):
         while True:
             listed = (await http.get("/v1/sessions", params={"limit": 100})).json()
             if not any(session["open"] for session in listed["data"]):
@@ -110,7 +110,7 @@ async def table_of(server: ServerProcess) -> dict[tuple[str, str, str], dict[str
     """Every row, over the API, page by page."""
     base = server.url.replace("ws://", "http://").removesuffix("/v1/ws")
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-    async with httpx.AsyncClient(base_url=base) as http:
+    async with httpx.AsyncClient(base_url=base, timeout=60) as http:
         after = 0
         while True:
             page = (await http.get("/v1/usage/responses", params={"limit": 500, "after": after})).json()

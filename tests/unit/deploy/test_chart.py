@@ -313,7 +313,7 @@ async def test_probes_look_where_the_process_answers_the_truth(manifests: list[M
     server = MetricsServer(exposition, host="127.0.0.1", port=0, readiness=lambda: reasons[-1] if reasons else None)
     await server.start()
     try:
-        async with httpx.AsyncClient(base_url=server.url) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             for _, _, container in ours(manifests):
                 probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")}
                 assert {each["port"] for each in probes.values()} == {"metrics"}

@@ -29,6 +29,8 @@ from tests.support.documented_commands import (
     text_of,
 )
 
+pytestmark = pytest.mark.slow
+
 # Options of others that our pages name.
 FOREIGN_OPTIONS = {"--shm-size"}
 

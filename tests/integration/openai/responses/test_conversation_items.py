@@ -22,7 +22,7 @@ async def test_a_deleted_item_is_in_no_list_no_prompt_and_no_log(client: openai.
     await client.responses.create(model=SIMULATED, input="go on", conversation=conversation.id)
     prompt = decode(server.engine.prompts[-1])
     assert "secret" not in prompt and "hello" in prompt and made.output_text in prompt
-    async with httpx.AsyncClient(base_url=server.server.url) as http:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
         exported = (await http.get(f"/v1/sessions/{conversation.id}/export")).text
         assert "secret" not in exported and "hello" in exported
         assert "secret" not in (await http.get(f"/v1/sessions/{conversation.id}/export?format=markdown")).text

@@ -15,6 +15,8 @@ from tests.support.cluster.replicas import KEY, SESSION, Place
 from tests.support.garbage import no_cycles
 from tests.support.virtual_time import virtual
 
+pytestmark = pytest.mark.slow
+
 
 @virtual
 async def test_refused_commands_and_sessions_that_left_memory_are_free_at_once() -> None:

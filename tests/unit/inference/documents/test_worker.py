@@ -14,7 +14,7 @@ from inference.documents.worker import DocumentWorker, load_libraries
 from sessions.model.knowledge.documents import DocumentText
 from tests.support.documents.made import a_docx, a_pdf
 
-WORKER = DocumentWorker(SandboxLimits(memory_mib=128, cpu_s=2), 5)
+WORKER = DocumentWorker(SandboxLimits(memory_mib=128, cpu_s=2), 60)
 
 
 @pytest.fixture(scope="module", autouse=True)

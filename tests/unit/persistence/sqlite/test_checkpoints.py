@@ -52,6 +52,7 @@ async def test_no_commit_makes_a_checkpoint_and_the_log_stays_short(tmp_path: Pa
         assert own == LAST_RESORT * PAGES
         for top in range(CHECK_EVERY * 4, 800):
             await append(journal, head, top)
+            await looked(journal)
         assert size_of(tmp_path, "journal.db-wal") < (RESTART + 8) * PAGES * FRAME_BYTES, "a log began anew"
     assert not (tmp_path / "journal.db-wal").exists(), "whoever closes last empties it"
 
@@ -61,6 +62,7 @@ async def test_without_them_a_commit_makes_the_checkpoint(tmp_path: Path) -> Non
         head = await grant(journal)
         for top in range(100):
             await append(journal, head, top)
+            await looked(journal)
         assert size_of(tmp_path, "journal.db-wal") < 3 * PAGES * FRAME_BYTES
     assert not (tmp_path / "journal.db-wal").exists()
 

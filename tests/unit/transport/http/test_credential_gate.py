@@ -125,7 +125,7 @@ async def test_a_refusal_has_the_headers_of_any_other_answer(allowed: tuple[str,
     server = Server(gateway, host="127.0.0.1", port=0, web=None)
     await server.start()
     headers = {"x-request-id": "r"} | ({"origin": origin} if origin and allowed else {})
-    async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as http:
         gates = await http.get("/v1/nothing")
         apps = await http.get("/v1/nothing", headers={"authorization": "Bearer good"})
     await server.stop()

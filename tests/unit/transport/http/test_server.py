@@ -19,7 +19,7 @@ async def test_without_keys_it_listens_on_loopback_only() -> None:
 async def test_it_is_not_ready_while_it_drains_and_stops_twice() -> None:
     server = Server(gateway_over(await memory_sessions()), host="127.0.0.1", port=0, web=None)
     await server.start()
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
         assert (await client.get("/readyz")).status_code == 200
         with pytest.raises(Unavailable):
             await Server(server.gateway, host="127.0.0.1", port=server.port).start()

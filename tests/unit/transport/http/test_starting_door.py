@@ -15,7 +15,7 @@ async def test_it_lives_is_not_ready_and_refuses_the_rest_with_the_reason() -> N
     upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13", "sec-websocket-key": "x"}
     async with (
         StartingDoor(lambda: "waiting for the journal", host="127.0.0.1", port=port) as door,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         alive = await client.get("/healthz")
         assert (alive.status_code, alive.json()["status"]) == (200, "ok")

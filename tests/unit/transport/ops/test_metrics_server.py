@@ -17,7 +17,7 @@ async def test_it_serves_metrics_and_health_without_keys() -> None:
     server = MetricsServer(exposition, host="127.0.0.1", port=0, readiness=lambda: reasons[-1] if reasons else None)
     await server.start()
     try:
-        async with httpx.AsyncClient(base_url=server.url) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             assert "sessile_build_info" in (await client.get("/metrics")).text
             assert (await client.get("/healthz")).text == "ok\n"
             assert (await client.get("/readyz")).text == "ok\n"

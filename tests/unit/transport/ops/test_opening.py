@@ -20,7 +20,7 @@ async def test_metrics_and_health_stand_on_the_port_while_the_block_runs(capsys:
     async with (
         open_metrics(settings(0), "replica", "r1", "1.0") as measures,
         open_telemetry(settings(0), measures, "replica", "1.0", lambda: away[0]) as exposition,
-        httpx.AsyncClient() as http,
+        httpx.AsyncClient(timeout=60) as http,
     ):
         url = capsys.readouterr().out.removeprefix(READY_METRICS).strip()
         shown = (await http.get(url)).text

@@ -37,7 +37,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
     async with (
         assembled(admit=admit) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url, headers={"host": "chat.example"}) as client,
+        httpx.AsyncClient(base_url=assembly.server.url, headers={"host": "chat.example"}, timeout=60) as client,
     ):
         yield client
 
