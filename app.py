@@ -82,8 +82,6 @@ from transport.cli import (
     cluster,
     commands,
     doctor,
-    load,
-    load_command,
     logs,
     models,
 )
@@ -203,9 +201,6 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
             from deploy.commands.doctor import run_doctor  # redis' client takes half a second to load
 
             return await run_doctor(settings, options)
-        case load.GenerateLoad():
-            clocks = load_command.LoadClocks(time.perf_counter, time.process_time)
-            return await load_command.run_load(options, settings, clocks)
         case _:
             return await run_journal_command(options, settings, now_ms) or 0
     return 0

@@ -25,12 +25,12 @@ import numpy as np
 
 from actors.cluster.membership import RENEW_S
 from bench.kv.retention import Lineage, TracedRequest
+from bench.plots import STYLE, Series, plot
 from bench.support import report, run_bench, where
 from tests.support.fleet.fleet import Fleet
 from tests.support.fleet.measured import Row
 from tests.support.fleet.placed import member_bytes
 from tests.support.fleet.scenario import DAY_S, FleetEvent, Scenario, Workload
-from transport.load.html_report import STYLE, Series, plot
 
 EVENTS: Final[dict[str, tuple[FleetEvent, ...]]] = {
     "rack": (FleetEvent("rack_killed", 900, 0.004),),

@@ -6,7 +6,7 @@ The points are `systems/silicon_sample.csv` of the package `aiconfigurator-core`
 install it into an environment of its own. Halves by deployment and lengths: all concurrencies of one are on one side;
 with `--strict` by deployment (model, GPU, backend, precision, spread), whatever the lengths. `--unseen` predicts each
 model from the others. `--shipped` is what `bench/deploy/plan_shipped.py` wrote: estimates of the package's own tool.
-`--write` puts the coefficients into inference/planning/calibration.json. Bar, on the held-out half: TPOT within 15% at
+`--write` puts the coefficients into deploy/planning/calibration.json. Bar, on the held-out half: TPOT within 15% at
 the median and 35% at p90.
 
 Left out: points whose concurrency or number of decode workers is not recorded, so that nobody knows their batch.
@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from bench.support import command_line, is_faultless, report
-from inference.planning.calibration import FIELDS, FILE, Calibration, CalibrationData, Coefficients, Residual
-from inference.planning.gpus import GPUS
-from inference.planning.model_shape import ModelShape, read_shape
-from inference.planning.roofline import (
+from deploy.planning.calibration import FIELDS, FILE, Calibration, CalibrationData, Coefficients, Residual
+from deploy.planning.gpus import GPUS
+from deploy.planning.model_shape import ModelShape, read_shape
+from deploy.planning.roofline import (
     WEIGHT_BYTES,
     Parallelism,
     Precision,

@@ -9,8 +9,8 @@ from itertools import groupby
 
 import msgspec
 
+from bench.plots import DOTS_MAX, STYLE, Series, plot
 from bench.soak.monitor import Growth, MeasuredLine
-from transport.load.html_report import DOTS_MAX, STYLE, Series, plot
 
 
 class SoakResult(msgspec.Struct, kw_only=True):

@@ -1,6 +1,6 @@
-"""Carries out `./sessile plan`: reads model and trace, plans, prints a table or JSON, writes the page.
+"""Carries out `./sessile plan`: reads model and trace, plans, prints a table or JSON.
 
-Part of the entry point. Everything that decides is in `inference.planning`.
+Part of the entry point. Everything that decides is in `deploy.planning`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.planning.calibration import shipped_calibration
-from inference.planning.gpus import GPUS, GpuKind
-from inference.planning.model_shape import BadModel
-from inference.planning.models import find_shape
-from inference.planning.page import plan_page
-from inference.planning.planner import CapacityPlan, PlanOption, PlanRequest, make_plan
-from inference.planning.replica import Targets, TierSizes
-from inference.planning.workload import BadChatDemand, ChatDemand, from_distribution, from_trace
+from deploy.planning.calibration import shipped_calibration
+from deploy.planning.gpus import GPUS, GpuKind
+from deploy.planning.model_shape import BadModel
+from deploy.planning.models import find_shape
+from deploy.planning.planner import CapacityPlan, PlanOption, PlanRequest, make_plan
+from deploy.planning.replica import Targets, TierSizes
+from deploy.planning.workload import BadChatDemand, ChatDemand, from_distribution, from_trace
 from transport.cli.plain_text import plain
 from transport.cli.plan import PlanCluster
 from transport.cli.settings import BadSetting
@@ -32,11 +31,6 @@ def run_plan(options: PlanCluster) -> int:
         plan = make_plan(plan_request(options), shipped_calibration())
     except (BadModel, BadChatDemand) as error:
         raise BadSetting(str(error)) from error
-    if options.page:
-        try:
-            Path(options.page).write_text(plan_page(plan), encoding="utf-8")
-        except OSError as error:
-            raise BadSetting(f"page = {options.page!r}: {error.strerror}") from error
     print(plan_json(plan) if options.as_json else format_plan(plan))
     return 0 if plan.best is not None else 1
 

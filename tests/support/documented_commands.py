@@ -42,7 +42,7 @@ FAMILIES = (
     "backup",
 )  # commands that have their own
 COMMANDS = (
-    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "plan", "chat", "load", *FAMILIES),
+    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "plan", "chat", *FAMILIES),
     *("keys create", "keys list", "keys show", "keys revoke", "audit list", "audit verify"),
     *("tokens revoke", "tokens list"),
     *("users export", "users erase", "usage reconcile"),

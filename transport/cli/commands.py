@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, backup, encryption, keys, load, models, tokens, users
+from transport.cli import audit, backup, encryption, keys, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.doctor import ExamineCluster
 from transport.cli.plan import PlanCluster
@@ -141,11 +141,6 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     "models remove": CommandSpec(models.RemoveModel, MODELS, "models remove hf:Qwen/Qwen3-4B-GGUF"),
     "users export": CommandSpec(users.ExportUser, EITHER, "users export mary --tenant acme --out mary.jsonl"),
     "users erase": CommandSpec(users.EraseUser, EITHER, "users erase mary --tenant acme"),
-    "load": CommandSpec(
-        load.GenerateLoad,
-        ("Running server", "metrics_host", "metrics_port", "Logging"),
-        "load --url http://127.0.0.1:8080 --rate 2 --ttft-ms 500 --report load.html",
-    ),
 }
 FAMILIES: Final = {
     "usage": "Compares what was billed with the logs.",

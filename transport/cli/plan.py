@@ -1,4 +1,4 @@
-"""The options of `./sessile plan`, with their bounds; what it computes is `inference.planning`'s."""
+"""The options of `./sessile plan`, with their bounds; what it computes is `deploy.planning`'s."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class PlanCluster(msgspec.Struct, frozen=True, kw_only=True):
     disk_gb: Annotated[float, text("GB", "disk of a node for KV [default: 0]")] = 0.0
     spare: Annotated[int, text("N", "replicas that may fail [default: 1]")] = 1
     gpu_hour: Annotated[float, text("PRICE", "of a GPU-hour, of every kind; 0: list prices")] = 0.0
-    page: Annotated[str, text("FILE", "writes an HTML page with charts")] = ""
     as_json: Json = False
 
     def __post_init__(self) -> None:

@@ -29,10 +29,6 @@ OWN = {
         *("--of", "--opening-tokens", "--page", "--precision", "--prompt-tokens", "--sessions", "--spare", "--think-s"),
         *("--think-sigma", "--tpot-ms", "--trace", "--ttft-ms", "--turns"),
     },
-    "load": {
-        *("--url", "--model", "--users", "--rate", "--seconds", "--requests", "--mix", "--long-tokens", "--trace"),
-        *("--ttft-ms", "--tpot-ms", "--goodput", "--timeout-s", "--seed", "--report", "--watch", "--json"),
-    },
     "keys create": {
         "--tenant",
         "--role",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.planning.workload import BadChatDemand, ChatDemand, from_distribution, from_trace
+from deploy.planning.workload import BadChatDemand, ChatDemand, from_distribution, from_trace
 
 TURNS = '{"prompt_tokens": 10, "completion_tokens": 20}, {"think_s": 4, "prompt_tokens": 30, "completion_tokens": 40}'
 TRACE = f'{{"turns": [{TURNS}]}}'.encode()

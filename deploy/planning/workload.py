@@ -1,6 +1,6 @@
 """What conversations ask of a cluster: how many are open, how long their turns are, how long people think in between.
 
-From a distribution, or from a trace of conversations as `./sessile load --trace` reads it, one JSON object a line:
+From a distribution, or from a trace of conversations, one JSON object a line:
 `{"turns": [{"think_s": 4.0, "prompt_tokens": 60, "completion_tokens": 200}, …]}`.
 """
 

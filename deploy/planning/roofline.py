@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from inference.planning.gpus import GpuKind
-from inference.planning.model_shape import ModelShape
+from deploy.planning.gpus import GpuKind
+from deploy.planning.model_shape import ModelShape
 
 WEIGHT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625, "int4": 0.5625}  # of four bits, with a scale every 16
 ACTIVATION_BYTES: Final = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inference.planning.calibration import (
+from deploy.planning.calibration import (
     FIELDS,
     Calibration,
     CalibrationData,
@@ -13,7 +13,7 @@ from inference.planning.calibration import (
     Residual,
     shipped_calibration,
 )
-from inference.planning.roofline import Terms
+from deploy.planning.roofline import Terms
 
 TERMS = Terms(**(dict.fromkeys(FIELDS[:-1], 0.0) | {"weights_s": 2.0}))
 

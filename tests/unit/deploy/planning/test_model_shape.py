@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference.planning.model_shape import BadModel, read_shape
-from inference.planning.models import find_shape, known_models
+from deploy.planning.model_shape import BadModel, read_shape
+from deploy.planning.models import find_shape, known_models
 
 DENSE: dict[str, Any] = {
     "num_hidden_layers": 2,

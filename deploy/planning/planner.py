@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from inference.planning.calibration import Calibration, CalibrationData
-from inference.planning.gpus import GpuKind
-from inference.planning.model_shape import ModelShape
-from inference.planning.replica import (
+from deploy.planning.calibration import Calibration, CalibrationData
+from deploy.planning.gpus import GpuKind
+from deploy.planning.model_shape import ModelShape
+from deploy.planning.replica import (
     HitRates,
     ReplicaLoad,
     Setup,
@@ -25,8 +25,8 @@ from inference.planning.replica import (
     sequence_slots,
     settle,
 )
-from inference.planning.roofline import WEIGHT_BYTES, Parallelism, Precision, weight_bytes_per_gpu
-from inference.planning.workload import ChatDemand
+from deploy.planning.roofline import WEIGHT_BYTES, Parallelism, Precision, weight_bytes_per_gpu
+from deploy.planning.workload import ChatDemand
 
 HOURS_MONTH: Final = 730.0
 TENSOR: Final = (1, 2, 4, 8)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inference.planning.gpus import GPUS
-from inference.planning.models import find_shape
-from inference.planning.roofline import (
+from deploy.planning.gpus import GPUS
+from deploy.planning.models import find_shape
+from deploy.planning.roofline import (
     Parallelism,
     Precision,
     decode_terms,

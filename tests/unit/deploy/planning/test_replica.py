@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from inference.planning.calibration import Calibration, shipped_calibration
-from inference.planning.gpus import GPUS
-from inference.planning.models import find_shape
-from inference.planning.replica import ReplicaLoad, Setup, Targets, TierSizes, sequence_slots, settle
-from inference.planning.roofline import Parallelism, Precision
-from inference.planning.workload import from_distribution
+from deploy.planning.calibration import Calibration, shipped_calibration
+from deploy.planning.gpus import GPUS
+from deploy.planning.models import find_shape
+from deploy.planning.replica import ReplicaLoad, Setup, Targets, TierSizes, sequence_slots, settle
+from deploy.planning.roofline import Parallelism, Precision
+from deploy.planning.workload import from_distribution
 
 SETUP = Setup(
     shape=find_shape("llama-3.1-8b"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.planning.model_shape import BadModel
-from inference.planning.models import find_shape, known_models
+from deploy.planning.model_shape import BadModel
+from deploy.planning.models import find_shape, known_models
 
 
 def test_a_file_its_folder_and_its_name_are_the_same_model(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from inference.planning.model_shape import BadModel, ModelShape, read_shape
+from deploy.planning.model_shape import BadModel, ModelShape, read_shape
 
 FILE: Final = Path(__file__).with_name("models.json")
 BYTES_MAX: Final = 4 * 2**20

@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from inference.planning.calibration import Calibration
-from inference.planning.gpus import GpuKind
-from inference.planning.model_shape import ModelShape
-from inference.planning.queueing import mean_wait_s, residency, wait_quantile_s
-from inference.planning.roofline import (
+from deploy.planning.calibration import Calibration
+from deploy.planning.gpus import GpuKind
+from deploy.planning.model_shape import ModelShape
+from deploy.planning.queueing import mean_wait_s, residency, wait_quantile_s
+from deploy.planning.roofline import (
     Parallelism,
     Precision,
     decode_terms,
@@ -26,7 +26,7 @@ from inference.planning.roofline import (
     steps_until,
     weight_bytes_per_gpu,
 )
-from inference.planning.workload import ChatDemand
+from deploy.planning.workload import ChatDemand
 
 RESERVED_BYTES: Final = 4 * 2**30  # activations, graphs, communication buffers of a GPU
 USABLE: Final = 0.95  # of its memory: what an engine is given

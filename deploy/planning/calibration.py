@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from inference.planning.roofline import Terms
+from deploy.planning.roofline import Terms
 
 FIELDS: Final = (*Terms.__struct_fields__, "step")  # the last one: a constant of each step
 FILE: Final = Path(__file__).with_name("calibration.json")

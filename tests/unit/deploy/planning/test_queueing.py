@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from inference.planning.queueing import mean_wait_s, residency, wait_quantile_s
+from deploy.planning.queueing import mean_wait_s, residency, wait_quantile_s
 
 
 def test_an_m_m_1_queue_waits_as_the_textbook_says() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from inference.planning.calibration import shipped_calibration
-from inference.planning.gpus import GPUS
-from inference.planning.models import find_shape
-from inference.planning.planner import CapacityPlan, PlanRequest, make_plan
-from inference.planning.replica import Targets, TierSizes
-from inference.planning.workload import from_distribution
+from deploy.planning.calibration import shipped_calibration
+from deploy.planning.gpus import GPUS
+from deploy.planning.models import find_shape
+from deploy.planning.planner import CapacityPlan, PlanRequest, make_plan
+from deploy.planning.replica import Targets, TierSizes
+from deploy.planning.workload import from_distribution
 
 
 def planned(model: str = "llama-3.1-8b", gpu: str = "h100", sessions: int = 500, **changes: Any) -> CapacityPlan:
