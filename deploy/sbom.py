@@ -31,8 +31,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 NPM_LOCK: Final = ROOT / "clients" / "typescript" / "package-lock.json"
 LICENCES: Final = ROOT / "docs" / "licences.md"
 
-UNLISTED: Final = frozenset({"vllm-cuda"})
-"""Locks of what is neither delivered nor installed here: a person with a GPU installs it under its makers' terms."""
+UNLISTED: Final = frozenset({"vllm-cuda", "load"})
+"""Locks of what is not delivered: whoever has a GPU or makes a load installs it under its makers' terms."""
 
 _PIN: Final = re.compile(r"^([a-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(.*)$", re.MULTILINE)
 _ROW: Final = re.compile(r"^\| (\S+) \| (\S*\d\S*) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)

@@ -26,7 +26,7 @@ OWN = {
     "usage reconcile": {"--tenant", "--json"},
     "plan": {
         *("--answer-tokens", "--backend", "--disk-gb", "--gpu", "--gpu-hour", "--host-gb", "--json", "--kv-precision"),
-        *("--of", "--opening-tokens", "--page", "--precision", "--prompt-tokens", "--sessions", "--spare", "--think-s"),
+        *("--of", "--opening-tokens", "--precision", "--prompt-tokens", "--sessions", "--spare", "--think-s"),
         *("--think-sigma", "--tpot-ms", "--trace", "--ttft-ms", "--turns"),
     },
     "keys create": {
