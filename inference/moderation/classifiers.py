@@ -1,4 +1,4 @@
-"""Classifies texts by toxicity, prompt injection and names. Imported by the worker alone: the packages are heavy.
+"""Classifies texts by toxicity and names. Imported by the worker alone: the packages are heavy.
 
 A model's `judge` returns one result for each text: a score from 0 to 1, or the spans of names. A long text has the
 score of its worst segment, for a few bad words are lost in the average of many good ones.
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from inference.moderation.normalize import normalize_text
 from inference.moderation.segments import count_distinct, cut_segments, expand_ranges
 from inference.moderation.word_hashing import hashes_of_each, word_characters
 
@@ -25,7 +24,6 @@ def load_classifier(name: str) -> Classifier:
     """Loads a classifier and uses it once: takes seconds. Raises ImportError, and KeyError for an unknown name."""
     classes: dict[str, type[Classifier]] = {
         "toxicity": ToxicityClassifier,
-        "prompt_injection": InjectionClassifier,
         "entities": EntityClassifier,
     }
     model = classes[name]()
@@ -75,20 +73,6 @@ class ToxicityClassifier:
         sums = np.stack([np.bincount(row, each, minlength=rows) for each in weights.T], axis=1)
         raw = sums / np.sqrt(np.maximum(squares, 1e-12))[:, None] + self._bias
         return segments.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
-
-
-class InjectionClassifier:
-    """Scores prompt injection with the linear model of `injection`, by the worst two sentences or so."""
-
-    def __init__(self) -> None:
-        from inference.moderation.injection import model
-
-        self._model = model.LinearModel.load()
-        self.version = self._model.version
-
-    def judge(self, texts: Sequence[str]) -> list[float]:
-        segments = cut_segments([normalize_text(text).lower() for text in texts], word_characters())
-        return segments.worst(self._model.scores(segments.words, segments.first, segments.behind))
 
 
 class EntityClassifier:
