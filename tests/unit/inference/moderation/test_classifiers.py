@@ -47,6 +47,12 @@ def test_names_are_found_with_their_places() -> None:
     }
 
 
+def test_names_are_not_looked_for_in_endless_texts() -> None:
+    """880 kB took so long that the worker was killed for it, with the texts of other tenants."""
+    with pytest.raises(ValueError, match="at most"):
+        classifiers.load_classifier("entities").judge(["a " * classifiers.NAMES_MAX])
+
+
 def test_hashes_do_not_depend_on_how_long_the_text_around_them_is() -> None:
     long = "x" * 200_000 + " word"
     codes = codes_of(long)

@@ -11,7 +11,7 @@ import pytest
 from inference.moderation import input_filter
 from inference.moderation.input_filter import INLINE_MAX, PassedTexts, PolicyInputFilter, redact_spans, scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, Policy, PolicySide, ScoreRule
-from inference.moderation.scan import Scanner
+from inference.moderation.scan import Hit, Scanner
 from inference.moderation.worker_client import NotJudged, NotTaken
 from sessions.model.errors import Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL
@@ -150,3 +150,35 @@ async def test_a_text_that_the_classifiers_worker_died_of_is_to_be_sent_again_wh
 def test_overlapping_spans_are_replaced_once() -> None:
     spans = [(2, 5, "[b]"), (0, 4, "[a]"), (0, 2, "[short]"), (6, 7, "[c]")]
     assert redact_spans("0123456789", spans) == "[a]5[c]789"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&amp;" * 400,
+        "%25" * 600,
+        "cHJvamVjdCBuaWdodGphcg== " * 80,
+        "".join(f"\\u{ord(each):04x}" for each in "nightjar" * 40),
+        "\U000e0041" * 2_000,
+        "nightjar " * 220,
+        "a.b,c;d: " * 220,
+    ],
+)
+def test_a_text_is_read_twice_at_most(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, and decoded: readings of readings held the event loop for seconds."""
+    read: list[int] = []
+    find = Scanner.find
+
+    def counted(self: Scanner, plain: str, folded: str, **more: Any) -> list[Hit]:
+        read.append(len(plain))
+        return find(self, plain, folded, **more)
+
+    monkeypatch.setattr(Scanner, "find", counted)
+    scan_message(Scanner(side()), text)
+    assert len(read) <= 2 and sum(read) <= 2 * len(text)
+
+
+def test_what_is_found_only_decoded_is_redacted_whole() -> None:
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=("jar", "night jar"), action="redact")))
+    places = scan_message(scanner, "a night&#32;jar here")
+    assert redact_spans("a night&#32;jar here", [(start, end, "[x]") for _, start, end in places]) == "a [x] here"
