@@ -48,7 +48,7 @@ cluster: model ## run a whole cluster here: make cluster PORT=9000 ARGS="--engin
 	@$(PYTHON) deploy/setup_env.py base cluster
 	@exec $(PY) deploy/cluster.py --port $(PORT) -- $(ARGS)
 
-setup-safety: setup ## the models that moderation policies may ask: toxicity, injection, names
+setup-safety: setup ## the models that moderation policies may ask: toxicity, names
 	@$(PYTHON) deploy/setup_env.py base safety
 
 setup-retrieval: setup ## the embedding model for /v1/embeddings, /v1/rerank and vector stores

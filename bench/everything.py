@@ -4,7 +4,7 @@
 
 Both are `serve` on llama.cpp with one engine thread: the same model, settings and requests, OpenAI's chat completions
 streamed, 32 streams that begin 0.1 s apart. `with` has a policy for messages and answers (phrases, personal data,
-secrets, prompt injection and toxicity, `window`), limits for tenant and user, targets, prices, a port for metrics that
+secrets and toxicity, `window`), limits for tenant and user, targets, prices, a port for metrics that
 is read every second, and the audit log. Pairs are those of `bench.pairs`: `ours` is the server with everything.
 """
 
@@ -29,7 +29,6 @@ mode = "window"
 phrases = { deny = ["project nightjar"], action = "block" }
 pii = { action = "redact" }
 secrets = { action = "block" }
-prompt_injection = { action = "flag", review = false }
 toxicity = { action = "flag", review = false }
 [policies.default.output]
 phrases = { deny = ["project nightjar"], action = "block" }

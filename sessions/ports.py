@@ -278,7 +278,8 @@ class Keys(Protocol):
 
 
 class InputFilter(Protocol):
-    """Looks at what a person sends before the engine does. Raises nothing: its own failure is a verdict."""
+    """Looks at what a person sends before the engine does. `check` raises Unavailable where nothing could look at the
+    text, which may be sent again; every other failure of its own is a verdict."""
 
     async def check(self, principal: Principal, text: str) -> Verdict: ...
 

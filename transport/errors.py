@@ -73,7 +73,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(503, "UNAVAILABLE"): (
         "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
         "starting archive_unavailable embeddings_unavailable "
-        "vector_stores_unavailable"
+        "vector_stores_unavailable filters_unavailable"
     ),
     ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable mcp_server_unavailable",

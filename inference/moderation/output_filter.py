@@ -64,7 +64,7 @@ class PolicyOutputFilter:
         free = len(plain) if last else len(plain) - self._scanner.open(plain, folded)
         flags: list[Finding] = []
         if free > 0 and not self._scanner.empty:
-            for hit in self._scanner.find(plain, folded, before=self._before):
+            for hit in self._scanner.find(plain, folded, before=self._before, words=True):
                 if hit.start >= free:
                     break
                 start, end = normal.place(hit.start), normal.end(hit.end)

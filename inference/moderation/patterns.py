@@ -107,7 +107,7 @@ PII: Final[tuple[Pattern, ...]] = (
     Pattern(
         "iban",
         "number",
-        re.compile(r"[A-Z](?<![A-Za-z0-9].)[A-Z]\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}(?![A-Za-z0-9])"),
+        re.compile(r"[A-Z](?<![A-Za-z0-9].)[A-Z]\d{2}(?:[ -]?[A-Z0-9]){3,32}(?![A-Za-z0-9])"),
         is_iban,
     ),
     Pattern("us_ssn", "number", re.compile(r"(?<![\w-])\d{3}([- ])\d{2}\1\d{4}(?![\w-])(?! \d)"), is_ssn),
@@ -125,7 +125,7 @@ PII: Final[tuple[Pattern, ...]] = (
         "word",
         re.compile(
             r"(?<![\w.:])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}(?![\w]|\.\d)"
-            r"|(?:[0-9a-fA-F]{1,4}:){2,7}(?::?[0-9a-fA-F]{1,4}){1,6}(?![\w:]))"
+            r"|(?:[0-9a-fA-F]{1,4}:){2,7}:?[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){0,5}(?![\w:]))"
         ),
         is_public_address,
     ),

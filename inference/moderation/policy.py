@@ -8,7 +8,7 @@ refused with their place. A policy's `version` is the hash of its content, in ev
     mode = "window"                                  # strict | window | async
     [policies.default.input]
     phrases = { deny = ["project nightjar"], action = "block" }
-    prompt_injection = { threshold = 0.8, action = "block" }
+    toxicity = { threshold = 0.8, action = "block" }
     [policies.default.output]
     secrets = { action = "block" }
     pii = { kinds = ["email"], action = "redact" }
@@ -109,7 +109,6 @@ class PolicySide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     phrases: PhraseRule | None = None
     pii: KindsRule | None = None
     secrets: KindsRule | None = None
-    prompt_injection: ScoreRule | None = None
     toxicity: ScoreRule | None = None
     guard: GuardRule | None = None
 
@@ -121,7 +120,7 @@ class PolicySide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def models(self) -> tuple[str, ...]:
         """The classifiers that this side uses."""
         named = self.pii is not None and any(kind in NAMED for kind in self.pii.kinds)
-        scored = [name for name in ("prompt_injection", "toxicity", "guard") if getattr(self, name) is not None]
+        scored = [name for name in ("toxicity", "guard") if getattr(self, name) is not None]
         return (*scored, *(("entities",) if named else ()))
 
 
@@ -171,7 +170,8 @@ def parse_policies(text: str, *, json: bool = False) -> Policies:
         given: Any = msgspec.json.decode(text) if json else tomllib.loads(text)
         policies = msgspec.convert(given, Policies)
     except (msgspec.DecodeError, msgspec.ValidationError, tomllib.TOMLDecodeError) as error:
-        raise BadPolicy(str(error)) from error
+        gone = " (it left: use `guard`, as docs/moderation.md shows)" if "`prompt_injection`" in str(error) else ""
+        raise BadPolicy(f"{error}{gone}") from error
     if "default" not in policies.policies:
         raise BadPolicy("there is no policy named `default`")
     for tenant, name in policies.tenants.items():

@@ -1,38 +1,23 @@
-"""Scans plain text for forbidden phrases, personal data and secrets, plain or encoded.
+"""Scans plain text for forbidden phrases, personal data and secrets.
 
 `Scanner.find` returns every hit in a piece of plain text; `Scanner.open` returns how much of its end a hit may still
 begin in, so that an answer can be shown up to there while it is written. Invariant: a hit that begins before the open
 end is whole, and would be found in the same place with more text behind it.
 
-Phrases are compared without case; their ROT13 is searched for as well. A word that is base64, base32, hex or
-percent-encoded text is read through, and what it holds likewise, up to `DEPTH` deep. A whole text is also compared by
-its letters alone (`squeezed`). Pure. Does not know actions' consequences, models or streams.
+Phrases are compared without case, all in time that grows with the text alone. Where an answer is written, a word that
+is encoded is read through (`decoded_text`); a message is decoded as a whole beforehand. Pure. Does not know actions'
+consequences, models or streams.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import codecs
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
-from inference.moderation.disguise.announced import AnnouncedPhrases
-from inference.moderation.disguise.encodings import (
-    code_runs,
-    coded_words,
-    decodings,
-    lines_of,
-    parts_of,
-    readable,
-    uuencoded,
-)
-from inference.moderation.disguise.lattice import LatticePhrases
-from inference.moderation.disguise.respelled import RespelledWords
-from inference.moderation.disguise.scripts import ScriptPhrases
-from inference.moderation.disguise.spelled import words_of
+from inference.moderation.decoded_text import BASE64_MIN, decode_text
 from inference.moderation.normalize import fold_case, normalize_text, written_forms
 from inference.moderation.patterns import (
     AROUND_NUMBER,
@@ -48,26 +33,11 @@ from inference.moderation.patterns import (
 )
 from inference.moderation.phrase_tree import any_of
 from inference.moderation.policy import Action, PolicySide
-from inference.moderation.readings import DEPTH, readings_of
-from inference.moderation.squeezed import SqueezedPhrases
 from sessions.turn.output_pipeline import beginnings, held_back
 
-ROT13_MIN: Final = 8  # letters; shorter ones occur by chance
-SKELETON_MIN: Final = 6  # letters of a phrase that is left without its vowels
-LINES_TRIED_MAX: Final = 4
-CODED_WORDS_MANY: Final = 3
 _WORD_END: Final = re.compile(r"[!-~]*\Z")
 _NUMBERISH: Final = re.compile(r"[!-~]*\d[!-~]*|[A-Z]{1,4}|[-+./()]{1,3}")
-WORD_LENGTH_MAX: Final = 8_192
-_LONG: Final = re.compile(rf"[!-~]{{12,{WORD_LENGTH_MAX}}}")
-_SEEN: Final = {code: "x" if 0x21 <= code <= 0x7E else " " for code in range(128)}
-_LONG_MIN: Final = "x" * 12
-_MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z]{2}|[0-9%]")  # in whatever is encoded, and in few long words
-_CODED: Final = re.compile("[A-Z0-9]")
-CODED_MIN: Final = 3  # capitals and digits in a word that may be base64 from its end
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
-_BASE32: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z2-7]{14,}|[a-z2-7]{14,})={0,6}(?![A-Za-z0-9])")
-_HEX: Final = re.compile(r"(?<![0-9a-fA-F])(?:(?:0[xX])?[0-9a-fA-F]{2}[:, ]?){7,}(?![0-9a-fA-F])")
+_CODED_WORD: Final = re.compile(rf"[!-~]{{{BASE64_MIN},{WORD_MAX}}}")
 
 
 class Hit(NamedTuple):
@@ -94,20 +64,12 @@ class Scanner:
         self._literals: dict[str, _Literal] = {}
         self._patterns: list[tuple[str, Action, Pattern]] = []
         allow: list[str] = []
-        written: list[str] = []
         if side.phrases is not None:
             rule = side.phrases
             allow = [*dict.fromkeys(fold_case(normalize_text(each)) for each in _written(rule.allow))]
-            written = _written(rule.deny)
-            for phrase in written:
+            for phrase in _written(rule.deny):
                 plain = fold_case(normalize_text(phrase).strip()) or fold_case(phrase)
                 self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
-                rotated = codecs.encode(plain, "rot13")
-                if sum(each.isascii() and each.isalpha() for each in plain) >= ROT13_MIN:
-                    self._literals.setdefault(rotated, _Literal("phrases", "rot13", rule.action, words=True))
-                skeleton = " ".join(filter(None, (re.sub("[aeiou]", "", word) for word in plain.split())))
-                if skeleton != plain and sum(map(str.isalpha, skeleton)) >= SKELETON_MIN:
-                    self._literals.setdefault(skeleton, _Literal("phrases", "phrase", rule.action, words=True))
         for category, rule_of, patterns in (("pii", side.pii, PII), ("secrets", side.secrets, SECRETS)):
             if rule_of is None:
                 continue
@@ -118,16 +80,9 @@ class Scanner:
             action: Action = "block" if side.secrets.action == "redact" else side.secrets.action
             for head in PRIVATE_KEY:
                 self._literals[head] = _Literal("secrets", "private_key", action, words=False)
-        phrases = side.phrases
-        denied = phrases.deny if phrases else ()
-        self._lattice = LatticePhrases(denied)
-        self._scripts = ScriptPhrases(denied)
-        self._phrase_action: Action = phrases.action if phrases else "block"
-        self._announced = AnnouncedPhrases(denied)
-        self._respelled = RespelledWords(fold_case(normalize_text(each).strip()) for each in written)
-        self._squeezed = SqueezedPhrases(written, allow, phrases.action if phrases else "block")
         self._allow = re.compile(any_of(allow)) if allow else None
         self._find_literal = re.compile(any_of(self._literals)) if self._literals else None
+        self._lengths = sorted({*map(len, self._literals)}, reverse=True)
         opening = [*self._literals, *allow]
         touching = {phrase for phrase, literal in self._literals.items() if literal.words}
         self._beginnings = beginnings(opening) | touching
@@ -151,110 +106,38 @@ class Scanner:
             start = before
         return max(held, len(plain) - start)
 
-    def find(self, plain: str, folded: str, *, before: str = "", whole: bool = False) -> list[Hit]:
+    def find(self, plain: str, folded: str, *, before: str = "", words: bool = False) -> list[Hit]:
         """Returns every hit, by where it begins; of those that begin together a block comes first. `before` is the code
-        point before the text. In a `whole` text also phrases by their letters alone."""
+        point before the text. `words`: encoded words are read through too, and hit as a whole."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
-        words = _long_words(plain)
-        if whole:
-            hits += (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
-            known = words_of(folded)
-            hits += self._respelled_hits(folded, known)
-            spans = self._announced.find(folded, known)
-            hits += (Hit(*span, "phrases", "phrase", self._phrase_action) for span in spans)
-            hits += self._over_spaces(plain, words, DEPTH)
-        for word in words:
-            inner = self._encoded(plain[slice(*word)], DEPTH)
-            if inner is not None:
-                hits.append(Hit(*word, inner.category, f"encoded {inner.kind}", inner.action))
+        if words:
+            hits += filter(None, map(self._encoded, _CODED_WORD.finditer(plain)))
         hits.sort(key=lambda hit: (hit.start, hit.action != "block", -hit.end))
         return hits
 
-    def _encoded(self, word: str, depth: int) -> Hit | None:
-        """The first hit in what a word may encode."""
-        if not _MIXED.search(word):
+    def _encoded(self, word: re.Match[str]) -> Hit | None:
+        """Returns the first hit in what a word encodes, over the whole word."""
+        if (decoded := decode_text(word[0])) is None:
             return None
-        return next((hit for text in possible_decodings(word) for hit in self._inside(text, depth - 1)), None)
-
-    def _over_spaces(self, plain: str, words: Sequence[tuple[int, int]], depth: int) -> Iterator[Hit]:
-        """The first hit in each run of codes, and in what is encoded in several lines."""
-        for packed, start, end in parts_of(plain):
-            if (inner := self._encoded(packed, depth)) is not None:
-                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
-        for text, start, end in code_runs(plain):
-            if (inner := next(self._inside(text, depth - 1), None)) is not None:
-                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
-        for (text, start, end), num_words in coded_words(plain):
-            # One or two stand in plain text also: names of things, in which nobody hides a disguise.
-            hits = self._inside(text, depth - 1) if num_words >= CODED_WORDS_MANY else self._as_it_is(text)
-            if (inner := next(hits, None)) is not None:
-                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
-        behind = tried = 0  # of lines that begin in what was tried already, a few more
-        for start, end in words:
-            if plain[end : end + 1] != " " or (start < behind and tried >= LINES_TRIED_MAX):
-                continue
-            tried = tried + 1 if start < behind else 0
-            for packed, first, last in lines_of(plain, start, end):
-                behind = max(behind, last)
-                if (inner := self._encoded(packed, depth)) is not None:
-                    yield Hit(first, last, inner.category, f"encoded {inner.kind}", inner.action)
-
-    def _inside(self, decoded: str, depth: int) -> Iterator[Hit]:
-        for reading in readings_of(decoded):
-            plain = normalize_text(reading.text)
-            folded = fold_case(plain)
-            yield from self._literal_hits(folded, "")
-            yield from self._pattern_hits(plain, "")
-            yield from (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
-            yield from self.raw_hits(reading.text)
-            if not depth:
-                continue
-            words = _long_words(plain)
-            yield from self._over_spaces(plain, words, depth)
-            for word in words:
-                if (inner := self._encoded(plain[slice(*word)], depth)) is not None:
-                    yield inner
-
-    def _as_it_is(self, decoded: str) -> Iterator[Hit]:
-        """The hits in a decoded text that is disguised no further."""
-        plain = normalize_text(decoded)
-        folded = fold_case(plain)
-        yield from self._literal_hits(folded, "")
-        yield from self._pattern_hits(plain, "")
-        yield from (Hit(*span, "phrases", "phrase", self._squeezed.action) for span in self._squeezed.find(folded))
-
-    def raw_hits(self, text: str) -> Iterator[Hit]:
-        """Phrases in other signs, and words in base85; [start, end) of the text as it came, not of its plain form."""
-        for span in (*self._lattice.find(text), *self._scripts.find(text)):
-            yield Hit(*span, "phrases", "phrase", self._phrase_action)
-        for made, start, end in uuencoded(text):
-            for inner in self._inside(made, DEPTH - 1):
-                yield Hit(start, end, inner.category, f"encoded {inner.kind}", inner.action)
-        for word in _LONG.finditer(text) if "`" in text else ():  # which plain text has not
-            for made in decodings(word[0]) if "`" in word[0] else ():
-                for inner in self._inside(made, DEPTH - 1):
-                    yield Hit(word.start(), word.end(), inner.category, f"encoded {inner.kind}", inner.action)
-
-    def _respelled_hits(self, folded: str, known: set[bytes]) -> Iterator[Hit]:
-        if (replaced := self._respelled.replace(folded, known)) is None:
-            return
-        text, places = replaced
-        for hit in self._literal_hits(text, ""):
-            if hit.category == "phrases":
-                yield hit._replace(start=places[hit.start], end=places[hit.end - 1] + 1)
+        plain = normalize_text(decoded.text)
+        hit = next(chain(self._literal_hits(fold_case(plain), ""), self._pattern_hits(plain, "")), None)
+        return hit and Hit(*word.span(), hit.category, f"encoded {hit.kind}", hit.action)
 
     def _literal_hits(self, folded: str, before: str) -> Iterator[Hit]:
         if self._find_literal is None:
             return
         allowed = [each.span() for each in self._allow.finditer(folded)] if self._allow is not None else []
+        firsts = [first for first, _ in allowed]
         at = 0
         while (found := self._find_literal.search(folded, at)) is not None:
             start, at = found.start(), found.start() + 1
-            for end in range(found.end(), start, -1):  # the longest that counts
+            for length in self._lengths:  # the longest that counts
+                if (end := start + length) > found.end():
+                    continue
                 literal = self._literals.get(folded[start:end])
                 if literal is None or (literal.words and _touched(folded, start, end, before)):
                     continue
-                if any(first <= start and end <= last for first, last in allowed):
+                if (around := bisect_right(firsts, start)) and end <= allowed[around - 1][1]:
                     continue
                 yield Hit(start, end, literal.category, literal.kind, literal.action)
                 at = end
@@ -295,20 +178,6 @@ def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, i
         yield from pattern.regex.finditer(text, max(begin, start), end)
 
 
-def _long_words(plain: str) -> list[tuple[int, int]]:
-    """The runs of printable ASCII that are long enough to be encoded."""
-    if not plain.isascii():
-        return [each.span() for each in _LONG.finditer(plain)]
-    words: list[tuple[int, int]] = []
-    seen = plain.translate(_SEEN) + " "
-    start = seen.find(_LONG_MIN)
-    while start >= 0:
-        end = min(seen.index(" ", start), start + WORD_LENGTH_MAX)
-        words.append((start, end))
-        start = seen.find(_LONG_MIN, end)
-    return words
-
-
 def _words_with(hints: Sequence[str | re.Pattern[str]], text: str) -> list[tuple[int, int]]:
     """What stands between spaces and holds one of these."""
     words: set[tuple[int, int]] = set()
@@ -328,41 +197,6 @@ def _words_with(hints: Sequence[str | re.Pattern[str]], text: str) -> list[tuple
 def _word_at(text: str, index: int) -> tuple[int, int]:
     end = text.find(" ", index)
     return text.rfind(" ", 0, index) + 1, end if end >= 0 else len(text)
-
-
-def possible_decodings(word: str) -> Iterator[str]:
-    """Yields the readable texts that a word may encode: percent-encoding, base64, base32, hex."""
-    if word.count("%") >= 3 and (plain := unquote(word, errors="replace")) != word:
-        yield plain
-    for run in (*_BASE64.findall(word), *_otherwise_packed(word)):
-        packed = run.rstrip("=").replace("-", "+").replace("_", "/")
-        packed = packed[: len(packed) - (len(packed) % 4 == 1)]
-        try:
-            data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
-        except binascii.Error:
-            continue
-        if (text := readable(data)) is not None:
-            yield text
-    for run in _BASE32.findall(word):
-        packed = run.rstrip("=").upper()
-        try:
-            data = base64.b32decode(packed + "=" * (-len(packed) % 8))
-        except binascii.Error:
-            continue
-        if (text := readable(data)) is not None:
-            yield text
-    for run in _HEX.findall(word):
-        if (text := readable(bytes.fromhex(re.sub("0[xX]|[:, ]", "", run)))) is not None:
-            yield text
-    yield from decodings(word)
-
-
-def _otherwise_packed(word: str) -> Iterator[str]:
-    """Base64 from its end, or in parts with hyphens between."""
-    if len(_CODED.findall(word)) >= CODED_MIN:
-        yield from _BASE64.findall(word[::-1])
-    if word.count("-") > 1:
-        yield from _BASE64.findall(word.replace("-", ""))
 
 
 def _touched(text: str, start: int, end: int, before: str) -> bool:

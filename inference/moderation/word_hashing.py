@@ -61,11 +61,6 @@ def hashes_of_each(words: Sequence[str]) -> Any:
     return hashes_of(codes_of("".join(words)), np.concatenate(([0], ends[:-1])), ends)
 
 
-def bigram_hashes(hashes: Any, by: Any) -> Any:
-    """Returns (n,) uint64: the hash of each word with the next."""
-    return _mixed(hashes * np.uint64(BASE) + by)
-
-
 def _mixed(numbers: Any) -> Any:
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

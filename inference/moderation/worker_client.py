@@ -1,9 +1,11 @@
 """Runs a moderation worker process for the server: micro-batches, deadlines, and a new worker when one dies.
 
 Texts that come while the worker works go out together as its next batch, so that a busy server's texts share one call
-of each model and an idle server's text waits for nothing. Bounded: beyond `WAITING_MAX` texts the next one fails at
-once. Every future ends: with its result, or with `NotJudged` when the worker failed or died or it is late. A late
-answer is dropped. A worker that keeps a batch for `HANG_S` is killed.
+of each model and an idle server's text waits for nothing. Tenants take turns, text by text. Bounded: beyond
+`WAITING_MAX` texts, a quarter of them of one tenant, the next one fails at once. Every future ends: with its result,
+with `NotJudged` when the worker failed or it is late, or with `NotTaken` when no worker lived to read the text. A late
+answer is dropped. A worker that keeps a batch for `HANG_S` is killed. The texts of a batch that a worker died of go
+out again, each by itself, so that the one that killed it fails alone.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -29,6 +31,7 @@ from inference.worker_process import encode_frame, end_worker, start_worker
 log = structlog.get_logger(__name__)
 
 WAITING_MAX: Final = 4_096
+TENANT_SHARE: Final = 4  # of them one tenant may have one part in so many
 BATCH_TEXTS: Final = 64
 BATCH_CHARACTERS: Final = 262_144
 HANG_S: Final = 30.0
@@ -40,10 +43,16 @@ class NotJudged(Exception):
     """A text could not be judged: the policy decides what that means."""
 
 
+class NotTaken(NotJudged):
+    """No worker looked at a text: too many wait, or the worker died. Sent again it may be judged."""
+
+
 class _PendingItem(NamedTuple):
+    tenant: str
     item: JudgeItem
     scores: asyncio.Future[dict[str, Any]] | None  # where models judge it
     hits: asyncio.Future[list[Any]] | None  # where a policy is scanned for
+    again: bool = False  # a worker died of the batch that it was in
 
     @property
     def over(self) -> bool:
@@ -52,7 +61,57 @@ class _PendingItem(NamedTuple):
 
     def fail(self, why: str) -> None:
         for each in (self.scores, self.hits):
-            _resolve(each, why)
+            if each is not None and not each.done():
+                each.set_exception(NotTaken(why))
+
+
+class WaitingTexts:
+    """Texts that wait for a worker, taken from one tenant after the other."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, deque[_PendingItem]] = {}  # in the order of their turns; none is empty
+        self._count = 0
+
+    def add(self, item: _PendingItem) -> bool:
+        """Returns False where too many wait already."""
+        of_tenant = self._tenants.get(item.tenant, ())
+        if self._count >= WAITING_MAX or len(of_tenant) >= max(1, WAITING_MAX // TENANT_SHARE):
+            return False
+        self._tenants.setdefault(item.tenant, deque()).append(item)
+        self._count += 1
+        return True
+
+    def put_back(self, item: _PendingItem) -> None:
+        """Makes an item its tenant's next one."""
+        self._tenants.setdefault(item.tenant, deque()).appendleft(item)
+        self._count += 1
+
+    def next(self) -> _PendingItem | None:
+        """Returns the next item without taking it; drops those that nothing waits for any more."""
+        while self._tenants:
+            item = next(iter(self._tenants.values()))[0]
+            if not item.over:
+                return item
+            self.take(moves_on=False)
+        return None
+
+    def take(self, *, moves_on: bool = True) -> _PendingItem:
+        """Takes the next item; then it is another tenant's turn."""
+        tenant = next(iter(self._tenants))
+        items = self._tenants[tenant]
+        item = items.popleft()
+        self._count -= 1
+        if not items:
+            del self._tenants[tenant]
+        elif moves_on:
+            self._tenants[tenant] = self._tenants.pop(tenant)
+        return item
+
+    def take_all(self) -> list[_PendingItem]:
+        items = [item for each in self._tenants.values() for item in each]
+        self._tenants.clear()
+        self._count = 0
+        return items
 
 
 class ModerationWorkerClient:
@@ -63,7 +122,7 @@ class ModerationWorkerClient:
         self.batches = self.texts = self.restarts = 0
         self._log = log.bind(worker=name)
         self._loaded: LoadRequest | None = None
-        self._waiting: deque[_PendingItem] = deque()
+        self._waiting = WaitingTexts()
         self._wakeup = asyncio.Event()
         self._lock = asyncio.Lock()  # one request at a time
         self._process: asyncio.subprocess.Process | None = None
@@ -79,8 +138,7 @@ class ModerationWorkerClient:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         await self._end()
-        self._fail(self._waiting, "the server is closing")
-        self._waiting.clear()
+        self._fail(self._waiting.take_all(), "the server is closing")
 
     async def load(self, policies: bytes, models: Sequence[str]) -> None:
         """Raises NotJudged with the reason when the worker cannot."""
@@ -92,31 +150,32 @@ class ModerationWorkerClient:
         self.versions = reply.versions
         self._loaded = request
 
-    def classify(self, text: str, models: Sequence[str], timeout_s: float) -> asyncio.Future[dict[str, Any]]:
+    def classify(
+        self, tenant: str, text: str, models: Sequence[str], timeout_s: float
+    ) -> asyncio.Future[dict[str, Any]]:
         """Returns each model's result for a text."""
         scores = _due(timeout_s)
-        self._submit(_PendingItem(JudgeItem(text, tuple(models), ""), scores, None))
+        self._submit(_PendingItem(tenant, JudgeItem(text, tuple(models), ""), scores, None))
         return scores
 
-    def scan(self, text: str, version: str, timeout_s: float) -> asyncio.Future[list[Any]]:
+    def scan(self, tenant: str, text: str, version: str, timeout_s: float) -> asyncio.Future[list[Any]]:
         """Returns the hits of a policy's input side in a long text: (hit, start, end) each."""
         hits = _due(timeout_s)
-        self._submit(_PendingItem(JudgeItem(text, (), version), None, hits))
+        self._submit(_PendingItem(tenant, JudgeItem(text, (), version), None, hits))
         return hits
 
     def classify_and_scan(
-        self, text: str, models: Sequence[str], version: str, timeout_s: float
+        self, tenant: str, text: str, models: Sequence[str], version: str, timeout_s: float
     ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
         """Does both at once: one wait for a processor instead of two."""
         scores, hits = _due(timeout_s), _due(timeout_s)
-        self._submit(_PendingItem(JudgeItem(text, tuple(models), version), scores, hits))
+        self._submit(_PendingItem(tenant, JudgeItem(text, tuple(models), version), scores, hits))
         return scores, hits
 
     def _submit(self, item: _PendingItem) -> None:
-        if len(self._waiting) >= WAITING_MAX or self._task is None or self._task.done():
+        if self._task is None or self._task.done() or not self._waiting.add(item):
             item.fail("too many texts wait")
             return
-        self._waiting.append(item)
         self._wakeup.set()
 
     async def _run(self) -> None:
@@ -130,26 +189,29 @@ class ModerationWorkerClient:
                 async with self._lock:
                     await self._work(batch)
             except (OSError, EOFError, TimeoutError, ValueError) as error:
-                self._fail(batch, "the moderation worker ended")
                 self._log.error("moderation_worker_lost", error=repr(error))
+                if len(batch) == 1:
+                    self._fail(batch, "the moderation worker ended")
+                for each in reversed(batch) if len(batch) > 1 else ():
+                    self._waiting.put_back(each._replace(again=True))
                 await self._restart()
             except BaseException:
                 self._fail(batch, "the server is closing")
                 raise
 
     def _next_batch(self) -> list[_PendingItem]:
-        """Takes waiting texts: those for models together, one for patterns alone by itself."""
+        """Takes waiting texts: those for models together; by itself one for patterns alone, or that a worker may have
+        died of."""
         batch: list[_PendingItem] = []
         characters = 0
-        while self._waiting and len(batch) < BATCH_TEXTS:
-            first = self._waiting[0]
-            if first.over:  # too late
-                self._waiting.popleft()
-                continue
-            characters += len(first.item.text)
-            if batch and (not first.item.models or not batch[0].item.models or characters > BATCH_CHARACTERS):
+        while len(batch) < BATCH_TEXTS and (item := self._waiting.next()) is not None:
+            characters += len(item.item.text)
+            alone = item.again or not item.item.models
+            if batch and (alone or characters > BATCH_CHARACTERS):
                 break
-            batch.append(self._waiting.popleft())
+            batch.append(self._waiting.take())
+            if alone:
+                break
         return batch
 
     async def _work(self, batch: list[_PendingItem]) -> None:
@@ -195,15 +257,14 @@ class ModerationWorkerClient:
                 return
             except (OSError, EOFError, TimeoutError, ValueError) as error:
                 self._log.error("moderation_worker_lost", error=repr(error))
-                self._fail(self._waiting, "the moderation worker does not start")
-                self._waiting.clear()
+                self._fail(self._waiting.take_all(), "the moderation worker does not start")
 
     async def _end(self) -> None:
         process, self._process = self._process, None
         await end_worker(process)
 
     @staticmethod
-    def _fail(items: Sequence[_PendingItem] | deque[_PendingItem], why: str) -> None:
+    def _fail(items: Iterable[_PendingItem], why: str) -> None:
         for each in items:
             each.fail(why)
 

@@ -38,7 +38,7 @@ from sessions.machine.server_tools import arguments_of
 from sessions.machine.state import Awaiting, State
 from sessions.machine.tool_turns import ServerCall, ServerCalls
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, SessileError
+from sessions.model.errors import SessileError
 from sessions.model.types import CallId, CommandId, McpSource, ResponseId
 from sessions.server_tools import ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
 from sessions.turn.ledger import Ledger
@@ -220,7 +220,7 @@ class ToolRunner:
             message = progress.message
             try:
                 message = await preparation.filter.alone(message) if message else None
-            except BadInput:
+            except SessileError:
                 message = None
             self._post(
                 ToolProgressed(
@@ -251,7 +251,7 @@ class ToolRunner:
             changed, prepared = await preparation.one(given)
             assert isinstance(changed, cm.ToolOutput)
             output = changed.output
-        except BadInput as error:
+        except SessileError as error:  # refused, or nobody could judge it
             failed = True
             output = _REFUSED if error.code == "content_filter" else f"{error.code}: {error.public_message}"
         self._count(call, result.outcome)

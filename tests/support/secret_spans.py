@@ -4,7 +4,6 @@ from __future__ import annotations
 
 SPANS = {
     "phrase": "Project Nightjar",
-    "rot13": "cebwrpg avtugwne",
     "email": "ana.lopez+x@mail.example.org",
     "credit_card": "4111 1111 1111 1111",
     "iban": "GB29 NWBK 6016 1331 9268 19",

@@ -11,8 +11,9 @@ import pytest
 from inference.moderation import input_filter
 from inference.moderation.input_filter import INLINE_MAX, PassedTexts, PolicyInputFilter, redact_spans, scan_message
 from inference.moderation.policy import KindsRule, PhraseRule, Policy, PolicySide, ScoreRule
-from inference.moderation.scan import Scanner
-from inference.moderation.worker_client import NotJudged
+from inference.moderation.scan import Hit, Scanner
+from inference.moderation.worker_client import NotJudged, NotTaken
+from sessions.model.errors import Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.model.verdicts import PASS, Verdict
 
@@ -37,7 +38,9 @@ class Worker:
         self.scanner = Scanner(rules or side())
         self.scanned: list[str] = []
 
-    def __call__(self, text: str, *, scan: bool) -> tuple[asyncio.Future[Any] | None, asyncio.Future[Any] | None]:
+    def __call__(
+        self, tenant: str, text: str, *, scan: bool
+    ) -> tuple[asyncio.Future[Any] | None, asyncio.Future[Any] | None]:
         if scan:
             self.scanned.append(text)
         return _future(self.scores), _future(self.hits or scan_message(self.scanner, text)) if scan else None
@@ -126,12 +129,56 @@ async def test_a_failed_classifier_blocks_or_flags(failure: Any, action: str, ex
     assert verdict.action == expected and "toxicity/unjudged" in categories(verdict)
 
 
-async def test_what_cannot_be_scanned_is_refused_where_it_would_be_redacted() -> None:
-    verdict = await check(LONG, Worker(FINE, hits=NotJudged("the worker ended")))
-    assert (verdict.action, verdict.category) == ("block", "pii")
-    assert categories(verdict) == ["phrases/unjudged", "pii/unjudged"]
+@pytest.mark.parametrize("error", [NotTaken("the worker ended"), NotJudged("late"), RuntimeError("a bug")])
+async def test_a_text_that_nothing_has_scanned_is_to_be_sent_again(error: Exception) -> None:
+    """It was refused as `content_filter`, which clients take for the text's fault and do not repeat."""
+    with pytest.raises(Unavailable) as caught:
+        await check(LONG, Worker(FINE, hits=error))
+    assert (caught.value.code, caught.value.retryable) == ("filters_unavailable", True)
+
+
+@pytest.mark.parametrize("scores", [NotTaken("ended"), {"toxicity": NotTaken("ended"), "entities": []}])
+async def test_a_text_that_the_classifiers_worker_died_of_is_to_be_sent_again_where_it_would_be_blocked(
+    scores: Any,
+) -> None:
+    with pytest.raises(Unavailable):
+        await check("Good morning", Worker(scores), side("block", pii="flag"))
+    verdict = await check("Good morning", Worker(scores), side("flag", pii="flag"))
+    assert verdict.action == "flag" and "toxicity/unjudged" in categories(verdict)
 
 
 def test_overlapping_spans_are_replaced_once() -> None:
     spans = [(2, 5, "[b]"), (0, 4, "[a]"), (0, 2, "[short]"), (6, 7, "[c]")]
     assert redact_spans("0123456789", spans) == "[a]5[c]789"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&amp;" * 400,
+        "%25" * 600,
+        "cHJvamVjdCBuaWdodGphcg== " * 80,
+        "".join(f"\\u{ord(each):04x}" for each in "nightjar" * 40),
+        "\U000e0041" * 2_000,
+        "nightjar " * 220,
+        "a.b,c;d: " * 220,
+    ],
+)
+def test_a_text_is_read_twice_at_most(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, and decoded: readings of readings held the event loop for seconds."""
+    read: list[int] = []
+    find = Scanner.find
+
+    def counted(self: Scanner, plain: str, folded: str, **more: Any) -> list[Hit]:
+        read.append(len(plain))
+        return find(self, plain, folded, **more)
+
+    monkeypatch.setattr(Scanner, "find", counted)
+    scan_message(Scanner(side()), text)
+    assert len(read) <= 2 and sum(read) <= 2 * len(text)
+
+
+def test_what_is_found_only_decoded_is_redacted_whole() -> None:
+    scanner = Scanner(PolicySide(phrases=PhraseRule(deny=("jar", "night jar"), action="redact")))
+    places = scan_message(scanner, "a night&#32;jar here")
+    assert redact_spans("a night&#32;jar here", [(start, end, "[x]") for _, start, end in places]) == "a [x] here"

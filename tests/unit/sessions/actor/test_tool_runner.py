@@ -9,9 +9,13 @@ from actors.hosting.runtime import RuntimeLimits
 from sessions.actor.actor_context import ActorLimits
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.types import FunctionCallOutput, ResponseId, TenantId, Tool
+from sessions.model.errors import Unavailable
+from sessions.model.types import FunctionCallOutput, Principal, ResponseId, TenantId, Tool
+from sessions.model.verdicts import PASS, Verdict
+from sessions.ports import FilterSet
 from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
+from tests.support.input_filter_set import InputFilterSet
 from tests.support.scripted import Scripted
 from tests.support.virtual_time import advance, settled, virtual
 
@@ -49,10 +53,12 @@ class Looks:
         return self.result
 
 
-async def begun(place: Place, looks: Looks, *scripts: str) -> tuple[Replica, Reader, ResponseId]:
+async def begun(
+    place: Place, looks: Looks, *scripts: str, filters: FilterSet | None = None
+) -> tuple[Replica, Reader, ResponseId]:
     engine = Scripted([*scripts], {})
     limits = RuntimeLimits(actor=ActorLimits(tool_deadline_s=30.0))
-    replica = await place.replica("r1", engine=engine, limits=limits, tools=looks)
+    replica = await place.replica("r1", engine=engine, limits=limits, tools=looks, filters=filters)
     reader = place.read(replica)
     await replica.create(tools=(Tool(name="look", server=True),))
     answer = await replica.say("what colour is it")
@@ -77,6 +83,25 @@ async def test_what_a_tool_says_goes_on_with_the_turn() -> None:
         assert output.output == "blue" and not output.is_error and not place.head().open
         continued = place.state().answers[response_id].continued_by
         assert continued is not None and reader.text(continued) == "It is blue."
+
+
+class AwayForOutputs(InputFilterSet):
+    """Judges all but what the tool says."""
+
+    async def check(self, principal: Principal, text: str) -> Verdict:
+        if text == "blue":
+            raise Unavailable("filters_unavailable", "Nobody judges it now.")
+        return PASS
+
+
+@virtual
+async def test_an_output_that_nothing_could_judge_is_not_shown_and_the_turn_goes_on() -> None:
+    async with Place() as place:
+        await begun(place, Looks(), CALL, "Sorry.", filters=AwayForOutputs())
+        await advance(5.0)
+        (output,) = outputs(place)
+        assert output.is_error and output.output == "filters_unavailable: Nobody judges it now."
+        assert not place.head().open
 
 
 @virtual

@@ -1,1 +1,0 @@
-"""The prompt injection model: a linear one of our own (`model`), its data, and its training (`train`)."""
