@@ -68,7 +68,7 @@ from transport.openai.response_models import (
 )
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
-from transport.openai.turn_starter import TurnInput, TurnRequest
+from transport.openai.turn_starter import TurnInput, TurnRequest, units_behind
 from transport.websocket.inner_requests import SocketTurn
 
 ROUTE: Final = "responses"
@@ -306,9 +306,9 @@ async def _compact_turn(
         history = history._replace(units=await attachments.units(principal, history.units))
         match = await starter.find_history(principal, history)
         if match is not None:
-            rest = tuple(item for unit in history.units[match.units :] for item in unit.items)
-            session, leaf = match.place
-            return cm.TurnCreate(id=command_id, session=session, parent_id=leaf, items=rest, respond=False)
+            rest = tuple(item for unit in units_behind(match, history.units) for item in unit.items)
+            place = match.place
+            return cm.TurnCreate(id=command_id, session=place.session, parent_id=place.leaf, items=rest, respond=False)
     turn = await stored_turn(request, principal, given, model, command_id, resolved)
     return replace(
         turn,
