@@ -277,7 +277,7 @@ class Attempts:
         self._output.accept_parsed(parsed, release.logprobs)
 
     async def _check(self, calls: Sequence[ParsedCall]) -> None:
-        """Raises Internal `tool_call_invalid` where arguments do not fit their tool's schema."""
+        """Raises Internal `tool_call_invalid` where the arguments of a call to check do not fit its tool's schema."""
         for call in calls:
             schema, arguments = call.tool.parameters, call.arguments
             if schema is not None:

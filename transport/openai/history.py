@@ -5,7 +5,8 @@ and the instructions, each next one over the one before it and one message. The 
 behind an answer of ours, where that answer lies, and for the chain behind a question of ours, where the question lies.
 So a place is found only by whoever knows its words: same principal, `user`, model, tools and instructions. A call's
 arguments are the same words if they are the same JSON value, and its id is its number in its answer: agents parse the
-one and write it anew, and rename the other. A place remembers the ids that its calls have here. All chains of a conversation begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them
+one and write it anew, and rename the other. A place remembers the ids that its calls have here. All chains of a
+conversation begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them
 together.
 
 The longest beginning of a history that is known wins. Where a client changed an answer before it resent it (white space

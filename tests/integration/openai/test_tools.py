@@ -88,10 +88,64 @@ async def test_no_call_where_none_is_wanted(client: openai.AsyncOpenAI, server: 
     assert done.choices[0].message.content == CALL and done.choices[0].message.tool_calls is None
 
 
-async def test_arguments_that_do_not_fit_are_an_error(client: openai.AsyncOpenAI, server: Serving) -> None:
+UNFIT = {
+    "another type": ("weather", '{"city": 7}'),
+    "left out": ("weather", "{}"),
+    "a function that there is not": ("climate", '{"city": "Rome"}'),
+    "no JSON": ("weather", '{"city": }'),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_does_not_fit_is_its_clients_to_judge(
+    client: openai.AsyncOpenAI, server: Serving, case: str, stream: bool
+) -> None:
+    """Over chat completions and responses: the agent answers with an error, and the model does better."""
+    name, arguments = UNFIT[case]
+    said = f'Let me see. <tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    server.engine.script += [said, CALL, said, "Sorry."]
+    messages = list(ASK)
+    if stream:
+        async with client.chat.completions.stream(model=SIMULATED, messages=messages, tools=[WEATHER]) as events:
+            first = await events.get_final_completion()
+    else:
+        first = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and (call.function.name, call.function.arguments) == (name, arguments)
+    assert choice.message.content == "Let me see."
+    messages += [
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [{"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}],
+        },
+        {"role": "tool", "tool_call_id": call.id, "content": "That did not work."},
+    ]
+    second = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    assert second.choices[0].finish_reason == "tool_calls" and len(server.sessions) == 1
+
+    function: Any = {"type": "function", **WEATHER["function"], "strict": False}
+    begun = await client.responses.create(model=SIMULATED, input="how is it", tools=[function])
+    assert begun.status == "completed"
+    made = begun.output[-1]
+    assert made.type == "function_call" and (made.name, made.arguments) == (name, arguments)
+    output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "That did not work."}
+    ended = await client.responses.create(
+        model=SIMULATED, input=[output], previous_response_id=begun.id, tools=[function]
+    )
+    assert ended.output_text == "Sorry."
+
+
+async def test_a_call_of_a_strict_function_that_does_not_fit_is_an_error(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
     server.engine.script.append(CALL.replace('"Rome"', "7"))
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
     with pytest.raises(openai.InternalServerError) as caught:
-        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER])
+        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[strict])
     assert caught.value.code == "tool_call_invalid"
 
 
