@@ -7,9 +7,9 @@ The hermes format, which ChatML models speak:
 What is text goes on as text, what is a call becomes its beginning and its arguments as they come. Held back: what may
 become a tag, white space around calls, a call until its name is known, and the last brace of its arguments until the
 call is whole. A client gets the calls of its functions as the model wrote them, also of a function that it has not and
-with arguments that do not fit: it tells the model, which does better. Only a function that says `strict`, and those that
-the server carries out, are checked: their last brace comes with the call, to be checked against the schema before it
-goes on; so a call of theirs that is whole in the log was checked. What has no name that can be read is text.
+with arguments that do not fit: it tells the model, which does better. Only a function that says `strict`, and those
+that the server carries out, are checked: their last brace comes with the call, to be checked against the schema before
+it goes on; so a call of theirs that is whole in the log was checked. What has no name that can be read is text.
 
     released:  some text <tool_call>{"name": "f", "arguments": {"a
     ledger:    some text |
@@ -115,8 +115,8 @@ def _placed(schema: Json, place: str) -> Json:
 
 
 class ToolCallParser:
-    """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid` for a call that
-    is checked."""
+    """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid` where a call
+    that is checked is not whole."""
 
     def __init__(
         self,
@@ -155,8 +155,8 @@ class ToolCallParser:
         return self._passed(self._feed(release.text))
 
     def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> ParsedRelease:
-        """The answer has ended: what was held back goes on as what it is. Where the model ended by itself, a call is over
-        too; one that is checked has to be whole."""
+        """The answer has ended: what was held back goes on as what it is. Where the model ended by itself, a call is
+        over too; one that is checked has to be whole."""
         pieces: list[event_writer.Piece] = []
         if not self.ended and self._inside and (self._call is not None or self._text.strip()):
             if reason == "stop":

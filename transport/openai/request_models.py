@@ -6,13 +6,14 @@ have no effect. Messages and items may carry more fields than we read: clients s
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from sessions.model.types import INTEGER_MAX
 from sessions.server_tools import CODE_INTERPRETER
 
+OWN_PREFIXES: Final = ("x_", "x-")  # of what a client notes for itself
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -20,9 +21,21 @@ Metadata = Annotated[dict[str, Annotated[str, StringConstraints(max_length=512)]
 
 
 class RequestModel(BaseModel):
-    """Base of request bodies: unknown parameters are refused."""
+    """Base of request bodies: unknown parameters are refused, unless they say nothing (null) or are a client's own
+    bookkeeping (`x_...`)."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {
+            name: value
+            for name, value in given.items()
+            if name in cls.model_fields or not (value is None or name.startswith(OWN_PREFIXES))
+        }
 
 
 class LenientModel(BaseModel):
@@ -57,7 +70,9 @@ class SamplingRequest(RequestModel):
     safety_identifier: Annotated[str, StringConstraints(max_length=256)] | None = None
     prompt_cache_key: Annotated[str, StringConstraints(max_length=512)] | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     service_tier: str | None = None
+    client_metadata: dict[str, Any] | None = None  # Codex sends it with every request
 
 
 # -- chat -----------------------------------------------------------------------------------------------------------
@@ -316,3 +331,4 @@ class CompactRequest(RequestModel):
     prompt_cache_key: Annotated[str, StringConstraints(max_length=512)] | None = None
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
+    client_metadata: dict[str, Any] | None = None

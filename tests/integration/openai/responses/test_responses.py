@@ -73,7 +73,7 @@ async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: S
                 server.gateway.access.key_ended("k", Unauthorized("unauthorized", "This key was revoked."))
         last = events[-1]
         assert isinstance(last, ResponseErrorEvent) and last.type == "error"
-        assert (last.code, last.message, last.param) == ("unauthorized", "This key was revoked.", None)
+        assert (last.code, last.message, last.param) == ("invalid_api_key", "This key was revoked.", None)
         assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
