@@ -31,6 +31,7 @@ from sessions.model.errors import Conflict, Gone, NotFound, SessileError, Unavai
 from sessions.model.events import ResponseBody
 from sessions.model.journal_types import ResponsePlace
 from sessions.model.types import (
+    INTEGER_MAX,
     CommandId,
     ItemId,
     Json,
@@ -307,7 +308,7 @@ class TurnStarter:
         with sent.cursor.closed_on_error():
             parent = turn.parent_id if sent.last is None else sent.last
             for number in range(1, given.choices):
-                seed = turn.seed + number if turn.seed is not None else None
+                seed = (turn.seed + number) & INTEGER_MAX if turn.seed is not None else None
                 another = cm.TurnCreate(
                     id=CommandId(f"{turn.id}.{number}"),
                     session=turn.session,

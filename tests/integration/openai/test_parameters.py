@@ -63,28 +63,10 @@ OWN: dict[str, Any] = {
     "safety_identifier": "somebody",
     "x_request_tag": ["a"],
 }
-NOTHING = {
-    name: None
-    for name in (
-        "audio",
-        "client_metadata",
-        "function_call",
-        "functions",
-        "metadata",
-        "moderation",
-        "n",
-        "prediction",
-        "prompt",
-        "seed",
-        "stop",
-        "stream",
-        "stream_options",
-        "tool_choice",
-        "tools",
-        "top_p",
-        "web_search_options",
-    )
-}
+NOTHING = dict.fromkeys(
+    "audio client_metadata function_call functions metadata moderation n prediction prompt seed stop stream"
+    " stream_options tool_choice tools top_p web_search_options".split()
+)
 
 
 @doors

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -157,3 +159,60 @@ async def test_structured_output_reaches_the_engine(client: openai.AsyncOpenAI, 
     assert done.choices[0].message.content == '{"a": 1}'
     (asked,) = server.engine.asked
     assert asked.text is not None and asked.text.format is not None and asked.text.format["schema"] == schema
+
+
+SAID: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": SIMULATED, "messages": ASK},
+    "/v1/responses": {"model": SIMULATED, "input": "how is the weather"},
+}
+
+
+@pytest.mark.parametrize("path", SAID)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agents_functions_work_beside_tools_that_nobody_here_carries_out(
+    server: Serving, path: str, stream: bool
+) -> None:
+    server.engine.script.append(CALL)
+    function = WEATHER if "chat" in path else {"type": "function", **WEATHER["function"]}
+    tools = [{"type": "custom", "name": "patch"}, function, {"type": "web_search"}, {"type": "local_shell"}]
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        answer = await http.post(path, json={**SAID[path], "tools": tools, "stream": stream})
+        assert answer.status_code == 200 and "Rome" in answer.text
+        told = "tools[0] (custom), tools[2] (web_search), tools[3] (local_shell)"
+        assert answer.headers["warning"] == f'299 - "Parameters were ignored: {told}"'
+        broken = [{"type": "custom", "name": "patch"}, {"type": "function", "function": {}}]
+        refused = (await http.post(path, json={**SAID[path], "tools": broken})).json()["error"]
+        name = "tools[1].function.name" if "chat" in path else "tools[1].name"
+        assert (refused["code"], refused["param"]) == ("missing_required_parameter", name)
+        chosen = {**SAID[path], "tools": tools, "tool_choice": {"type": "web_search"}}
+        refused = (await http.post(path, json=chosen)).json()["error"]
+        assert (refused["code"], refused["param"]) == ("unsupported_parameter", "tool_choice")
+
+
+@pytest.mark.parametrize("path", SAID)
+async def test_no_end_of_a_line_of_unicodes_stands_raw_in_a_stream(server: Serving, path: str) -> None:
+    said = "one\u2028two\u2029three\u0085four"
+    server.engine.script.append(said)
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        answer = await http.post(path, json={**SAID[path], "stream": True})
+    lines = answer.text.splitlines()
+    assert all(line.startswith(("data: ", "event: ")) for line in lines if line)
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    if "chat" in path:
+        assert "".join(each["choices"][0]["delta"].get("content") or "" for each in events) == said
+    else:
+        assert "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta") == said
+
+
+async def test_a_seed_of_64_bits_reaches_the_engine_and_others_do_not_meet(server: Serving) -> None:
+    seeds = [7, 2**31 + 7, 2**64 - 1, -(2**63), -1, -1]
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        for path in SAID:
+            server.engine.asked.clear()
+            for seed in seeds:
+                answer = await http.post(path, json={**SAID[path], "seed": seed, "top_p": 0})
+                assert answer.status_code == 200, answer.text
+            assert len({asked.seed for asked in server.engine.asked}) == len(seeds)
+            assert all(asked.temperature == 0 for asked in server.engine.asked)
+        too_large = await http.post(path, json={**SAID[path], "seed": 2**64})
+        assert too_large.status_code == 400

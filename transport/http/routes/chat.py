@@ -28,11 +28,12 @@ from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
-from transport.http.unknown_parameters import check_optional
+from transport.http.unknown_parameters import check_optional, leave_out
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.completion_models import Completion, CompletionRequest
 from transport.openai.completions import CompletionReader
 from transport.openai.history import Unit
+from transport.openai.left_out import left_out
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import (
     CHAT_SCHEMAS,
@@ -64,6 +65,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     model = card(gateway.models, body.model)
     usage = stream_usage(body.stream_options, stream=bool(body.stream))
     turn = chat_turn(body, model, counted=usage.each)
+    leave_out(request, left_out(body))
     check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))

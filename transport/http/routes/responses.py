@@ -41,7 +41,7 @@ from transport.http import sse
 from transport.http.context import command_id_of, gateway_of, principal_of, socket_turn_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
-from transport.http.unknown_parameters import check_optional
+from transport.http.unknown_parameters import check_optional, leave_out
 from transport.openai import responses_render
 from transport.openai.compaction import (
     behind_compaction,
@@ -52,6 +52,7 @@ from transport.openai.compaction import (
 )
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
+from transport.openai.left_out import left_out
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.model_catalog import ModelCard, card
@@ -133,6 +134,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     model = card(gateway.models, body.model)
     socket = socket_turn_of(request)
     _check(body, socket)
+    leave_out(request, left_out(body))
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
     stateless = body.store is False and body.previous_response_id is None and (socket is None or socket.generate)
