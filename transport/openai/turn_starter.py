@@ -83,6 +83,7 @@ class TurnInput(NamedTuple):
     metadata: Mapping[str, Json] = MappingProxyType({})
     request: Mapping[str, Json] = MappingProxyType({"store": False})
     context: Mapping[str, Any] = MappingProxyType({})  # what it says of its conversation's context
+    listed: bool = False  # a session that it makes
 
 
 class TurnRequest(NamedTuple):
@@ -424,11 +425,15 @@ def _opening(draft: _Draft) -> Opening:
 def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> cm.TurnCreate:
     """The command: below the matched place, or in the session that follows from the command's own id."""
     given = draft.input
+    settings: dict[str, Any]
     if match is not None:
         session, parent, create = match.place.session, match.place.leaf, None
+        settings = {"instructions": given.instructions, "tools": given.tools}  # another turn may have changed them
     else:
-        session, parent = derived_session_id(draft.principal, command_id), None
-        create = cm.SessionSettings(model=given.model, instructions=given.instructions, tools=given.tools, listed=False)
+        session, parent, settings = derived_session_id(draft.principal, command_id), None, {}
+        create = cm.SessionSettings(
+            model=given.model, instructions=given.instructions, tools=given.tools, listed=given.listed
+        )
     units = given.units if match is None else units_behind(match, given.units)
     return cm.TurnCreate(
         id=command_id,
@@ -438,6 +443,7 @@ def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> c
         parent_id=parent,
         metadata=dict(given.metadata),
         request=dict(given.request),
+        **settings,
         **given.context,
         **msgspec.structs.asdict(given.sampling),
     )

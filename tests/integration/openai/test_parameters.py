@@ -63,10 +63,11 @@ OWN: dict[str, Any] = {
     "safety_identifier": "somebody",
     "x_request_tag": ["a"],
 }
-NOTHING = dict.fromkeys(
-    "audio client_metadata function_call functions metadata moderation n prediction prompt seed stop stream"
-    " stream_options tool_choice tools top_p web_search_options".split()
-)
+NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("audio", "client_metadata", "function_call", "functions", "metadata", "moderation", "n")),
+    **dict.fromkeys(("prediction", "prompt", "seed", "stop", "stream", "stream_options", "tool_choice", "tools")),
+    **dict.fromkeys(("top_p", "web_search_options")),
+}
 
 
 @doors

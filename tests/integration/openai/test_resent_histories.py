@@ -208,7 +208,7 @@ def _as_agents_write_it(arguments: str) -> str:
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-@pytest.mark.parametrize("door", ["chat", "responses"])
+@pytest.mark.parametrize("door", ["chat", "responses", "stored responses"])
 async def test_an_agent_that_writes_its_calls_anew_computes_what_is_new(
     server: Serving, door: str, renamed: bool
 ) -> None:
@@ -222,7 +222,8 @@ async def test_an_agent_that_writes_its_calls_anew_computes_what_is_new(
             if door == "chat":
                 body: Any = {"messages": history, "tools": [FILES]}
             else:
-                body = {"input": history, "tools": [{"type": "function", **FILES["function"]}], "store": False}
+                body = {"input": history, "tools": [{"type": "function", **FILES["function"]}]}
+                body |= {} if door.startswith("stored") else {"store": False}
             path = "/v1/chat/completions" if door == "chat" else "/v1/responses"
             answer = await http.post(path, json={"model": SIMULATED, **body})
             answer.raise_for_status()
@@ -262,3 +263,23 @@ async def test_an_agent_that_writes_its_calls_anew_computes_what_is_new(
         event.item.call_id for event in kept if isinstance(event, ItemCreated) and hasattr(event.item, "call_id")
     ]
     assert ids == outputs and len(ids) == 3
+
+
+async def test_a_history_that_is_found_has_the_instructions_and_tools_that_it_says(server: Serving) -> None:
+    """Those of another turn of the same session hold for that turn."""
+    other = {"type": "function", "name": "other", "parameters": {"type": "object"}}
+    base: dict[str, Any] = {"model": SIMULATED, "instructions": "Be brief.", "tools": [other]}
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+
+        async def sent(**more: Any) -> tuple[Any, str]:
+            answer = await http.post("/v1/responses", json={**base, **more})
+            answer.raise_for_status()
+            return answer.json(), answer.headers["x-session-id"]
+
+        first, session = await sent(input="hello")
+        _, same = await sent(input="and", previous_response_id=first["id"], instructions="Be long.", tools=[])
+        history = [{"role": "user", "content": "hello"}, *first["output"], {"role": "user", "content": "more"}]
+        _, again = await sent(input=history)
+        assert session == same == again
+        info = (await http.get(f"/v1/sessions/{session}")).json()
+    assert info["instructions"] == "Be brief." and [tool["name"] for tool in info["tools"]] == ["other"]

@@ -1,8 +1,9 @@
 """`/v1/responses`: answers that are kept, continued, steered, read again from any place, cancelled and erased.
 
 A response lives in a session: a new one, that of `previous_response_id`, or the `conversation` itself. With
-`background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. `store: false`
-is stateless: its session is found by the history that the client resends, and it is not shown again, nor gone on from.
+`background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. Where a client
+resends the whole history, its session is found by that. With `store: false` an answer is not shown again, nor gone on
+from.
 """
 
 from __future__ import annotations
@@ -137,12 +138,16 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     leave_out(request, left_out(body))
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
-    stateless = body.store is False and body.previous_response_id is None and (socket is None or socket.generate)
+    whole = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)
+    if whole and not decisions and resolved is None:
+        resolved = await _resolved(request, principal, body)
+        whole = body.store is False or resolved.session is None
+    else:
+        whole = False
     if decisions:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         answer = await _behind_approvals(request, principal, body.previous_response_id or "", decisions, command_id)
-    elif stateless and resolved is None:
-        resolved = await _resolved(request, principal, body)
+    elif whole and resolved is not None:
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text)
@@ -511,7 +516,7 @@ async def _resolved(
 
 
 def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequence[InputItem] | None) -> TurnInput:
-    """A request that is not stored, in our words; `given`: its input."""
+    """A request that brings its whole history, in our words; `given`: its input."""
     tools: tuple[Tool, ...] = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
@@ -524,9 +529,15 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
         sampling=sampling,
         metadata=dict(body.metadata or {}),
         request=responses_render.requested(
-            sampling, tools, instructions=body.instructions, store=False, **_echoed(body)
+            sampling,
+            tools,
+            instructions=body.instructions,
+            background=bool(body.background),
+            store=body.store is not False,
+            **_echoed(body),
         ),
         context=_context(body),
+        listed=body.store is not False,
     )
 
 

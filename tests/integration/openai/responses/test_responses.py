@@ -254,7 +254,7 @@ async def test_nobody_reads_the_responses_of_others(options: SimulatedOptions) -
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "a", "conversation": "b"}, "conversation"),
         ({"input": [{"type": "message", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "image_generation_call"}]}, "input[0].type"),
+        ({"input": [{"type": "made_up"}]}, "input[0].type"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )
