@@ -107,7 +107,8 @@ async def test_a_call_that_does_not_fit_is_its_clients_to_judge(
     name, arguments = UNFIT[case]
     said = f'Let me see. <tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
     server.engine.script += [said, CALL, said, "Sorry."]
-    messages = list(ASK)
+    messages: list[Any] = list(ASK)
+    first: Any
     if stream:
         async with client.chat.completions.stream(model=SIMULATED, messages=messages, tools=[WEATHER]) as events:
             first = await events.get_final_completion()
@@ -145,7 +146,7 @@ async def test_a_call_of_a_strict_function_that_does_not_fit_is_an_error(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
     server.engine.script.append(CALL.replace('"Rome"', "7"))
-    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
     with pytest.raises(openai.InternalServerError) as caught:
         await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[strict])
     assert caught.value.code == "tool_call_invalid"

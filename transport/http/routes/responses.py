@@ -138,16 +138,16 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     leave_out(request, left_out(body))
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
-    whole = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)
-    if whole and not decisions and resolved is None:
+    by_history = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)
+    if by_history and not decisions and resolved is None:
         resolved = await _resolved(request, principal, body)
-        whole = body.store is False or resolved.session is None
+        by_history = body.store is False or resolved.session is None
     else:
-        whole = False
+        by_history = False
     if decisions:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         answer = await _behind_approvals(request, principal, body.previous_response_id or "", decisions, command_id)
-    elif whole and resolved is not None:
+    elif by_history and resolved is not None:
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text)
@@ -209,7 +209,17 @@ async def stored_turn(
     """`resolved`: the input, where that is known already. `held` gets the reader of the response that it goes on from,
     so that its log is not let go of before the turn is sent."""
     tools, socket = response_tools(body.tools), socket_turn_of(request)
-    sampling = response_sampling(body, [tool.name for tool in tools])
+    conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
+    in_force = body.instructions, tools
+    if conversation is not None and (body.instructions is None or body.tools is None):  # a conversation has its own
+        _, state = await gateway_of(request).logs.state(
+            principal, SessionKey(principal.tenant, SessionId(conversation))
+        )
+        in_force = (
+            state["instructions"] if body.instructions is None else body.instructions,
+            tuple(state["tools"]) if body.tools is None else tools,
+        )
+    sampling = response_sampling(body, [tool.name for tool in in_force[1]])
     model.check(sampling, tools, format_param="text.format")
     check_optional(request, model, sampling)
     create: cm.SessionSettings | None = None
@@ -217,7 +227,6 @@ async def stored_turn(
     turn_tools: Any = tools
     after: ResponseId | None = None
     within: SessionId | None = None
-    conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     if body.previous_response_id is not None:
         session = within = await session_behind(request, principal, body.previous_response_id, command_id, held)
         after = ResponseId(body.previous_response_id)
@@ -246,8 +255,8 @@ async def stored_turn(
         metadata=dict(body.metadata or {}),
         request=responses_render.requested(
             sampling,
-            tools,
-            instructions=body.instructions,
+            in_force[1],
+            instructions=in_force[0],
             previous_response_id=body.previous_response_id,
             conversation=None if conversation is None else {"id": conversation},
             background=bool(body.background),

@@ -294,3 +294,23 @@ async def test_the_arguments_of_a_call_are_erased_with_its_response(
     assert "Rome" not in str(exported) and "18 degrees" in str(exported)
     (kept,) = [item for item in exported["state"]["items"] if item["type"] == "function_call"]
     assert json.loads(kept["arguments"]) == {}
+
+
+async def test_a_response_of_a_conversation_shows_the_instructions_and_tools_in_force(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    function: Any = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+    conversation = (await client.conversations.create()).id
+    said: Any = {"model": SIMULATED, "conversation": conversation, "input": "hello"}
+    plain = await client.responses.create(**said)
+    assert (plain.instructions, plain.tools) == (None, [])
+    await client.responses.create(**said, instructions="be brief", tools=[function])
+    after = await client.responses.create(**said)
+    assert after.instructions == "be brief" and [tool.name for tool in after.tools if tool.type == "function"] == [
+        "look"
+    ]
+    without = await client.responses.create(**said, tools=[])
+    assert (without.instructions, without.tools) == ("be brief", [])
+    wrong: Any = {"type": "function", "name": "look"}
+    with pytest.raises(openai.BadRequestError):
+        await client.responses.create(**said, tool_choice=wrong)
