@@ -78,6 +78,24 @@ def chat_history(
     return instructions, units
 
 
+def goes_on(request: request_models.ChatRequest) -> bool:
+    """Whether the answer goes on with the words of the last message. Raises BadInput where it cannot."""
+    *before, last = request.messages
+    early = next((index for index, message in enumerate(before) if message.prefix), None)
+    if early is not None:
+        raise BadInput("invalid_request", "Only the last message can be a prefix.", param=f"messages[{early}].prefix")
+    wanted = bool(request.continue_final_message)
+    if wanted == (request.add_generation_prompt is not False) and (wanted or request.add_generation_prompt is False):
+        what = "'continue_final_message' is true and 'add_generation_prompt' false: give both, or neither."
+        raise BadInput("invalid_request", what, param="add_generation_prompt")
+    if not wanted and not last.prefix:
+        return False
+    if last.role != "assistant" or last.tool_calls or not before:
+        what = "Only an answer of text, behind what it answers, can be gone on with."
+        raise BadInput("invalid_request", what, param=f"messages[{len(before)}].role")
+    return True
+
+
 def _answer(message: request_models.ChatMessageParam, text: str, at: str) -> Unit:
     calls = tuple(
         cm.NewCall(call_id=CallId(call.id), name=call.function.name, arguments=call.function.arguments)

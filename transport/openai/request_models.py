@@ -163,6 +163,7 @@ class ChatMessageParam(ResentModel):
     refusal: str | None = None
     tool_calls: Annotated[list[ChatCall], Field(max_length=128)] | None = None
     tool_call_id: Key | None = None
+    prefix: bool | None = None  # DeepSeek's and Mistral's: the answer goes on with the words of this last message
 
 
 class JsonSchema(LenientModel):
@@ -224,6 +225,8 @@ class ChatRequest(SamplingRequest):
     reasoning_effort: str | None = None
     verbosity: str | None = None
     store: bool | None = None
+    continue_final_message: bool | None = None  # vLLM's name for the same, with the next as false
+    add_generation_prompt: bool | None = None
 
 
 # -- responses ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from fastapi.responses import JSONResponse
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import CONTINUOUS_USAGE, RAW_PROMPT
+from sessions.model.generation import CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT
 from sessions.model.types import Json, Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
@@ -41,6 +41,7 @@ from transport.openai.parse_request import (
     chat_sampling,
     chat_tools,
     completion_sampling,
+    goes_on,
     stream_usage,
 )
 from transport.openai.request_models import ChatRequest
@@ -100,6 +101,9 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> 
     tools = chat_tools(body.tools)
     model.check(sampling, tools, format_param="response_format")
     user = body.user or body.safety_identifier
+    more: dict[str, Json] = {CONTINUOUS_USAGE: True} if counted else {}
+    if goes_on(body):
+        more[CONTINUES] = True
     return TurnInput(
         model=model.id,
         user=user,
@@ -108,7 +112,7 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> 
         units=units,
         sampling=sampling,
         choices=body.n or 1,
-        request=_journaled(user, **({CONTINUOUS_USAGE: True} if counted else {})),
+        request=_journaled(user, **more),
     )
 
 
