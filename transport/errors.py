@@ -41,7 +41,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
-    ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized",
+    ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized invalid_api_key",
     ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
     ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
     ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled push_disabled model_not_allowed",
@@ -176,3 +176,30 @@ def public(error: SessileError) -> dict[str, Any]:
     if error.code not in CODES and error.code not in INNER:
         body["message"] = "The server failed to carry this out."
     return body
+
+
+_OPENAI_PATHS: Final = tuple(
+    f"/v1/{name}"
+    for name in (
+        "chat/completions",
+        "completions",
+        "conversations",
+        "embeddings",
+        "files",
+        "models",
+        "moderations",
+        "responses",
+        "vector_stores",
+    )
+)
+
+
+def public_at(path: str, error: SessileError) -> dict[str, Any]:
+    """The `error` object as clients of a path see it: those of OpenAI's API look for its own code of a wrong key."""
+    return openai_public(error) if path.startswith(_OPENAI_PATHS) else public(error)
+
+
+def openai_public(error: SessileError) -> dict[str, Any]:
+    """The `error` object as OpenAI's clients see it."""
+    body = public(error)
+    return body if body["code"] != "unauthorized" else {**body, "code": "invalid_api_key"}

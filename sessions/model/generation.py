@@ -14,6 +14,7 @@ from sessions.model.types import Json, Principal, ResponseId, Sampling, SessionK
 
 CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
+CONTINUES: Final = "continues"  # in a response's request: it goes on with the words of the answer that it stands below
 BACKGROUND_PRIORITY: Final = 10  # behind every tenant's
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
 
@@ -21,6 +22,11 @@ GENERATE: Final = "generate"  # in a response's request: false where it only bri
 def generates(request: object) -> bool:
     """Whether a response with this request is to be written, and not only prepared for."""
     return not (isinstance(request, dict) and request.get(GENERATE) is False)
+
+
+def continues(request: object) -> bool:
+    """Whether a response with this request goes on with the words of the answer that it stands below."""
+    return isinstance(request, dict) and bool(request.get(CONTINUES))
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

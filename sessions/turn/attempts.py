@@ -25,6 +25,7 @@ from sessions.model.generation import (
     GenerationRequest,
     cache_scope_of,
     continuation_seed,
+    continues,
     generates,
 )
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
@@ -262,7 +263,7 @@ class Attempts:
         return ToolCallParser(
             tools,
             tail=self._output.tail,
-            in_text=self._output.in_text,
+            in_text=self._output.in_text or continues(self._run.open_.body.request),
             bare=bool(self.must_call),
             parallel=sampling.parallel_tool_calls,
         )
@@ -277,7 +278,7 @@ class Attempts:
         self._output.accept_parsed(parsed, release.logprobs)
 
     async def _check(self, calls: Sequence[ParsedCall]) -> None:
-        """Raises Internal `tool_call_invalid` where arguments do not fit their tool's schema."""
+        """Raises Internal `tool_call_invalid` where the arguments of a call to check do not fit its tool's schema."""
         for call in calls:
             schema, arguments = call.tool.parameters, call.arguments
             if schema is not None:

@@ -25,7 +25,7 @@ from sessions.machine.state import Answer, Compaction, Open, State, compaction_o
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.events import SessionInfo
-from sessions.model.generation import RAW_PROMPT, EngineInfo
+from sessions.model.generation import RAW_PROMPT, EngineInfo, continues
 from sessions.model.memories import with_memories
 from sessions.model.types import (
     DEFAULT_CONTEXT_POLICY,
@@ -263,16 +263,20 @@ class Ledger:
         if isinstance(open_.body.request, dict) and open_.body.request.get(RAW_PROMPT):
             return await self._plan_raw(open_)
         opening = await self._open()
-        line = await self._line(open_.body.parent_id)
+        begun, parent = array("I", self._tokenizer.answer_opening), open_.body.parent_id
+        last = None if parent is None else self._state.items.get(parent)
+        if continues(open_.body.request) and isinstance(last, Message) and last.role == "assistant":
+            begun.extend(await self._tokenizer.text(last.text))
+            parent = last.parent_id
+        line = await self._line(parent)
         emitted = unpack_tokens(bytes(open_.tokens))
         if open_.tail:
             emitted.extend(await self._tokenizer.text(open_.tail))
-        answer_opening = self._tokenizer.answer_opening
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         fitted = fit(
             line.segments,
             opening=len(opening.tokens) + line.summary_length,
-            closing=len(answer_opening),
+            closing=len(begun),
             window=window,
             answer=answer_max,
             cut=self._state.cuts.get(open_.id),
@@ -280,7 +284,7 @@ class Ledger:
             truncate=self.policy != "off",
         )
         prompt = self._joined_prompt(opening.tokens, line, fitted.first)
-        prompt.extend(answer_opening)
+        prompt.extend(begun)
         prompt.extend(emitted)
         room = window - len(prompt)
         left = min(room, answer_max - len(emitted)) if answer_max is not None else room

@@ -5,9 +5,11 @@ The hermes format, which ChatML models speak:
     text <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call> more text or calls
 
 What is text goes on as text, what is a call becomes its beginning and its arguments as they come. Held back: what may
-become a tag, white space around calls, a call until its function is known, and the last brace of its arguments until
-the call is whole. It comes with the call, to be checked against the function's schema before it goes on; so a call that
-is whole in the log was checked.
+become a tag, white space around calls, a call until its name is known, and the last brace of its arguments until the
+call is whole. A client gets the calls of its functions as the model wrote them, also of a function that it has not and
+with arguments that do not fit: it tells the model, which does better. Only a function that says `strict`, and those
+that the server carries out, are checked: their last brace comes with the call, to be checked against the schema before
+it goes on; so a call of theirs that is whole in the log was checked. What has no name that can be read is text.
 
     released:  some text <tool_call>{"name": "f", "arguments": {"a
     ledger:    some text |
@@ -24,7 +26,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeGuard
 
 from sessions.machine import event_writer
 from sessions.model.errors import Internal
@@ -34,6 +36,7 @@ from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
 CALL_FORMAT: Final = "tool_call"  # the name of the format of a call that must be made
+NAME_CHARS_MAX: Final = 256  # of a function that a model calls
 
 _BEGINNINGS: Final = beginnings((OPEN,))
 _REACH: Final = reach((OPEN,))
@@ -47,7 +50,7 @@ _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
 class ParsedCall(NamedTuple):
-    """A call that is whole: an object as JSON, which is yet to be checked against the parameters of its tool."""
+    """A whole call of a tool that is checked: an object as JSON, yet to be compared with the tool's parameters."""
 
     tool: Tool
     arguments: str
@@ -55,7 +58,7 @@ class ParsedCall(NamedTuple):
 
 class ParsedRelease(NamedTuple):
     """What a release has become: pieces, the tokens that they wholly cover, the raw text behind those, and the calls
-    that the pieces complete. Whoever passes the pieces on checks those first (`invalid_call`)."""
+    to check that the pieces complete. Whoever passes the pieces on checks those first (`invalid_call`)."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
@@ -112,7 +115,8 @@ def _placed(schema: Json, place: str) -> Json:
 
 
 class ToolCallParser:
-    """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid`."""
+    """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid` where a call
+    that is checked is not whole."""
 
     def __init__(
         self,
@@ -151,12 +155,12 @@ class ToolCallParser:
         return self._passed(self._feed(release.text))
 
     def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> ParsedRelease:
-        """The answer has ended: what was held back goes on as what it is. A call that is not whole is an error where
-        the model ended by itself."""
+        """The answer has ended: what was held back goes on as what it is. Where the model ended by itself, a call is
+        over too; one that is checked has to be whole."""
         pieces: list[event_writer.Piece] = []
         if not self.ended and self._inside and (self._call is not None or self._text.strip()):
             if reason == "stop":
-                self._close(len(self._text), pieces)
+                self._close(len(self._text), pieces, tag="")
         elif not self.ended and not self._inside and self._text.strip():
             pieces.append(event_writer.Text(self._text if self._in_text else self._text.lstrip()))
             self._text = ""
@@ -198,8 +202,8 @@ class ToolCallParser:
         if self._call is None:
             head = _HEAD.match(self._text)
             name = _string(head["name"]) if head is not None else None
-            if head is not None and name in self._tools:
-                self._call = _Call(self._tools[name])
+            if head is not None and _is_name(name):
+                self._call = _Call(self._tool(name))
                 self._text = self._text[head.end() :]
                 self._in_text, self._skipped = False, 0
                 pieces.append(event_writer.CallBegin(name))
@@ -209,7 +213,7 @@ class ToolCallParser:
         if arguments:
             pieces.append(event_writer.CallArguments(arguments))
             self._text = self._text[len(arguments) :]
-        return self._call.whole and self._close_at_tag(pieces)
+        return (self._call.whole or self._call.cut) and self._close_at_tag(pieces)
 
     def _close_at_tag(self, pieces: list[event_writer.Piece]) -> bool:
         at = -1 if self._bare else self._text.find(CLOSE)
@@ -219,38 +223,52 @@ class ToolCallParser:
         self._text = self._text[len(CLOSE) :]
         return bool(self._text)
 
-    def _close(self, end: int, pieces: list[event_writer.Piece]) -> None:
-        """The call ends before `end`: its arguments are checked, their rest goes on, and text begins there."""
+    def _close(self, end: int, pieces: list[event_writer.Piece], tag: str = CLOSE) -> None:
+        """The call ends before `end`, at this tag: the rest of its arguments goes on, and text begins there."""
         call, raw = self._call, self._text[:end]
         self._text = self._text[end:]
         self._in_text = False
         if call is None:
-            self._close_unread(raw, pieces)
-        else:
+            self._close_unread(raw, tag, pieces)
+        elif _is_checked(call.tool):
             if not call.whole or not _TAIL.fullmatch(raw[1:]):
                 raise invalid_call(call.tool.name, "they are not whole")
             self._whole.append(_whole_call(call.tool, call.text + "}"))
             pieces.append(event_writer.CallArguments("}"))
+        elif call.whole:
+            pieces.append(event_writer.CallArguments(raw[0]))
         self._call, self._inside, self._skipped = None, False, 0
         self.ended = self._bare or not self._parallel
 
-    def _close_unread(self, raw: str, pieces: list[event_writer.Piece]) -> None:
-        """A call that could not be followed as it came; what is no call of a function that there is, is text."""
+    def _close_unread(self, raw: str, tag: str, pieces: list[event_writer.Piece]) -> None:
+        """A call that could not be followed as it came; what names no function is text."""
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):
             body = None
         name = body.get("name") if isinstance(body, dict) else None
-        if not isinstance(name, str) or name not in self._tools:
-            text = raw if self._bare else OPEN + raw + CLOSE
-            pieces.append(event_writer.Text(text))
+        if not isinstance(body, dict) or not _is_name(name):
+            pieces.append(event_writer.Text(raw if self._bare else OPEN + raw + tag))
             self._in_text = True
             return
         arguments = body.get("arguments", body.get("parameters", {}))
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        self._whole.append(_whole_call(self._tools[name], text))
+        tool = self._tool(name)
+        if _is_checked(tool):
+            self._whole.append(_whole_call(tool, text))
         pieces.append(event_writer.CallBegin(name))
         pieces.append(event_writer.CallArguments(text))
+
+    def _tool(self, name: str) -> Tool:
+        return self._tools.get(name) or Tool(name=name)
+
+
+def _is_checked(tool: Tool) -> bool:
+    return tool.strict or tool.server is True
+
+
+def _is_name(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX
 
 
 class _Call:
@@ -260,12 +278,13 @@ class _Call:
         self.tool = tool
         self.text = ""  # passed on
         self.whole = False  # only the last brace is left
+        self.cut = False  # what comes is no JSON: the tag, most likely
         self._depth = 0
         self._quoted = self._escaped = False
 
     def scan(self, text: str) -> str:
         """The beginning of `text` that belongs to the arguments, less their last brace."""
-        if self.whole:
+        if self.whole or self.cut:
             return ""
         for index, character in enumerate(text):
             if self._escaped:
@@ -283,6 +302,10 @@ class _Call:
                     self.whole = True
                     text = text[:index]
                     break
+            elif character == "<":
+                self.cut = True
+                text = text[:index]
+                break
         self.text += text
         return text
 

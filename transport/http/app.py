@@ -217,13 +217,13 @@ async def _no_app(*_: Any) -> None:
     raise AssertionError("a gate has no application behind it")
 
 
-def error_response(error: SessileError) -> JSONResponse:
-    """An error as OpenAI's clients expect it."""
-    return JSONResponse({"error": errors.public(error)}, errors.row(error.code).http, refusal_headers(error))
+def error_response(error: SessileError, path: str = "") -> JSONResponse:
+    """An error as OpenAI's clients expect it, at this path."""
+    return JSONResponse({"error": errors.public_at(path, error)}, errors.row(error.code).http, refusal_headers(error))
 
 
 async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
-    await error_response(error)(scope, receive, send)
+    await error_response(error, scope["path"])(scope, receive, send)
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -232,7 +232,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, Forbidden) and principal is not None:
         route = request.scope.get("route")
         await gateway_of(request).audit.forbidden(principal, error, f"{request.method} {getattr(route, 'path', '')}")
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:

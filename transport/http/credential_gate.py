@@ -122,7 +122,7 @@ class CredentialGate:
 
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
         headers = dict(scope["headers"])
-        body = msgspec.json.encode({"error": errors.public(error)})
+        body = msgspec.json.encode({"error": errors.public_at(scope["path"], error)})
         lines = [f"x-request-id: {request_id_of(headers, self._new_id)}\r\n", f"date: {formatdate(usegmt=True)}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in refusal_headers(error).items()]
         if self._cors is not None:

@@ -18,11 +18,14 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+LINE_ENDS = tuple((end.encode(), rb"\u%04x" % ord(end)) for end in "\u0085\u2028\u2029")
 DONE = b"data: [DONE]\n\n"
 
 
 def data(payload: bytes, *, event: str | None = None, id: str | None = None) -> bytes:
-    """One event. `payload` is JSON on one line."""
+    """One event. `payload` is JSON on one line, also for those who split lines at Unicode's ends of lines."""
+    for raw, escaped in LINE_ENDS:
+        payload = payload.replace(raw, escaped)
     head = (f"id: {id}\n" if id is not None else "") + (f"event: {event}\n" if event is not None else "")
     return head.encode() + b"data: " + payload + b"\n\n"
 

@@ -15,10 +15,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from sessions.model.errors import BadInput
+from sessions.model.types import INTEGER_MAX
 from transport.http.unknown_parameters import leave_out, take_out, warning
+from transport.openai.parse_request import fold_seed
 from transport.protocol.decoding import BadFrame, unacceptable
 
 BODY_VALUES_MAX: Final = 65_536
+SEED_MAX: Final = 2**64 - 1
 
 
 def parsed(data: bytes) -> Any:
@@ -30,6 +33,9 @@ def parsed(data: bytes) -> Any:
     except (ValueError, msgspec.MsgspecError) as exc:
         raise BadInput("invalid_request", f"The body of this request is not valid JSON: {exc}.") from exc
     if isinstance(value, dict):
+        seed = value.get("seed")
+        if isinstance(seed, int) and INTEGER_MAX < abs(seed) <= SEED_MAX:  # the one integer that may be larger
+            value["seed"] = fold_seed(seed)
         try:
             problem = unacceptable(value, BODY_VALUES_MAX)
         except BadFrame as exc:

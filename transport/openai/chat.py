@@ -83,7 +83,7 @@ class ChatCompletionReader:
             except SessileError as error:
                 if not sent:
                     raise
-                yield sse.data(encode({"error": errors.public(error)}))
+                yield sse.data(encode({"error": errors.openai_public(error)}))
 
     async def _entries(self) -> AsyncIterator[tuple[Record, list[dict[str, Json]], SessileError | None]]:
         """Every event of these responses with what it becomes, to the end of the last one."""

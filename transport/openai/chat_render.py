@@ -160,7 +160,7 @@ def resendable_answer(body: ev.ResponseBody) -> tuple[ItemId, list[Unit]] | None
 
 
 def _answer_unit(output: Sequence[Item]) -> Unit:
-    text = "".join(item.text for item in output if isinstance(item, Message))
+    text = "".join(_words(item) for item in output if isinstance(item, Message))
     calls = tuple(
         cm.NewCall(call_id=item.call_id, name=item.name, arguments=item.arguments)
         for item in output
@@ -168,6 +168,11 @@ def _answer_unit(output: Sequence[Item]) -> Unit:
     )
     words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
     return Unit((*words, *calls), answer=True)
+
+
+def _words(message: Message) -> str:
+    """What a message says, a refusal among it."""
+    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in message.content)
 
 
 def error_of(body: ev.ResponseBody) -> SessileError | None:

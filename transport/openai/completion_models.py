@@ -103,8 +103,8 @@ class InputTokensRequest(given.RequestModel):
     instructions: str | None = None
     previous_response_id: given.Key | None = None
     conversation: given.Key | given.ConversationRef | None = None
-    tools: Annotated[list[given.FunctionTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | given.FunctionChoice | None = None
+    tools: Annotated[list[given.ResponseTool], Field(max_length=128)] | None = None
+    tool_choice: given.ResponseChoice | None = None
     text: given.TextConfig | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
@@ -123,7 +123,7 @@ class TokenizeRequest(given.RequestModel):
     prompt: Text | None = None
     content: Text | None = None
     messages: Annotated[list[given.ChatMessageParam], Field(min_length=1, max_length=4096)] | None = None
-    tools: Annotated[list[given.ChatTool], Field(max_length=128)] | None = None
+    tools: Annotated[list[given.AnyChatTool], Field(max_length=128)] | None = None
     add_generation_prompt: bool | None = True
     add_special_tokens: bool | None = None
     add_special: bool | None = None

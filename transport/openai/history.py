@@ -3,8 +3,10 @@
 A history is named by a chain of hashes: the first over the caller (tenant, principal, end user), the model, the tools
 and the instructions, each next one over the one before it and one message. The index knows, for the chain as it stood
 behind an answer of ours, where that answer lies, and for the chain behind a question of ours, where the question lies.
-So a place is found only by whoever knows its words: same principal, `user`, model, tools and instructions. All chains
-of a conversation begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them
+So a place is found only by whoever knows its words: same principal, `user`, model, tools and instructions. A call's
+arguments are the same words if they are the same JSON value, and its id is its number in its answer: agents parse the
+one and write it anew, and rename the other. A place remembers the ids that its calls have here. All chains of a
+conversation begin with the same `ROOT_BYTES`, those of the hash behind its first message: an index may keep them
 together.
 
 The longest beginning of a history that is known wins. Where a client changed an answer before it resent it (white space
@@ -28,10 +30,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Never, Protocol
 
 import msgspec
 
@@ -47,16 +50,19 @@ PLACES_LOOKED_UP_MAX: Final = 128  # of a history, the newest: an exchange has t
 ROOT_BYTES: Final = 8
 MARK_BYTES: Final = 16
 MARKED_TEXT_BYTES: Final = 64  # shorter beginnings of instructions are computed as soon
+ARGUMENT_VALUES_MAX: Final = 65_536  # of a call, by its separators; more are compared as they are written
+EXACT_DIGITS: Final = 19  # of an integer; a longer one is compared as a double
 MARKS_PER_CALLER_MAX: Final = 20_000  # more: some of them, whichever, are forgotten
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class HistoryPlace(NamedTuple):
-    """The last item of an answer, or of what it answers, and its session."""
+    """The last item of an answer, or of what it answers, and its session; the ids of the answer's calls, in order."""
 
     session: SessionId
     leaf: ItemId
+    calls: tuple[str, ...] = ()
 
 
 class HistoryIndex(Protocol):
@@ -192,19 +198,37 @@ def chain_root(
     return hashlib.sha256(_encode(who)).digest()
 
 
-def extend_chain(chain: bytes, unit: Unit) -> bytes:
-    """The chain behind one more message."""
-    link = hashlib.sha256(chain + _encode([_hashed_fields(item) for item in unit.items])).digest()
-    return (link if len(chain) == len(link) else chain)[:ROOT_BYTES] + link
-
-
 def extend_chain_all(chain: bytes, units: Iterable[Unit]) -> list[bytes]:
-    """The chain behind each message."""
+    """The chain behind each message. What it begins with ends in no answer whose calls still wait for outputs."""
     behind = []
+    calls: dict[str, int] = {}  # of the last answer that has any, by their ids
     for unit in units:
-        chain = extend_chain(chain, unit)
+        calls = {call_id: number for number, call_id in enumerate(call_ids(unit))} or calls
+        link = hashlib.sha256(chain + _encode([_hashed_fields(item, calls) for item in unit.items])).digest()
+        chain = (link if len(chain) == len(link) else chain)[:ROOT_BYTES] + link
         behind.append(chain)
     return behind
+
+
+def call_ids(unit: Unit) -> tuple[str, ...]:
+    """The ids of an answer's calls, in order."""
+    return tuple(item.call_id for item in unit.items if isinstance(item, cm.NewCall))
+
+
+def rename_outputs(units: Iterable[Unit], names: Mapping[str, str]) -> list[Unit]:
+    """The messages behind an answer whose calls have other ids here, their outputs under these ids."""
+    renamed = []
+    for unit in units:
+        if call_ids(unit):
+            names = {}
+        items = (
+            msgspec.structs.replace(item, call_id=names.get(item.call_id, item.call_id))
+            if isinstance(item, cm.NewOutput)
+            else item
+            for item in unit.items
+        )
+        renamed.append(unit._replace(items=tuple(items)))
+    return renamed
 
 
 class Opening(NamedTuple):
@@ -233,14 +257,43 @@ def caller_of(principal: Principal, user: str | None, model: str) -> bytes:
     return hashlib.sha256(_encode(who)).digest()[-MARK_BYTES:]
 
 
-def _hashed_fields(item: cm.NewItem) -> list[Any]:
+def _hashed_fields(item: cm.NewItem, calls: Mapping[str, int]) -> list[Any]:
     match item:
         case cm.NewMessage():
             return [item.role, "".join(part.text for part in cm.content_parts(item.content))]
         case cm.NewCall():
-            return ["call", item.call_id, item.name, item.arguments]
+            return ["call", calls[item.call_id], item.name, *_hashed_arguments(item.arguments)]
         case cm.NewOutput():
-            return ["output", item.call_id, item.output]
+            return ["output", calls.get(item.call_id, item.call_id), item.output]
+
+
+def _hashed_arguments(arguments: str) -> tuple[bool, str]:
+    """Whether arguments are compared as a JSON value, and the one spelling of what is compared.
+
+    `{"b": 1.0, "a": "\\u00fc"}` and `{"a":"ü","b":1}` are the same; `{"b": true}` is not."""
+    if sum(map(arguments.count, ",[{")) > ARGUMENT_VALUES_MAX:
+        return False, arguments
+    try:
+        return True, _WRITER.encode(_READER.decode(arguments))
+    except (ValueError, RecursionError):  # no JSON, nested too deep, or with numbers that no client could keep
+        return False, arguments
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= EXACT_DIGITS else _fraction(digits)
+
+
+def _fraction(digits: str) -> int | float:
+    value = float(digits)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _refuse_constant(name: str) -> Never:
+    raise ValueError(f"{name} is no JSON.")
+
+
+_READER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_refuse_constant)
+_WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class HistoryMatch(NamedTuple):

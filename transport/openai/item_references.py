@@ -152,7 +152,7 @@ def as_input(item: Item) -> InputItem:
 def input_content(item: InputItem) -> list[object]:
     """What a model reads of an item."""
     texts = [
-        text if isinstance(text, str) or text is None else "".join(part.text or "" for part in text)
+        text if isinstance(text, str) or text is None else "".join(part.text or part.refusal or "" for part in text)
         for text in (item.content, item.output)
     ]
     return [item.type or "message", item.role, item.call_id, item.name, item.arguments, *texts]

@@ -6,13 +6,14 @@ go is decided in `transport.openai.turn_starter`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
+from sessions.model.types import INTEGER_MAX, CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from sessions.server_tools import CODE_INTERPRETER
 from transport.openai import request_models
@@ -21,11 +22,13 @@ from transport.openai.completion_models import CompletionRequest
 from transport.openai.history import Unit
 from transport.openai.mcp.request import mcp_tool
 
-SEED_MODULUS = 2**31
 _FILES = ("input_file", "file")
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text")  # of other servers' models
 
 # What chat completions call what the gateway checks.
 CHAT_SCHEMAS = SchemaParams("tools[{}].function.parameters", "response_format.json_schema.schema")
+
+DRAWN_ANEW = -1  # the seed that is none
 
 
 def unsupported(what: str, param: str) -> BadInput:
@@ -75,6 +78,24 @@ def chat_history(
     return instructions, units
 
 
+def goes_on(request: request_models.ChatRequest) -> bool:
+    """Whether the answer goes on with the words of the last message. Raises BadInput where it cannot."""
+    *before, last = request.messages
+    early = next((index for index, message in enumerate(before) if message.prefix), None)
+    if early is not None:
+        raise BadInput("invalid_request", "Only the last message can be a prefix.", param=f"messages[{early}].prefix")
+    wanted = bool(request.continue_final_message)
+    if wanted == (request.add_generation_prompt is not False) and (wanted or request.add_generation_prompt is False):
+        what = "'continue_final_message' is true and 'add_generation_prompt' false: give both, or neither."
+        raise BadInput("invalid_request", what, param="add_generation_prompt")
+    if not wanted and not last.prefix:
+        return False
+    if last.role != "assistant" or last.tool_calls or not before:
+        what = "Only an answer of text, behind what it answers, can be gone on with."
+        raise BadInput("invalid_request", what, param=f"messages[{len(before)}].role")
+    return True
+
+
 def _answer(message: request_models.ChatMessageParam, text: str, at: str) -> Unit:
     calls = tuple(
         cm.NewCall(call_id=CallId(call.id), name=call.function.name, arguments=call.function.arguments)
@@ -101,14 +122,16 @@ def _unanswered(calls: dict[str, str]) -> BadInput:
 
 
 def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
+    refusal = message.refusal or "" if message.role == "assistant" else ""
     if isinstance(message.content, str):
-        return message.content
+        return message.content + refusal
     if message.content is None:
         if message.role == "assistant":
-            return ""
+            return refusal
         raise _null_content(at)
     parts = enumerate(message.content)
-    return "".join(_part(part, f"{at}.content[{index}]") for index, part in parts if part.type not in _FILES)
+    said = "".join(_part(part, f"{at}.content[{index}]") for index, part in parts if part.type not in _FILES)
+    return said if any(part.type == "refusal" for part in message.content) else said + refusal
 
 
 def _content(parts: Sequence[request_models.ContentPart], at: str, role: str) -> cm.Content:
@@ -138,18 +161,22 @@ def _part(part: request_models.ContentPart, at: str) -> str:
             raise _missing(f"{at}.text")
         return part.text
     if part.type == "refusal":
+        return part.refusal or ""
+    if part.type in _THOUGHTS:
         return ""
     raise unsupported(f"{part.type!r} is no kind of content that this server takes; text is.", f"{at}.type")
 
 
-def chat_tools(tools: Sequence[request_models.ChatTool] | None) -> tuple[Tool, ...]:
-    return _tools([tool.function for tool in tools or ()], "function.")
+def chat_tools(tools: Sequence[request_models.ChatTool | request_models.OtherTool] | None) -> tuple[Tool, ...]:
+    """The functions; what else there may be is left out."""
+    given = enumerate(tools or ())
+    return _tools([(at, tool.function) for at, tool in given if isinstance(tool, request_models.ChatTool)], "function.")
 
 
 def chat_sampling(request: request_models.ChatRequest) -> Sampling:
     given = request.tool_choice
     named = given.function if isinstance(given, request_models.ChatToolChoice) else given
-    choice = _tool_choice(named, [tool.function.name for tool in request.tools or ()])
+    choice = _tool_choice(named, [tool.name for tool in chat_tools(request.tools)])
     if request.top_logprobs is not None and not request.logprobs:
         raise BadInput("invalid_request", "'top_logprobs' needs 'logprobs' to be set to true.", param="top_logprobs")
     return Sampling(
@@ -194,7 +221,8 @@ def completion_sampling(request: CompletionRequest) -> Sampling:
 
 
 def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[Unit]:
-    """The input of a response, message by message. Reasoning that clients send back is left out."""
+    """The input of a response, message by message. Reasoning that clients send back is left out, and so is what came
+    of tools that nobody here carries out."""
     if given is None:
         return []
     if isinstance(given, str):
@@ -214,7 +242,8 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
                 units.append(Unit((cm.NewMessage(role=item.role, content=content),), answer=item.role == "assistant"))
             case "function_call":
                 if item.call_id is None or item.name is None or item.arguments is None:
-                    raise _missing(f"{at}.{'call_id' if item.call_id is None else 'name'}")
+                    wanted = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+                    raise _missing(f"{at}.{next(name for name, value in wanted.items() if value is None)}")
                 call = cm.NewCall(call_id=CallId(item.call_id), name=item.name, arguments=item.arguments)
                 if units and units[-1].answer:
                     units[-1] = Unit((*units[-1].items, call), answer=True)
@@ -230,7 +259,7 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
             case "mcp_approval_response":
                 what = "An 'mcp_approval_response' is given with the 'previous_response_id' of its request, and alone."
                 raise BadInput("invalid_request", what, param=at)
-            case "reasoning" | "mcp_list_tools" | "mcp_approval_request":
+            case other if request_models.is_foreign(other):
                 continue
             case other:
                 raise unsupported(f"{other!r} is no kind of item that this server takes.", f"{at}.type")
@@ -269,16 +298,19 @@ def _input_text(content: str | Sequence[request_models.ContentPart] | None, at: 
 
 
 def response_tools(
-    tools: Sequence[request_models.FunctionTool | request_models.McpToolParam] | None,
+    tools: Sequence[request_models.FunctionTool | request_models.McpToolParam | request_models.OtherTool] | None,
 ) -> tuple[Tool, ...]:
-    """Functions, code, and MCP servers as the tools that stand for them."""
+    """Functions, code, and MCP servers as the tools that stand for them; tools of other kinds are left out."""
     given = tools or ()
     for index, tool in enumerate(given):
         if isinstance(tool, request_models.FunctionTool):
             _check_container(tool, f"tools[{index}]")
-    functions = iter(_tools([tool for tool in given if isinstance(tool, request_models.FunctionTool)], ""))
+    listed = [(at, tool) for at, tool in enumerate(given) if isinstance(tool, request_models.FunctionTool)]
+    functions = iter(_tools(listed, ""))
     made: dict[str, Tool] = {}
     for index, tool in enumerate(given):
+        if isinstance(tool, request_models.OtherTool):
+            continue
         at = f"tools[{index}]"
         named = mcp_tool(tool, at) if isinstance(tool, request_models.McpToolParam) else next(functions)
         if named.name in made:
@@ -327,8 +359,8 @@ def _drawn(request: request_models.SamplingRequest) -> dict[str, Any]:
             param="repetition_penalty",
         )
     return {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
+        "temperature": 0.0 if request.top_p == 0 else request.temperature,  # the most likely token alone
+        "top_p": request.top_p or None,
         "top_k": request.top_k if request.top_k != -1 else 0,
         "min_p": request.min_p,
         "frequency_penalty": request.frequency_penalty,
@@ -337,10 +369,17 @@ def _drawn(request: request_models.SamplingRequest) -> dict[str, Any]:
         "ignore_eos": bool(request.ignore_eos),
         "min_tokens": request.min_tokens or None,
         "stop_token_ids": tuple(request.stop_token_ids or ()),
-        "seed": None if request.seed is None else request.seed % SEED_MODULUS,
+        "seed": None if request.seed in (None, DRAWN_ANEW) else fold_seed(request.seed),
         "top_logprobs": request.top_logprobs,
         "parallel_tool_calls": request.parallel_tool_calls is not False,
     }
+
+
+def fold_seed(seed: int) -> int:
+    """A seed of 64 bits, or a negative one, as one of those that a log can hold, the same for the same."""
+    if 0 <= seed <= INTEGER_MAX:
+        return seed
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) & INTEGER_MAX
 
 
 def stream_usage(options: request_models.ChatStreamOptions | None, *, stream: bool) -> StreamUsage:
@@ -364,9 +403,13 @@ def _stop(stop: str | list[str] | None) -> str | tuple[str, ...] | None:
 
 
 def _tool_choice(
-    given: str | request_models.NamedFunction | None, names: Sequence[str]
+    given: str | request_models.NamedFunction | request_models.OtherChoice | None, names: Sequence[str]
 ) -> str | dict[str, Json] | None:
     """How the engine reads it. Raises BadInput for one that fits none of the tools."""
+    if isinstance(given, request_models.OtherChoice):
+        raise unsupported(
+            f"Nobody here carries out a tool of type {given.type[:64]!r}: name a function.", "tool_choice"
+        )
     if given not in (None, "none", "auto") and not names:
         raise BadInput(
             "invalid_request", "'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice"
@@ -378,9 +421,10 @@ def _tool_choice(
     return {"type": "function", "name": given.name}
 
 
-def _tools(tools: Sequence[request_models.ChatFunction | request_models.FunctionTool], inner: str) -> tuple[Tool, ...]:
+def _tools(tools: Sequence[tuple[int, request_models.ChatFunction]], inner: str) -> tuple[Tool, ...]:
+    """Functions, each with its place among the request's tools."""
     made: dict[str, Tool] = {}
-    for index, tool in enumerate(tools):
+    for index, tool in tools:
         at = f"tools[{index}].{inner}"
         if tool.name in made:
             raise BadInput("invalid_request", f"Two tools are named {tool.name!r}.", param=f"{at}name")

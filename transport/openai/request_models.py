@@ -6,13 +6,14 @@ have no effect. Messages and items may carry more fields than we read: clients s
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from sessions.model.types import INTEGER_MAX
 from sessions.server_tools import CODE_INTERPRETER
 
+OWN_PREFIXES: Final = ("x_", "x-")  # of what a client notes for itself
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -20,9 +21,21 @@ Metadata = Annotated[dict[str, Annotated[str, StringConstraints(max_length=512)]
 
 
 class RequestModel(BaseModel):
-    """Base of request bodies: unknown parameters are refused."""
+    """Base of request bodies: unknown parameters are refused, unless they say nothing (null) or are a client's own
+    bookkeeping (`x_...`)."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {
+            name: value
+            for name, value in given.items()
+            if name in cls.model_fields or not (value is None or name.startswith(OWN_PREFIXES))
+        }
 
 
 class LenientModel(BaseModel):
@@ -31,12 +44,38 @@ class LenientModel(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class ResentModel(LenientModel):
+    """Base of messages and their parts: unknown fields have no effect, which the answer's `Warning` says."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def _kind(given: Any, *functions: str) -> str:
+    """The branch of a tool, or of a choice of tools. No name of a field: errors leave it out."""
+    if not isinstance(given, dict):
+        return "by-value" if isinstance(given, str) else f"of-{type(given).__name__}"
+    kind = given.get("type")
+    return f"a-{kind}" if kind == "mcp" and kind in functions else "a-function" if kind in functions else "another-kind"
+
+
+class OtherTool(LenientModel):
+    """A tool of a kind that nobody here carries out. It is left out, which the answer's `Warning` says."""
+
+    type: str
+
+
+class OtherChoice(LenientModel):
+    """A choice that no tool here can be."""
+
+    type: str
+
+
 class SamplingRequest(RequestModel):
     """How an answer is drawn, in the words that all doors share: OpenAI's, and some of llama.cpp's and vLLM's, of which
     one thing may have two names."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -57,7 +96,9 @@ class SamplingRequest(RequestModel):
     safety_identifier: Annotated[str, StringConstraints(max_length=256)] | None = None
     prompt_cache_key: Annotated[str, StringConstraints(max_length=512)] | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     service_tier: str | None = None
+    client_metadata: dict[str, Any] | None = None  # Codex sends it with every request
 
 
 # -- chat -----------------------------------------------------------------------------------------------------------
@@ -76,6 +117,16 @@ class ChatTool(LenientModel):
     function: ChatFunction
 
 
+def _chat_kind(given: Any) -> str:
+    kind = given.type if isinstance(given, ChatTool | OtherTool) else None
+    return _kind(given if kind is None else {"type": kind}, "function")
+
+
+AnyChatTool = Annotated[
+    Annotated[ChatTool, Tag("a-function")] | Annotated[OtherTool, Tag("another-kind")], Discriminator(_chat_kind)
+]
+
+
 class ChatCallFunction(LenientModel):
     name: str
     arguments: str
@@ -83,7 +134,7 @@ class ChatCallFunction(LenientModel):
 
 class ChatCall(LenientModel):
     id: Key
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = "function"
     function: ChatCallFunction
 
 
@@ -95,7 +146,7 @@ class FilePart(LenientModel):
     file_data: str | None = None
 
 
-class ContentPart(LenientModel):
+class ContentPart(ResentModel):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -105,13 +156,14 @@ class ContentPart(LenientModel):
     file: FilePart | None = None
 
 
-class ChatMessageParam(LenientModel):
+class ChatMessageParam(ResentModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: Annotated[list[ChatCall], Field(max_length=128)] | None = None
     tool_call_id: Key | None = None
+    prefix: bool | None = None  # DeepSeek's and Mistral's: the answer goes on with the words of this last message
 
 
 class JsonSchema(LenientModel):
@@ -135,6 +187,19 @@ class ChatToolChoice(LenientModel):
     function: NamedFunction
 
 
+def _chat_choice_kind(given: Any) -> str:
+    kind = given.type if isinstance(given, ChatToolChoice | OtherChoice) else None
+    return _kind(given if kind is None else {"type": kind}, "function")
+
+
+AnyChatChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("by-value")]
+    | Annotated[ChatToolChoice, Tag("a-function")]
+    | Annotated[OtherChoice, Tag("another-kind")],
+    Discriminator(_chat_choice_kind),
+]
+
+
 class StreamOptions(RequestModel):
     include_usage: bool | None = False
     include_obfuscation: bool | None = None
@@ -147,8 +212,8 @@ class ChatStreamOptions(StreamOptions):
 class ChatRequest(SamplingRequest):
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     messages: Annotated[list[ChatMessageParam], Field(min_length=1, max_length=4096)]
-    tools: Annotated[list[ChatTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
+    tools: Annotated[list[AnyChatTool], Field(max_length=128)] | None = None
+    tool_choice: AnyChatChoice | None = None
     response_format: ResponseFormat | None = None
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -160,6 +225,8 @@ class ChatRequest(SamplingRequest):
     reasoning_effort: str | None = None
     verbosity: str | None = None
     store: bool | None = None
+    continue_final_message: bool | None = None  # vLLM's name for the same, with the next as false
+    add_generation_prompt: bool | None = None
 
 
 # -- responses ------------------------------------------------------------------------------------------------------
@@ -172,7 +239,20 @@ class CodeOutput(LenientModel):
     logs: str | None = None
 
 
-class InputItem(LenientModel):
+QUIET_ITEMS: Final = frozenset(("reasoning", "mcp_list_tools", "mcp_approval_request"))
+_OWN_ITEMS: Final = frozenset(("function_call", "function_call_output", "code_interpreter_call"))
+_NOTES: Final = frozenset(("additional_tools", "compaction_trigger", "ghost_snapshot"))
+
+
+def is_foreign(kind: Any) -> bool:
+    """Whether items of a kind are left out: reasoning, what only shows something, and calls of tools, with their
+    outputs, that nobody here carries out."""
+    if not isinstance(kind, str) or kind in _OWN_ITEMS:
+        return False
+    return kind in QUIET_ITEMS or kind in _NOTES or kind.endswith(("_call", "_output"))
+
+
+class InputItem(ResentModel):
     """An item of any kind: its `type` says which fields count; without one it is a message."""
 
     type: str | None = None
@@ -183,11 +263,17 @@ class InputItem(LenientModel):
     name: str | None = None
     arguments: str | None = None
     output: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
-    encrypted_content: Annotated[str, StringConstraints(max_length=4096)] | None = None  # of a compaction
+    encrypted_content: str | None = None  # of a compaction
     code: str | None = None  # of a call of code, with what came of it
     outputs: Annotated[list[CodeOutput], Field(max_length=64)] | None = None
     approval_request_id: Key | None = None
     approve: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_foreign_fields(cls, given: Any) -> Any:
+        """What is left out may be of any size and shape."""
+        return {"type": given["type"]} if isinstance(given, dict) and is_foreign(given.get("type")) else given
 
 
 class CodeContainer(LenientModel):
@@ -241,13 +327,36 @@ class McpToolParam(LenientModel):
     require_approval: Literal["always", "never"] | McpApprovalFilter | None = None
 
 
-ResponseTool = Annotated[FunctionTool | McpToolParam, Field(discriminator="type")]
+def _response_kind(given: Any) -> str:
+    kind = given.type if isinstance(given, FunctionTool | McpToolParam | OtherTool) else None
+    return _kind(given if kind is None else {"type": kind}, "function", CODE_INTERPRETER, "mcp")
+
+
+ResponseTool = Annotated[
+    Annotated[FunctionTool, Tag("a-function")]
+    | Annotated[McpToolParam, Tag("a-mcp")]
+    | Annotated[OtherTool, Tag("another-kind")],
+    Discriminator(_response_kind),
+]
 
 
 class FunctionChoice(NamedFunction):
     type: Literal["function", "code_interpreter"]
 
     _named = model_validator(mode="before")(_named_by_type)
+
+
+def _choice_kind(given: Any) -> str:
+    kind = given.type if isinstance(given, FunctionChoice | OtherChoice) else None
+    return _kind(given if kind is None else {"type": kind}, "function", CODE_INTERPRETER)
+
+
+ResponseChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("by-value")]
+    | Annotated[FunctionChoice, Tag("a-function")]
+    | Annotated[OtherChoice, Tag("another-kind")],
+    Discriminator(_choice_kind),
+]
 
 
 class TextFormat(LenientModel):
@@ -281,7 +390,7 @@ class ResponsesRequest(SamplingRequest):
     background: bool | None = False
     store: bool | None = True
     tools: Annotated[list[ResponseTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    tool_choice: ResponseChoice | None = None
     text: TextConfig | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     include: list[str] | None = None
@@ -316,3 +425,4 @@ class CompactRequest(RequestModel):
     prompt_cache_key: Annotated[str, StringConstraints(max_length=512)] | None = None
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
+    client_metadata: dict[str, Any] | None = None

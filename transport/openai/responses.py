@@ -151,7 +151,7 @@ class ResponseReader:
                         if isinstance(part, TERMINAL):
                             return
             except SessileError as error:
-                shown = {**errors.public(error), "type": "error", "sequence_number": upcoming}
+                shown = {**errors.openai_public(error), "type": "error", "sequence_number": upcoming}
                 yield sse.data(_encode(shown), event="error")
 
 

@@ -31,6 +31,7 @@ from sessions.model.errors import Conflict, Gone, NotFound, SessileError, Unavai
 from sessions.model.events import ResponseBody
 from sessions.model.journal_types import ResponsePlace
 from sessions.model.types import (
+    INTEGER_MAX,
     CommandId,
     ItemId,
     Json,
@@ -50,18 +51,21 @@ from transport.openai.history import (
     HistoryPlace,
     Opening,
     Unit,
+    call_ids,
     caller_of,
     chain_root,
     extend_chain_all,
     find_history,
     look_up,
     opening_of,
+    rename_outputs,
 )
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import StartedTurn, check, resume
 
 RETRIES_MAX: Final = 20_000
-PLACE: Final = "sessile.place"  # in the metadata of a pointer: session[, last item, messages that are there already]
+PLACE: Final = "sessile.place"  # in the metadata of a pointer: session[, last item, messages there already, *calls]
+AT_ONCE_CHARS: Final = 256 * 1024  # of calls' arguments; more are compared beside the event loop
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +83,7 @@ class TurnInput(NamedTuple):
     metadata: Mapping[str, Json] = MappingProxyType({})
     request: Mapping[str, Json] = MappingProxyType({"store": False})
     context: Mapping[str, Any] = MappingProxyType({})  # what it says of its conversation's context
+    listed: bool = False  # a session that it makes
 
 
 class TurnRequest(NamedTuple):
@@ -148,7 +153,7 @@ class TurnStarter:
         given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
         root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
         command_id = self.command_id(principal, request.route, request.idempotency_key)
-        draft = _Draft(principal, command_id, given, root, extend_chain_all(root, given.units))
+        draft = _Draft(principal, command_id, given, root, await _chains(root, given.units))
         if seen is not None and seen.response is not None:
             resumed = await resume(self.gateway, principal, seen, choices=given.choices)
             return resumed._replace(chain=draft.chain)
@@ -184,7 +189,8 @@ class TurnStarter:
         if match is None:
             return None
         try:
-            place: list[Json] = [*match.place, match.units]
+            session, leaf, calls = match.place
+            place: list[Json] = [session, leaf, match.units, *calls]
             await self._write_pointer(draft.principal, draft.command_id, place, draft.input.model)
         except SessileError as error:
             await self._give_back(match)
@@ -223,8 +229,9 @@ class TurnStarter:
         if head.user != draft.principal.user:  # what another may write is no word of ours
             raise Conflict("idempotency_conflict", "The place of this key is another's.", param="idempotency_key")
         match state["metadata"].get(PLACE):
-            case [str(session), str(leaf), int(units)] if 0 < units <= len(draft.chains):
-                return HistoryMatch(HistoryPlace(SessionId(session), ItemId(leaf)), units, draft.chains[units - 1])
+            case [str(session), str(leaf), int(units), *calls] if 0 < units <= len(draft.chains):
+                place = HistoryPlace(SessionId(session), ItemId(leaf), tuple(map(str, calls)))
+                return HistoryMatch(place, units, draft.chains[units - 1])
         return None
 
     def _retry(self, request: TurnRequest, idempotency_key: str) -> _Retry:
@@ -302,7 +309,7 @@ class TurnStarter:
         with sent.cursor.closed_on_error():
             parent = turn.parent_id if sent.last is None else sent.last
             for number in range(1, given.choices):
-                seed = turn.seed + number if turn.seed is not None else None
+                seed = (turn.seed + number) & INTEGER_MAX if turn.seed is not None else None
                 another = cm.TurnCreate(
                     id=CommandId(f"{turn.id}.{number}"),
                     session=turn.session,
@@ -328,7 +335,7 @@ class TurnStarter:
         leaf, units = answer
         chain = extend_chain_all(started.chain, units)[-1]
         with suppress(Unavailable):  # then its next request begins a session
-            await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf))
+            await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf, call_ids(units[-1])))
 
     # -- stored ---------------------------------------------------------------------------------------------------
 
@@ -382,7 +389,7 @@ class TurnStarter:
     async def find_history(self, principal: Principal, given: TurnInput) -> HistoryMatch | None:
         """Where a history, or its beginning, lies already."""
         root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
-        return await self._find(_Draft(principal, CommandId(""), given, root, extend_chain_all(root, given.units)))
+        return await self._find(_Draft(principal, CommandId(""), given, root, await _chains(root, given.units)))
 
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
         """Raises NotFound, Unavailable."""
@@ -396,6 +403,19 @@ class TurnStarter:
         self.gateway.tasks.start(self.gateway.cancel(principal, session, responses, id_prefix="http"))
 
 
+async def _chains(root: bytes, units: Sequence[Unit]) -> list[bytes]:
+    arguments = sum(len(item.arguments) for unit in units for item in unit.items if isinstance(item, cm.NewCall))
+    if arguments <= AT_ONCE_CHARS:
+        return extend_chain_all(root, units)
+    return await asyncio.to_thread(extend_chain_all, root, units)
+
+
+def units_behind(match: HistoryMatch, units: Sequence[Unit]) -> list[Unit]:
+    """The messages that are not there yet; outputs of the calls there have the ids that those have there."""
+    names = dict(zip(call_ids(units[match.units - 1]), match.place.calls, strict=False))
+    return rename_outputs(units[match.units :], names)
+
+
 def _opening(draft: _Draft) -> Opening:
     given = draft.input
     caller = caller_of(draft.principal, given.user, given.model)
@@ -405,12 +425,16 @@ def _opening(draft: _Draft) -> Opening:
 def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> cm.TurnCreate:
     """The command: below the matched place, or in the session that follows from the command's own id."""
     given = draft.input
+    settings: dict[str, Any]
     if match is not None:
         session, parent, create = match.place.session, match.place.leaf, None
+        settings = {"instructions": given.instructions, "tools": given.tools}  # another turn may have changed them
     else:
-        session, parent = derived_session_id(draft.principal, command_id), None
-        create = cm.SessionSettings(model=given.model, instructions=given.instructions, tools=given.tools, listed=False)
-    units = given.units[match.units :] if match is not None else given.units
+        session, parent, settings = derived_session_id(draft.principal, command_id), None, {}
+        create = cm.SessionSettings(
+            model=given.model, instructions=given.instructions, tools=given.tools, listed=given.listed
+        )
+    units = given.units if match is None else units_behind(match, given.units)
     return cm.TurnCreate(
         id=command_id,
         session=session,
@@ -419,6 +443,7 @@ def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> c
         parent_id=parent,
         metadata=dict(given.metadata),
         request=dict(given.request),
+        **settings,
         **given.context,
         **msgspec.structs.asdict(given.sampling),
     )

@@ -156,7 +156,7 @@ def error_event(error: Mapping[str, Json], status: int, sequence_number: int = 0
 
 
 def refusal_event(error: SessileError) -> dict[str, Json]:
-    return error_event(errors.public(error), errors.row(error.code).http)
+    return error_event(errors.openai_public(error), errors.row(error.code).http)
 
 
 def failed_event(status: int, body: bytes) -> dict[str, Json]:

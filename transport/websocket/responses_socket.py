@@ -80,7 +80,7 @@ class ResponsesConnection(UpgradedConnection):
 
     def _check(self, agreed: AgreedHandshake) -> None:
         if agreed.principal is None and not self._shared.gateway.access.open:
-            raise Unauthorized("unauthorized", "A key is needed: send it as a Bearer token with the handshake.")
+            raise Unauthorized("invalid_api_key", "A key is needed: send it as a Bearer token with the handshake.")
         if agreed.encoding.binary:
             raise BadInput("invalid_request", "Responses are JSON: offer no other subprotocol.")
 

@@ -299,3 +299,44 @@ async def test_a_stream_with_ids_goes_on_where_its_reader_was(server: Serving) -
             (at,) = [index for index, part in enumerate(whole) if part.startswith(f"id: {event_id}\n")]
             assert rest.text.split("\n\n") == whole[at + 1 :]
     assert server.usage == 1
+
+
+CONTINUED: list[dict[str, Any]] = [
+    {"continue_final_message": True, "add_generation_prompt": False},
+    {},
+]
+
+
+@pytest.mark.parametrize("more", CONTINUED)
+async def test_an_answer_goes_on_with_the_words_of_the_last_message(
+    client: openai.AsyncOpenAI, server: Serving, more: dict[str, Any]
+) -> None:
+    begun: Any = {"role": "assistant", "content": "The answer is"} | ({} if more else {"prefix": True})
+    server.engine.script.append(" four.")
+    messages: Any = [{"role": "user", "content": "2 + 2?"}, begun]
+    done = await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
+    assert done.choices[0].message.content == " four."
+    tokenizer = server.engine.tokenizer
+    said = await tokenizer.text("The answer is")
+    assert list(server.engine.prompts[-1])[-len(said) - len(tokenizer.answer_opening) :] == [
+        *tokenizer.answer_opening,
+        *said,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "param"),
+    [
+        ({"role": "user", "content": "x"}, CONTINUED[0], "messages[1].role"),
+        ({"role": "user", "content": "x", "prefix": True}, {}, "messages[1].role"),
+        ({"role": "assistant", "content": "x"}, {"continue_final_message": True}, "add_generation_prompt"),
+        ({"role": "assistant", "content": "x"}, {"add_generation_prompt": False}, "add_generation_prompt"),
+    ],
+)
+async def test_what_cannot_be_gone_on_with_is_refused(
+    client: openai.AsyncOpenAI, last: Any, more: dict[str, Any], param: str
+) -> None:
+    messages: Any = [{"role": "user", "content": "2 + 2?"}, last]
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
+    assert caught.value.param == param

@@ -59,6 +59,31 @@ async def test_what_the_engine_has_not_is_refused_by_its_name(path: str) -> None
             assert (answer.status_code, error["code"]) == (400, code) and param in (None, error["param"])
 
 
+OWN: dict[str, Any] = {
+    "client_metadata": {"x-codex-installation-id": "1", "turn": 2},
+    "prompt_cache_key": "conversation",
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "somebody",
+    "x_request_tag": ["a"],
+}
+NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("audio", "client_metadata", "function_call", "functions", "metadata", "moderation", "n")),
+    **dict.fromkeys(("prediction", "prompt", "seed", "stop", "stream", "stream_options", "tool_choice", "tools")),
+    **dict.fromkeys(("top_p", "web_search_options")),
+}
+
+
+@doors
+async def test_what_a_client_notes_for_itself_is_taken_and_null_is_as_if_absent(path: str) -> None:
+    async with opened(ignores=False) as (_, http):
+        for more in (OWN, NOTHING):
+            answer = await http.post(path, json=BODIES[path] | more)
+            assert answer.status_code == 200, answer.text
+            assert "warning" not in answer.headers
+        wrong = await http.post(path, json=BODIES[path] | {"audio": {"voice": "alloy"}})
+        assert wrong.json()["error"]["code"] == "unknown_parameter"
+
+
 @doors
 @pytest.mark.parametrize("stream", [False, True])
 async def test_it_is_left_out_with_a_warning_where_the_settings_say_so(path: str, stream: bool) -> None:

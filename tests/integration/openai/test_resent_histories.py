@@ -3,6 +3,7 @@ is computed, whoever's session holds the rest; and nobody gains by another's."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import openai
 import pytest
 
 from inference.simulated import SimulatedOptions
+from sessions.model.events import ItemCreated, OutputItemDone
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, TenantId
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.rounds.mutated_histories import MUTATIONS, HistoryRounds, sentence
@@ -189,3 +191,95 @@ async def _sent(
     answer.raise_for_status()
     usage = answer.json()["usage"]
     return answer.headers["x-session-id"], usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+
+FILES: Any = {
+    "type": "function",
+    "function": {"name": "write", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}},
+}
+WRITTEN: Any = {"path": "a.txt", "mode": 7.0, "text": 'Größe 😀 \u2028 "quoted" \\ and so on. ' * 3}
+CALLED = f"<tool_call>\n{json.dumps({'name': 'write', 'arguments': WRITTEN}, indent=2)}\n</tool_call>"
+
+
+def _as_agents_write_it(arguments: str) -> str:
+    """`JSON.stringify(JSON.parse(arguments))`, with the keys in another order."""
+    value = json.loads(arguments, parse_float=lambda digits: int(float(digits)))
+    return json.dumps(dict(reversed(value.items())), separators=(",", ":"), ensure_ascii=False)
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+@pytest.mark.parametrize("door", ["chat", "responses", "stored responses"])
+async def test_an_agent_that_writes_its_calls_anew_computes_what_is_new(
+    server: Serving, door: str, renamed: bool
+) -> None:
+    """Its calls' arguments are the same values in other words, its ids its own: the answers stay as they were given."""
+    server.engine.script += [CALLED, CALLED, CALLED, "Done."]
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        history: list[Any] = [{"role": "user", "content": "Write the file, please."}]
+        before = 0
+        sessions = set()
+        for step in range(4):
+            if door == "chat":
+                body: Any = {"messages": history, "tools": [FILES]}
+            else:
+                body = {"input": history, "tools": [{"type": "function", **FILES["function"]}]}
+                body |= {} if door.startswith("stored") else {"store": False}
+            path = "/v1/chat/completions" if door == "chat" else "/v1/responses"
+            answer = await http.post(path, json={"model": SIMULATED, **body})
+            answer.raise_for_status()
+            whole = answer.json()
+            sessions.add(answer.headers["x-session-id"])
+            if door == "chat":
+                usage = whole["usage"]
+                prompt, cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+                output = usage["completion_tokens"]
+                calls = whole["choices"][0]["message"].get("tool_calls", [])
+            else:
+                usage = whole["usage"]
+                prompt, cached = usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]
+                output = usage["output_tokens"]
+                calls = [item for item in whole["output"] if item["type"] == "function_call"]
+            assert cached >= before - BLOCK, f"step {step}: {cached} of {before}"
+            before = prompt + output
+            for call in calls:
+                name = f"mine_{step}" if renamed else call.get("call_id", call["id"])
+                if door == "chat":
+                    arguments = _as_agents_write_it(call["function"]["arguments"])
+                    made = {"id": name, "type": "function", "function": {"name": "write", "arguments": arguments}}
+                    history += [
+                        {"role": "assistant", "content": None, "tool_calls": [made]},
+                        {"role": "tool", "tool_call_id": name, "content": "written"},
+                    ]
+                else:
+                    arguments = _as_agents_write_it(call["arguments"])
+                    history += [
+                        {"type": "function_call", "call_id": name, "name": "write", "arguments": arguments},
+                        {"type": "function_call_output", "call_id": name, "output": "written"},
+                    ]
+    assert len(sessions) == 1 and len(calls) == 0
+    kept = [record.event for record in server.log(sessions.pop())]
+    ids = [event.item.call_id for event in kept if isinstance(event, OutputItemDone) and hasattr(event.item, "call_id")]
+    outputs = [
+        event.item.call_id for event in kept if isinstance(event, ItemCreated) and hasattr(event.item, "call_id")
+    ]
+    assert ids == outputs and len(ids) == 3
+
+
+async def test_a_history_that_is_found_has_the_instructions_and_tools_that_it_says(server: Serving) -> None:
+    """Those of another turn of the same session hold for that turn."""
+    other = {"type": "function", "name": "other", "parameters": {"type": "object"}}
+    base: dict[str, Any] = {"model": SIMULATED, "instructions": "Be brief.", "tools": [other]}
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+
+        async def sent(**more: Any) -> tuple[Any, str]:
+            answer = await http.post("/v1/responses", json={**base, **more})
+            answer.raise_for_status()
+            return answer.json(), answer.headers["x-session-id"]
+
+        first, session = await sent(input="hello")
+        _, same = await sent(input="and", previous_response_id=first["id"], instructions="Be long.", tools=[])
+        history = [{"role": "user", "content": "hello"}, *first["output"], {"role": "user", "content": "more"}]
+        _, again = await sent(input=history)
+        assert session == same == again
+        info = (await http.get(f"/v1/sessions/{session}")).json()
+    assert info["instructions"] == "Be brief." and [tool["name"] for tool in info["tools"]] == ["other"]

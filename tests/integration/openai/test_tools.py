@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -88,10 +90,65 @@ async def test_no_call_where_none_is_wanted(client: openai.AsyncOpenAI, server: 
     assert done.choices[0].message.content == CALL and done.choices[0].message.tool_calls is None
 
 
-async def test_arguments_that_do_not_fit_are_an_error(client: openai.AsyncOpenAI, server: Serving) -> None:
+UNFIT = {
+    "another type": ("weather", '{"city": 7}'),
+    "left out": ("weather", "{}"),
+    "a function that there is not": ("climate", '{"city": "Rome"}'),
+    "no JSON": ("weather", '{"city": }'),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_does_not_fit_is_its_clients_to_judge(
+    client: openai.AsyncOpenAI, server: Serving, case: str, stream: bool
+) -> None:
+    """Over chat completions and responses: the agent answers with an error, and the model does better."""
+    name, arguments = UNFIT[case]
+    said = f'Let me see. <tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    server.engine.script += [said, CALL, said, "Sorry."]
+    messages: list[Any] = list(ASK)
+    first: Any
+    if stream:
+        async with client.chat.completions.stream(model=SIMULATED, messages=messages, tools=[WEATHER]) as events:
+            first = await events.get_final_completion()
+    else:
+        first = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and (call.function.name, call.function.arguments) == (name, arguments)
+    assert choice.message.content == "Let me see."
+    messages += [
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [{"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}],
+        },
+        {"role": "tool", "tool_call_id": call.id, "content": "That did not work."},
+    ]
+    second = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    assert second.choices[0].finish_reason == "tool_calls" and len(server.sessions) == 1
+
+    function: Any = {"type": "function", **WEATHER["function"], "strict": False}
+    begun = await client.responses.create(model=SIMULATED, input="how is it", tools=[function])
+    assert begun.status == "completed"
+    made = begun.output[-1]
+    assert made.type == "function_call" and (made.name, made.arguments) == (name, arguments)
+    output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "That did not work."}
+    ended = await client.responses.create(
+        model=SIMULATED, input=[output], previous_response_id=begun.id, tools=[function]
+    )
+    assert ended.output_text == "Sorry."
+
+
+async def test_a_call_of_a_strict_function_that_does_not_fit_is_an_error(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
     server.engine.script.append(CALL.replace('"Rome"', "7"))
+    strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
     with pytest.raises(openai.InternalServerError) as caught:
-        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER])
+        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[strict])
     assert caught.value.code == "tool_call_invalid"
 
 
@@ -103,3 +160,60 @@ async def test_structured_output_reaches_the_engine(client: openai.AsyncOpenAI, 
     assert done.choices[0].message.content == '{"a": 1}'
     (asked,) = server.engine.asked
     assert asked.text is not None and asked.text.format is not None and asked.text.format["schema"] == schema
+
+
+SAID: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": SIMULATED, "messages": ASK},
+    "/v1/responses": {"model": SIMULATED, "input": "how is the weather"},
+}
+
+
+@pytest.mark.parametrize("path", SAID)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agents_functions_work_beside_tools_that_nobody_here_carries_out(
+    server: Serving, path: str, stream: bool
+) -> None:
+    server.engine.script.append(CALL)
+    function = WEATHER if "chat" in path else {"type": "function", **WEATHER["function"]}
+    tools = [{"type": "custom", "name": "patch"}, function, {"type": "web_search"}, {"type": "local_shell"}]
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        answer = await http.post(path, json={**SAID[path], "tools": tools, "stream": stream})
+        assert answer.status_code == 200 and "Rome" in answer.text
+        told = "tools[0] (custom), tools[2] (web_search), tools[3] (local_shell)"
+        assert answer.headers["warning"] == f'299 - "Parameters were ignored: {told}"'
+        broken = [{"type": "custom", "name": "patch"}, {"type": "function", "function": {}}]
+        refused = (await http.post(path, json={**SAID[path], "tools": broken})).json()["error"]
+        name = "tools[1].function.name" if "chat" in path else "tools[1].name"
+        assert (refused["code"], refused["param"]) == ("missing_required_parameter", name)
+        chosen = {**SAID[path], "tools": tools, "tool_choice": {"type": "web_search"}}
+        refused = (await http.post(path, json=chosen)).json()["error"]
+        assert (refused["code"], refused["param"]) == ("unsupported_parameter", "tool_choice")
+
+
+@pytest.mark.parametrize("path", SAID)
+async def test_no_end_of_a_line_of_unicodes_stands_raw_in_a_stream(server: Serving, path: str) -> None:
+    said = "one\u2028two\u2029three\u0085four"
+    server.engine.script.append(said)
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        answer = await http.post(path, json={**SAID[path], "stream": True})
+    lines = answer.text.splitlines()
+    assert all(line.startswith(("data: ", "event: ")) for line in lines if line)
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    if "chat" in path:
+        assert "".join(each["choices"][0]["delta"].get("content") or "" for each in events) == said
+    else:
+        assert "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta") == said
+
+
+async def test_a_seed_of_64_bits_reaches_the_engine_and_others_do_not_meet(server: Serving) -> None:
+    seeds = [7, 2**31 + 7, 2**64 - 1, -(2**63), -1, -1]
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        for path in SAID:
+            server.engine.asked.clear()
+            for seed in seeds:
+                answer = await http.post(path, json={**SAID[path], "seed": seed, "top_p": 0})
+                assert answer.status_code == 200, answer.text
+            assert len({asked.seed for asked in server.engine.asked}) == len(seeds)
+            assert all(asked.temperature == 0 for asked in server.engine.asked)
+        too_large = await http.post(path, json={**SAID[path], "seed": 2**64})
+        assert too_large.status_code == 400

@@ -22,17 +22,18 @@ from fastapi.responses import JSONResponse
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import CONTINUOUS_USAGE, RAW_PROMPT
+from sessions.model.generation import CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT
 from sessions.model.types import Json, Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
-from transport.http.unknown_parameters import check_optional
+from transport.http.unknown_parameters import check_optional, leave_out
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.completion_models import Completion, CompletionRequest
 from transport.openai.completions import CompletionReader
 from transport.openai.history import Unit
+from transport.openai.left_out import left_out
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import (
     CHAT_SCHEMAS,
@@ -40,6 +41,7 @@ from transport.openai.parse_request import (
     chat_sampling,
     chat_tools,
     completion_sampling,
+    goes_on,
     stream_usage,
 )
 from transport.openai.request_models import ChatRequest
@@ -64,6 +66,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     model = card(gateway.models, body.model)
     usage = stream_usage(body.stream_options, stream=bool(body.stream))
     turn = chat_turn(body, model, counted=usage.each)
+    leave_out(request, left_out(body))
     check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
@@ -98,6 +101,9 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> 
     tools = chat_tools(body.tools)
     model.check(sampling, tools, format_param="response_format")
     user = body.user or body.safety_identifier
+    more: dict[str, Json] = {CONTINUOUS_USAGE: True} if counted else {}
+    if goes_on(body):
+        more[CONTINUES] = True
     return TurnInput(
         model=model.id,
         user=user,
@@ -106,7 +112,7 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> 
         units=units,
         sampling=sampling,
         choices=body.n or 1,
-        request=_journaled(user, **({CONTINUOUS_USAGE: True} if counted else {})),
+        request=_journaled(user, **more),
     )
 
 

@@ -1,8 +1,9 @@
 """`/v1/responses`: answers that are kept, continued, steered, read again from any place, cancelled and erased.
 
 A response lives in a session: a new one, that of `previous_response_id`, or the `conversation` itself. With
-`background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. `store: false`
-is stateless: its session is found by the history that the client resends, and it is not shown again, nor gone on from.
+`background` nobody needs to read it; without, closing its stream cancels it as closing a chat's does. Where a client
+resends the whole history, its session is found by that. With `store: false` an answer is not shown again, nor gone on
+from.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from transport.http import sse
 from transport.http.context import command_id_of, gateway_of, principal_of, socket_turn_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.strict_json import StrictRoute
-from transport.http.unknown_parameters import check_optional
+from transport.http.unknown_parameters import check_optional, leave_out
 from transport.openai import responses_render
 from transport.openai.compaction import (
     behind_compaction,
@@ -52,6 +53,7 @@ from transport.openai.compaction import (
 )
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
+from transport.openai.left_out import left_out
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.model_catalog import ModelCard, card
@@ -68,7 +70,7 @@ from transport.openai.response_models import (
 )
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
-from transport.openai.turn_starter import TurnInput, TurnRequest
+from transport.openai.turn_starter import TurnInput, TurnRequest, units_behind
 from transport.websocket.inner_requests import SocketTurn
 
 ROUTE: Final = "responses"
@@ -133,14 +135,19 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     model = card(gateway.models, body.model)
     socket = socket_turn_of(request)
     _check(body, socket)
+    leave_out(request, left_out(body))
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
-    stateless = body.store is False and body.previous_response_id is None and (socket is None or socket.generate)
+    by_history = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)
+    if by_history and not decisions and resolved is None:
+        resolved = await _resolved(request, principal, body)
+        by_history = body.store is False or resolved.session is None
+    else:
+        by_history = False
     if decisions:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         answer = await _behind_approvals(request, principal, body.previous_response_id or "", decisions, command_id)
-    elif stateless and resolved is None:
-        resolved = await _resolved(request, principal, body)
+    elif by_history and resolved is not None:
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text)
@@ -202,7 +209,17 @@ async def stored_turn(
     """`resolved`: the input, where that is known already. `held` gets the reader of the response that it goes on from,
     so that its log is not let go of before the turn is sent."""
     tools, socket = response_tools(body.tools), socket_turn_of(request)
-    sampling = response_sampling(body, [tool.name for tool in tools])
+    conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
+    in_force = body.instructions, tools
+    if conversation is not None and (body.instructions is None or body.tools is None):  # a conversation has its own
+        _, state = await gateway_of(request).logs.state(
+            principal, SessionKey(principal.tenant, SessionId(conversation))
+        )
+        in_force = (
+            state["instructions"] if body.instructions is None else body.instructions,
+            tuple(state["tools"]) if body.tools is None else tools,
+        )
+    sampling = response_sampling(body, [tool.name for tool in in_force[1]])
     model.check(sampling, tools, format_param="text.format")
     check_optional(request, model, sampling)
     create: cm.SessionSettings | None = None
@@ -210,7 +227,6 @@ async def stored_turn(
     turn_tools: Any = tools
     after: ResponseId | None = None
     within: SessionId | None = None
-    conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     if body.previous_response_id is not None:
         session = within = await session_behind(request, principal, body.previous_response_id, command_id, held)
         after = ResponseId(body.previous_response_id)
@@ -239,8 +255,8 @@ async def stored_turn(
         metadata=dict(body.metadata or {}),
         request=responses_render.requested(
             sampling,
-            tools,
-            instructions=body.instructions,
+            in_force[1],
+            instructions=in_force[0],
             previous_response_id=body.previous_response_id,
             conversation=None if conversation is None else {"id": conversation},
             background=bool(body.background),
@@ -306,9 +322,9 @@ async def _compact_turn(
         history = history._replace(units=await attachments.units(principal, history.units))
         match = await starter.find_history(principal, history)
         if match is not None:
-            rest = tuple(item for unit in history.units[match.units :] for item in unit.items)
-            session, leaf = match.place
-            return cm.TurnCreate(id=command_id, session=session, parent_id=leaf, items=rest, respond=False)
+            rest = tuple(item for unit in units_behind(match, history.units) for item in unit.items)
+            place = match.place
+            return cm.TurnCreate(id=command_id, session=place.session, parent_id=place.leaf, items=rest, respond=False)
     turn = await stored_turn(request, principal, given, model, command_id, resolved)
     return replace(
         turn,
@@ -509,7 +525,7 @@ async def _resolved(
 
 
 def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequence[InputItem] | None) -> TurnInput:
-    """A request that is not stored, in our words; `given`: its input."""
+    """A request that brings its whole history, in our words; `given`: its input."""
     tools: tuple[Tool, ...] = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
@@ -522,9 +538,15 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
         sampling=sampling,
         metadata=dict(body.metadata or {}),
         request=responses_render.requested(
-            sampling, tools, instructions=body.instructions, store=False, **_echoed(body)
+            sampling,
+            tools,
+            instructions=body.instructions,
+            background=bool(body.background),
+            store=body.store is not False,
+            **_echoed(body),
         ),
         context=_context(body),
+        listed=body.store is not False,
     )
 
 

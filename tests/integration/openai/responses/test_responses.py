@@ -73,7 +73,7 @@ async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: S
                 server.gateway.access.key_ended("k", Unauthorized("unauthorized", "This key was revoked."))
         last = events[-1]
         assert isinstance(last, ResponseErrorEvent) and last.type == "error"
-        assert (last.code, last.message, last.param) == ("unauthorized", "This key was revoked.", None)
+        assert (last.code, last.message, last.param) == ("invalid_api_key", "This key was revoked.", None)
         assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
@@ -254,7 +254,7 @@ async def test_nobody_reads_the_responses_of_others(options: SimulatedOptions) -
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "a", "conversation": "b"}, "conversation"),
         ({"input": [{"type": "message", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "image_generation_call"}]}, "input[0].type"),
+        ({"input": [{"type": "made_up"}]}, "input[0].type"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )
@@ -294,3 +294,23 @@ async def test_the_arguments_of_a_call_are_erased_with_its_response(
     assert "Rome" not in str(exported) and "18 degrees" in str(exported)
     (kept,) = [item for item in exported["state"]["items"] if item["type"] == "function_call"]
     assert json.loads(kept["arguments"]) == {}
+
+
+async def test_a_response_of_a_conversation_shows_the_instructions_and_tools_in_force(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    function: Any = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+    conversation = (await client.conversations.create()).id
+    said: Any = {"model": SIMULATED, "conversation": conversation, "input": "hello"}
+    plain = await client.responses.create(**said)
+    assert (plain.instructions, plain.tools) == (None, [])
+    await client.responses.create(**said, instructions="be brief", tools=[function])
+    after = await client.responses.create(**said)
+    assert after.instructions == "be brief" and [tool.name for tool in after.tools if tool.type == "function"] == [
+        "look"
+    ]
+    without = await client.responses.create(**said, tools=[])
+    assert (without.instructions, without.tools) == ("be brief", [])
+    wrong: Any = {"type": "function", "name": "look"}
+    with pytest.raises(openai.BadRequestError):
+        await client.responses.create(**said, tool_choice=wrong)

@@ -218,6 +218,13 @@ KEYS = {
 }
 
 
+async def test_what_codex_sends_with_every_frame_is_taken(server: Serving) -> None:
+    async with socket(server) as connection:
+        own = {"client_metadata": {"turn": "1"}, "prompt_cache_key": "k", "x_trace": "t"}
+        ended = await connection.turn("hello", store=False, include=["reasoning.encrypted_content"], **own)
+        assert ended["status"] == "completed"
+
+
 async def test_keys_are_judged_as_with_every_request(options: SimulatedOptions) -> None:
     async with serving(options, keys=KEYS) as server:
         for key in (None, "wrong"):
@@ -225,14 +232,14 @@ async def test_keys_are_judged_as_with_every_request(options: SimulatedOptions) 
                 async with socket(server, key):
                     pass
             assert refused.value.response.status_code == 401
-            assert b"unauthorized" in (refused.value.response.body or b"")
+            assert b"invalid_api_key" in (refused.value.response.body or b"")
         async with socket(server, "ann") as ann, socket(server, "bob") as bob, socket(server, "reader") as reader:
             made = await ann.turn(store=False)
             foreign = await bob.turn("x", previous_response_id=made["id"], store=False)
             assert foreign["error"]["code"] == "previous_response_not_found"
             assert (await reader.turn())["error"]["code"] == "forbidden"
             server.gateway.access.key_ended("ann", Unauthorized("unauthorized", "This key was revoked."))
-            assert (await ann.event())["error"]["code"] == "unauthorized"
+            assert (await ann.event())["error"]["code"] == "invalid_api_key"
             assert await ann.closed() == 4401
 
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
+import msgspec
 import pytest
 
 from actors.hosting.runtime import RuntimeLimits
@@ -142,11 +143,11 @@ async def test_a_cancelled_turn_wants_no_outputs() -> None:
 
 
 @virtual
-async def test_a_call_with_arguments_that_do_not_fit_fails_the_response() -> None:
+async def test_a_call_of_a_strict_function_with_arguments_that_do_not_fit_fails_the_response() -> None:
     async with Place() as place:
         stage = Stage(place, '<tool_call>{"name": "look", "arguments": {"at": 7}}</tool_call>', "Sorry.")
         replica, reader = await stage.replica()
-        await replica.create(tools=(LOOK,))
+        await replica.create(tools=(msgspec.structs.replace(LOOK, strict=True),))
         answer = await replica.say("what colour is it")
         ended = await reader.ended(answer.response_id)
         assert ended.response.error is not None and ended.response.error["code"] == "tool_call_invalid"

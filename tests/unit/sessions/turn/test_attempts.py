@@ -26,7 +26,7 @@ from tests.support.machine.generation_fixture import (
 from tests.support.machine.machine_fixture import KEY
 from tests.support.virtual_time import virtual
 
-LOOK = Tool(name="look", parameters={"type": "object", "properties": {}})
+LOOK = Tool(name="look", parameters={"type": "object", "properties": {}}, strict=True)
 LOOK_CALL = ['<tool_call>{"name": "look", "arguments": {}}</tool_call>']
 assert isinstance(KEY, SessionKey)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import jsonschema_rs
+import msgspec
 import pytest
 
 from sessions.machine import event_writer
@@ -74,7 +75,10 @@ def run(text: str, width: int, *, tools: tuple[Tool, ...] = (WEATHER, CLOCK), ba
         (SECOND[: -len("</tool_call>")], [("call", "clock"), ("arguments", "{}")]),
         ('<tool_call>{"arguments": {}, "name": "clock"}</tool_call>', [("call", "clock"), ("arguments", "{}")]),
         ('<tool_call>{"name": "no", "arguments": {}}</tool_call>',
-         [("text", '<tool_call>{"name": "no", "arguments": {}}</tool_call>')]),
+         [("call", "no"), ("arguments", "{}")]),
+        ('<tool_call>{"name": "", "arguments": {}}</tool_call>',
+         [("text", '<tool_call>{"name": "", "arguments": {}}</tool_call>')]),
+        ("<tool_call>nonsense", [("text", "<tool_call>nonsense")]),
         ("<tool_call>nonsense</tool_call>", [("text", "<tool_call>nonsense</tool_call>")]),
     ],
 )  # fmt: skip
@@ -83,13 +87,40 @@ def test_what_is_said_does_not_depend_on_the_split(text: str, said: Said, width:
 
 
 @pytest.mark.parametrize("width", [1, 5, 1000])
+@pytest.mark.parametrize("name", ["weather", "no"])
+@pytest.mark.parametrize(
+    ("arguments", "handed"),
+    [
+        ('{"city": 1}', '{"city": 1}'),
+        ("{}", "{}"),
+        ('{"city": "x"', '{"city": "x"}'),
+        ('{"city": {"x": [1', '{"city": {"x": [1}'),
+        ('{"city": "x"}} x', '{"city": "x"}'),
+        ('{"city": }', '{"city": }'),
+        ('"{\\"city\\": 1}"', '{"city": 1}'),
+        ("[1]", "[1]"),
+        ("null", "null"),
+    ],
+)
+def test_a_client_gets_its_calls_whatever_their_arguments(name: str, arguments: str, handed: str, width: int) -> None:
+    text = f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+    assert run(text + SECOND, width) == [("call", name), ("arguments", handed), ("call", "clock"), ("arguments", "{}")]
+    unended = text[: -len("</tool_call>")]
+    assert run(unended, width) == [("call", name), ("arguments", handed)]
+
+
+@pytest.mark.parametrize("width", [1, 5, 1000])
 @pytest.mark.parametrize("arguments", ['{"city": 1}', "{}", '{"city": "x"', '{"city": "x"}} x', '{"city": }', '"text"'])
-def test_arguments_that_do_not_fit_are_never_whole(arguments: str, width: int) -> None:
+@pytest.mark.parametrize("change", [{"strict": True}, {"server": True}])
+def test_arguments_that_do_not_fit_what_is_checked_are_never_whole(
+    arguments: str, width: int, change: dict[str, bool]
+) -> None:
+    checked = msgspec.structs.replace(WEATHER, **change)
     text = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
     pieces: list[event_writer.Piece] = []
 
     def go_through() -> None:
-        calls = ToolCallParser((WEATHER,))
+        calls = ToolCallParser((checked,))
         for start in range(0, len(text), width):
             parsed = calls.accept(Release(text[start : start + width], b"", ""))
             for call in parsed.calls:  # what Attempts does before it passes the pieces on

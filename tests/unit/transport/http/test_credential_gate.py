@@ -116,6 +116,14 @@ def test_an_answer_says_the_error_in_its_headers_too() -> None:
     assert named.endswith(b"\r\n\r\n") and b"x-request-id: req_1\r\n" in named
 
 
+def test_clients_of_openais_paths_are_told_of_a_wrong_key_by_its_own_code() -> None:
+    gate = CredentialGate(authenticator(), lambda: "1")
+    wrong = Unauthorized("unauthorized", "No.")
+    for path in ("/v1/chat/completions", "/v1/responses/resp_1/cancel", "/v1/models", "/v1/embeddings"):
+        assert b'"code":"invalid_api_key"' in gate.answer(scope_of("POST", path), wrong, close=True)
+    assert b'"code":"unauthorized"' in gate.answer(scope_of("POST", "/v1/sessions"), wrong, close=True)
+
+
 @pytest.mark.parametrize("allowed", [(), ("https://chat.example",), ("*",)])
 @pytest.mark.parametrize("origin", [None, "https://chat.example"])
 async def test_a_refusal_has_the_headers_of_any_other_answer(allowed: tuple[str, ...], origin: str | None) -> None:

@@ -73,7 +73,7 @@ async def test_a_refusal_comes_before_the_body_and_ends_the_connection_behind_it
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
         if not whole:
             writer.write(body)
-        assert b'"unauthorized"' in await reader.read()  # to the end, which is no reset
+        assert b'"invalid_api_key"' in await reader.read()  # to the end, which is no reset
     writer.close()
 
 

@@ -188,3 +188,69 @@ def test_callers_differ_however_their_names_are_put_together() -> None:
         Principal(tenant=tenant, key_id="jwt:https://idp/a/x"),
     ]
     assert len({start(each) for each in callers}) == len({caller_of(each, None, "m") for each in callers}) == 3
+
+
+def _answered(arguments: str, call_id: str = "call_1") -> bytes:
+    """The chain behind a call and its output."""
+    call = cm.NewCall(call_id=CallId(call_id), name="f", arguments=arguments)
+    output = cm.NewOutput(call_id=CallId(call_id), output="done")
+    return extend_chain_all(start(), [ASK, Unit((call,), answer=True), Unit((output,))])[-1]
+
+
+SPELLINGS = [
+    ['{"a": "b"}', '{"a":"b"}', '\n{ "a" :\t"b" }\n', '{"a":"\\u0062"}', '{"\\u0061":"b"}', '{"a":"c","a":"b"}'],
+    ['{"a": 1, "b": 2}', '{"b":2,"a":1}', '{"a":1.0,"b":2e0}', '{"a":1E0,"b":0.2e1}', '{"a":10e-1,"b":2.00}'],
+    ['{"a":true}', '{ "a": true }'],
+    ['{"a":[1]}', '{"a":[1.0]}'],
+    ['{"a":1}', '{"a":1.0}'],
+    ['{"a":"1"}'],
+    ['{"a":0}', '{"a":-0}', '{"a":-0.0}', '{"a":0e5}'],
+    ['{"a":false}'],
+    ['{"a":null}'],
+    ['{"a":0.1}', '{"a":0.10}', '{"a":1e-1}'],
+    ['{"a":1234567890123456789}', '{"a": 1234567890123456789}'],
+    ['{"a":1234567890123456788}'],
+    ['{"a":100000000000000000000000}', '{"a":1e23}', '{"a":1e+23}'],
+    ['{"a":"ü/"}', '{"a":"\\u00fc\\/"}'],
+    ['{"a":"\\ud800"}', '{"a": "\\ud800"}'],
+    ['{"a":"\\ud83d\\ude00"}', '{"a":"😀"}'],
+    ['{"a":NaN}'],
+    ['{"a": NaN}'],
+    ['{"a":1e999}'],
+    ['{"a":2e999}'],
+    ['{"a": '],
+    ['{"a":'],
+    [""],
+    ["{}", "{ }"],
+    ["[]"],
+    ['"{}"'],
+]
+
+
+def test_arguments_are_the_same_words_if_they_are_the_same_json_value() -> None:
+    chains = [{_answered(spelling) for spelling in spellings} for spellings in SPELLINGS]
+    assert [len(each) for each in chains] == [1] * len(SPELLINGS)
+    assert len(set().union(*chains)) == len(SPELLINGS)
+
+
+@pytest.mark.parametrize(
+    ("bomb", "other"),
+    [
+        ("[" * 500_000, "[" * 500_001),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, '{"a": ' * 100_000 + "1" + "}" * 100_000),
+        ("[" + "1," * 100_000 + "1]", "[" + "1, " * 100_000 + "1]"),
+        ('{"a":' + "1" * 1_000_000 + "}", '{"a":' + "2" * 1_000_000 + "}"),
+    ],
+)
+def test_arguments_that_are_too_much_to_read_are_compared_as_they_are_written(bomb: str, other: str) -> None:
+    assert _answered(bomb) == _answered(bomb) != _answered(other)
+
+
+def test_calls_are_the_same_under_other_ids_that_are_used_throughout() -> None:
+    def chain(first: str, second: str, *outputs: str) -> bytes:
+        calls = (cm.NewCall(call_id=CallId(name), name="f", arguments="{}") for name in (first, second))
+        answered = [Unit((cm.NewOutput(call_id=CallId(name), output=f"{at}"),)) for at, name in enumerate(outputs)]
+        return extend_chain_all(start(), [ASK, Unit(tuple(calls), answer=True), *answered])[-1]
+
+    assert chain("a", "b", "a", "b") == chain("x", "a", "x", "a") == chain("b", "a", "b", "a")
+    assert len({chain("a", "b", *outputs) for outputs in ("ab", "ba", "a", "b", "ac")}) == 5

@@ -8,10 +8,14 @@ import pytest
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
+from sessions.model.types import INTEGER_MAX
+from transport.openai.history import Unit
+from transport.openai.left_out import left_out
 from transport.openai.parse_request import (
     chat_history,
     chat_sampling,
     chat_tools,
+    fold_seed,
     input_units,
     response_sampling,
     response_tools,
@@ -91,7 +95,7 @@ def test_sampling_that_contradicts_itself_is_refused(fields: dict[str, Any], par
 
 def test_sampling_takes_what_it_knows() -> None:
     sampling = chat_sampling(chat(seed=-1, stop=["a"], max_tokens=3, response_format={"type": "json_object"}))
-    assert (sampling.seed, sampling.stop, sampling.max_output_tokens) == (2**31 - 1, ("a",), 3)
+    assert (sampling.seed, sampling.stop, sampling.max_output_tokens) == (None, ("a",), 3)
     assert sampling.text is not None and sampling.text.format == {"type": "json_object"}
 
 
@@ -135,7 +139,9 @@ def test_the_input_of_a_response_lays_calls_below_their_answer() -> None:
         ({"role": "user"}, "input[0].content"),
         ({"type": "function_call", "name": "f", "arguments": ""}, "input[0].call_id"),
         ({"type": "function_call_output", "output": ""}, "input[0].call_id"),
-        ({"type": "web_search_call"}, "input[0].type"),
+        ({"type": "function_call", "call_id": "c", "arguments": ""}, "input[0].name"),
+        ({"type": "function_call", "call_id": "c", "name": "f"}, "input[0].arguments"),
+        ({"type": "made_up"}, "input[0].type"),
     ],
 )
 def test_a_wrong_item_names_what_is_wrong(item: dict[str, Any], param: str) -> None:
@@ -161,3 +167,112 @@ def test_stream_options_that_would_have_no_effect_are_refused() -> None:
         stream_usage(both, stream=False)
     with pytest.raises(BadInput, match="needs 'include_usage'"):
         stream_usage(ChatStreamOptions(continuous_usage_stats=True), stream=True)
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text"}], "encrypted_content": "x" * 100_000},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
+    {"type": "local_shell_call", "call_id": "c1", "action": {"type": "exec", "command": ["ls"]}, "status": "completed"},
+    {"type": "local_shell_call_output", "id": "c1", "output": {"exit": 0}},
+    {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": "*** Begin Patch"},
+    {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "output_text", "text": "Done"}]},
+    {"type": "tool_search_call", "call_id": None, "arguments": {"query": "x"}, "execution": "client"},
+    {"type": "tool_search_output", "tools": [{"type": "namespace"}]},
+    {"type": "computer_call_output", "call_id": "c3", "output": {"type": "computer_screenshot"}},
+    {"type": "mcp_call", "id": "mcp_1", "server_label": "x", "name": "y", "arguments": "{}", "output": "z"},
+    {"type": "image_generation_call", "result": "x" * 10_000},
+    {"type": "ghost_snapshot", "ghost_commit": {"id": "1"}},
+    {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "outputs": None},
+]
+
+
+def test_items_of_tools_that_nobody_here_carries_out_are_left_out_whatever_they_hold() -> None:
+    said = [{"role": "user", "content": "hi"}, *FOREIGN, {"role": "user", "content": "go on"}]
+    request = ResponsesRequest.model_validate({"input": said})
+    kept = [item for unit in input_units(request.input) for item in unit.items]
+    assert [type(item) for item in kept] == [cm.NewMessage, cm.NewCall, cm.NewOutput, cm.NewMessage]
+    names = left_out(request)
+    assert names[0] == "input[2] (web_search_call)" and len(names) == len(FOREIGN) - 2
+
+
+def test_thoughts_of_other_servers_models_are_left_out() -> None:
+    parts = [
+        {"type": "thinking", "thinking": "Hm.", "signature": "x" * 10_000},
+        {"type": "redacted_thinking", "data": "x" * 10_000},
+        {"type": "text", "text": "hello"},
+    ]
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": parts, "reasoning_content": "Hm."}]
+    _, units = chat_history(chat(messages=messages).messages)
+    assert units[1].items == (cm.NewMessage(role="assistant", content="hello"),)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": None, "refusal": "I will not."},
+        {"content": "", "refusal": "I will not."},
+        {"content": [{"type": "refusal", "refusal": "I will not."}]},
+        {"content": [{"type": "refusal", "refusal": "I will not."}], "refusal": "I will not."},
+    ],
+)
+def test_a_refusal_in_a_history_is_the_answer_that_it_was(answer: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", **answer}]
+    _, units = chat_history(chat(messages=messages).messages)
+    assert units[1] == Unit((cm.NewMessage(role="assistant", content="I will not."),), answer=True)
+
+
+AGENTS: list[dict[str, Any]] = [
+    {"type": "web_search"},
+    {"type": "function", "name": "add", "parameters": {"type": "object"}},
+    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+    {"type": "local_shell"},
+    {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "inner"}]},
+    {"type": "web_search", "filters": {}},
+]
+
+
+def test_tools_of_kinds_that_nobody_here_carries_out_are_left_out() -> None:
+    request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS})
+    assert [tool.name for tool in response_tools(request.tools)] == ["add"]
+    kinds = ["tools[0] (web_search)", "tools[2] (custom)", "tools[3] (local_shell)", "tools[4] (namespace)"]
+    assert left_out(request) == kinds
+    own = {"type": "custom", "custom": {"name": "patch"}}
+    body = chat(tools=[own, {"type": "function", "function": TOOL}])
+    assert [tool.name for tool in chat_tools(body.tools)] == ["add"] and left_out(body) == ["tools[0] (custom)"]
+
+
+@pytest.mark.parametrize("choice", [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}])
+def test_a_choice_of_a_tool_that_nobody_here_carries_out_is_refused(choice: dict[str, Any]) -> None:
+    request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS, "tool_choice": choice})
+    with pytest.raises(BadInput, match=choice["type"]) as caught:
+        response_sampling(request, ["add"])
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "tool_choice")
+    with pytest.raises(BadInput) as caught:
+        chat_sampling(chat(tools=[{"type": "function", "function": TOOL}], tool_choice=choice))
+    assert caught.value.param == "tool_choice"
+
+
+def test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once() -> None:
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}, "annotations": []}
+    body = chat(
+        messages=[
+            {"role": "user", "content": [part, part], "weight": 2, "made_up": None},
+            {"role": "assistant", "content": "x", "weight": 1, "reasoning_content": "Hm.", "id": "1", "audio": None},
+        ]
+    )
+    assert sorted(left_out(body)) == ["messages[0].content[0].cache_control", "messages[0].weight"]
+    request = ResponsesRequest.model_validate({"input": [{"role": "user", "content": [part], "weight": 2}]})
+    assert sorted(left_out(request)) == ["input[0].content[0].cache_control", "input[0].weight"]
+
+
+def test_seeds_of_64_bits_are_taken_and_differ_and_minus_one_is_none() -> None:
+    seeds = [7, 2**31 + 7, 2**53 - 1, 2**53, 2**63, 2**64 - 1, -2, -(2**63)]
+    folded = [fold_seed(seed) for seed in seeds]
+    assert len(set(folded)) == len(seeds) and all(0 <= seed <= INTEGER_MAX for seed in folded)
+    assert folded[:3] == seeds[:3] and chat_sampling(chat(seed=2**31 + 7)).seed == 2**31 + 7
+    assert chat_sampling(chat(seed=-1)).seed is None
+
+
+def test_no_part_of_the_likeliest_is_the_likeliest_token() -> None:
+    sampling = chat_sampling(chat(top_p=0, temperature=1.5))
+    assert (sampling.temperature, sampling.top_p) == (0.0, None)
