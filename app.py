@@ -222,6 +222,7 @@ CLOCK = Clock(now_ms, new_id)
 
 def limits(settings: Settings, limited: LimitServices | None, engine: Engine, measures: Metrics) -> RuntimeLimits:
     writes_titles = settings.titles == "model" or (settings.titles == "auto" and settings.engine != "sim")
+    general = None if settings.context_policy == "auto" else settings.context_policy
     return RuntimeLimits(
         actors_max=settings.actors,
         idle_s=settings.idle_s,
@@ -233,7 +234,8 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
             tool_deadline_s=settings.tool_deadline_s,
             turn=GenerationLimits(rollup_s=settings.rollup_ms / 1000),
             titles=(lambda tenant: limits_now(limited).of(tenant).titles) if writes_titles else None,
-            context_policy=lambda tenant: limits_now(limited).of(tenant).context_policy or settings.context_policy,
+            context_policy=lambda tenant: limits_now(limited).of(tenant).context_policy or general,
+            answer_room=settings.answer_room,
             share=lambda principal: limits_now(limited).share(principal),
             admission=admission_of(limited, engine, measures),
         ),

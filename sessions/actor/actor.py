@@ -91,6 +91,7 @@ class Actor:
             memo or world.engine.tokenizer,
             world.engine.info,
             tenant_policy=world.limits.context_policy,
+            answer_room=world.limits.answer_room,
         )
         self._compactor = Compactor(machine.state, self._ledger, world, self.post)
         self._results: ResultFinder | None = None

@@ -15,6 +15,7 @@ from sessions.limits import Share
 from sessions.metrics import Metrics
 from sessions.model.types import ContextPolicy, Principal, SessionKey, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker, ServerTools
+from sessions.turn.context_fitting import ANSWER_ROOM
 from sessions.turn.output_accumulator import GenerationLimits
 from sessions.turn.result_cache import ResultCache
 from sessions.turn.token_memo import TokenMemos
@@ -31,7 +32,8 @@ class ActorLimits(msgspec.Struct, frozen=True):
     turn: GenerationLimits = GenerationLimits()
     admission: Admission | None = None  # None: every turn is let in
     titles: Callable[[TenantId], bool] | None = None  # whose sessions get titles of their models; None: nobody's
-    context_policy: Callable[[TenantId], ContextPolicy] | None = None  # of full windows; None: the default for all
+    context_policy: Callable[[TenantId], ContextPolicy | None] | None = None  # of full windows; None: each door's own
+    answer_room: int = ANSWER_ROOM  # tokens of the window that a prompt leaves to its answer
     share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 

@@ -21,6 +21,7 @@ from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
+from sessions.model.generation import ITEMS_LEFT_OUT
 from sessions.model.types import CallId, Principal, Role
 from sessions.ports import ChatMessage, FilterSet
 from sessions.turn.ledger import Ledger, PromptText
@@ -49,7 +50,16 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
                 memories = await preparation.memories(world.memories, command)
                 changed, items = await preparation.turn(command)
                 changed = with_listings(changed, tuple(ledger.tools))
-                return replace(input, command=changed, prepared_items=items, memories=memories, findings=tuple(found))
+                left_out = await ledger.fit_turn(changed, items, memories) if command.respond else 0
+                service = {**(input.service or {}), ITEMS_LEFT_OUT: left_out} if left_out else input.service
+                return replace(
+                    input,
+                    command=changed,
+                    prepared_items=items,
+                    memories=memories,
+                    findings=tuple(found),
+                    service=service,
+                )
             if isinstance(command, Preparable):
                 one, prepared = await preparation.one(command)
                 return replace(input, command=one, prepared=prepared, findings=tuple(found))
@@ -119,6 +129,7 @@ class InputPreparation:
         items: list[cm.NewItem] = []
         prepared: list[Prepared | None] = []
         leaf = self._ledger.goes_on_from(command)
+        bounded = not command.respond  # else the whole turn is fitted
         names: dict[CallId, str] = {}  # of the calls above an item
         for item, follower in zip_longest(command.items, command.items[1:]):
             tokens: Prepared | None = None
@@ -129,15 +140,15 @@ class InputPreparation:
                     if text != given:
                         item = msgspec.structs.replace(item, content=cm.filtered_content(item.content, text))
                     if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):
-                        tokens = await self._ledger.prepare_answer(text, leaf)
+                        tokens = await self._ledger.prepare_answer(text, leaf, bounded=bounded)
                     elif item.role != "assistant" or not isinstance(follower, cm.NewCall):
-                        tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=text))
+                        tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=text), bounded=bounded)
                 case cm.NewOutput():
                     name = names.get(item.call_id) or self._ledger.name_of(item.call_id, leaf)
                     output = await self.filter.output(item.output, "" if name is not None else item.call_id)
                     if output != item.output:
                         item = msgspec.structs.replace(item, output=output)
-                    tokens = await self._output(item.call_id, output, name)
+                    tokens = await self._output(item.call_id, output, name, bounded=bounded)
                 case cm.NewCall():
                     item = await self.filter.call(item)
                     names[item.call_id] = item.name
@@ -203,8 +214,9 @@ class InputPreparation:
             new = command.create.instructions
         return [PromptText(new, False), *texts] if isinstance(new, str) and not texts else texts
 
-    async def _output(self, call_id: CallId, output: str, name: str | None) -> Prepared:
-        return await self._ledger.prepare(ChatMessage(role="tool", text=output, call_id=call_id, name=name))
+    async def _output(self, call_id: CallId, output: str, name: str | None, *, bounded: bool = True) -> Prepared:
+        message = ChatMessage(role="tool", text=output, call_id=call_id, name=name)
+        return await self._ledger.prepare(message, bounded=bounded)
 
 
 def _text(content: cm.Content) -> str:

@@ -38,7 +38,7 @@ from sessions.machine.tool_turns import ServerCalls
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import EngineLost, NotFound, SessileError
-from sessions.model.generation import CONTINUOUS_USAGE, drawn_seed
+from sessions.model.generation import CONTINUOUS_USAGE, ITEMS_LEFT_OUT, drawn_seed
 from sessions.model.journal_types import UsageRow
 from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
@@ -60,7 +60,8 @@ RECOVERIES_MAX = 2
 TOOL_ROUNDS_MAX = 8  # of server tools in one turn
 OUTCOME_UNKNOWN = "outcome_unknown: this call was sent, and whether it took effect is not known. It is not sent again."
 _OF_THE_QUEUE = ("queue_position", "expected_wait_ms")  # of `service`
-KEPT_SERVICE = ("brownout", "max_output_tokens", "without", ROUTING)  # of `service`, when a response that waited begins
+# Of `service`, when a response that waited begins:
+KEPT_SERVICE = ("brownout", "max_output_tokens", "without", ROUTING, ITEMS_LEFT_OUT)
 
 _PREFIXES: dict[type[cm.NewItem], str] = {cm.NewMessage: "msg", cm.NewCall: "fc", cm.NewOutput: "fco"}
 _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | type[ev.ResponseFailed]] = {

@@ -28,12 +28,14 @@ from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict
+from sessions.model.generation import ITEMS_LEFT_OUT
 from sessions.model.types import (
     CallId,
     FunctionCall,
     FunctionCallOutput,
     Item,
     ItemId,
+    Json,
     Message,
     OutputText,
     ResponseId,
@@ -69,7 +71,7 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
     response_id = response_id_of(state.key, principal, command.id) if command.respond else None
     outputs_end = max((at for at, item in enumerate(command.items) if isinstance(item, cm.NewOutput)), default=-1)
     for index, (name, new) in enumerate(zip(names, command.items, strict=True)):
-        item = _new_item(name, new, parent, build.now)
+        item = new_item(name, new, parent, build.now)
         build.put_item(item, input.prepared_items[index] if index < len(input.prepared_items) else None)
         parent = item.id
         if turn is not None and response_id is not None and index == outputs_end:
@@ -87,7 +89,7 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
                 metadata=command.metadata,
                 request=command.request,
                 model=turn.model if turn is not None else input.model,
-                service=input.service if turn is None else None,
+                service=input.service if turn is None else _of_its_context(input.service),
             ),
         )
     elif turn is not None:
@@ -156,7 +158,8 @@ def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
     return answer.parent
 
 
-def _new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) -> Item:
+def new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) -> Item:
+    """Returns the item that a turn brings, as the log has it."""
     match new:
         case cm.NewMessage():
             parts = cm.content_parts(new.content)
@@ -187,6 +190,11 @@ def _new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs)
                 is_error=new.is_error,
                 created_at=now,
             )
+
+
+def _of_its_context(service: dict[str, Json] | None) -> dict[str, Json] | None:
+    """What admission did not say: a turn that goes on was let in when it began."""
+    return {ITEMS_LEFT_OUT: service[ITEMS_LEFT_OUT]} if service and ITEMS_LEFT_OUT in service else None
 
 
 def _answers(command: cm.TurnCreate) -> set[CallId]:

@@ -16,6 +16,8 @@ CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: i
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
 CONTINUES: Final = "continues"  # in a response's request: it goes on with the words of the answer that it stands below
 BACKGROUND_PRIORITY: Final = 10  # behind every tenant's
+TRUNCATION: Final = "truncation"  # in a response's request: `auto` leaves the oldest turns out where not all fits
+ITEMS_LEFT_OUT: Final = "items_left_out"  # in a response's `service`: how many items its prompt leaves out
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
 
 

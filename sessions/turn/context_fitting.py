@@ -24,8 +24,8 @@ from sessions.model.errors import BadInput
 from sessions.model.types import CallId, ItemId
 
 LOW_WATER = 0.6
-ANSWER_SHARE = 4  # an answer without a limit of its own is given at least window // ANSWER_SHARE,
-ANSWER_ROOM_MAX: Final = 8_192  # or as much of a large window: the rest is the conversation's
+ANSWER_ROOM: Final = 256  # tokens that a prompt leaves to its answer,
+ANSWER_SHARE: Final = 4  # but never more than window // ANSWER_SHARE
 COMPACT_AT: Final = 0.85
 COMPACT_TO: Final = 0.5
 COMPACT_NOW: Final = 0.95  # a summary that is there is put in force whatever it is worth to wait
@@ -71,17 +71,19 @@ def fit(
     window: int,
     answer: int | None,
     cut: ItemId | None,
+    answer_room: int = ANSWER_ROOM,
     kept: Kept = NONE_KEPT,
     truncate: bool = True,
 ) -> Fit:
     """Where the prompt begins, given where it began last time (`cut`).
 
-    `opening` and `closing` tokens frame whatever is kept; `answer` is the room that the request asks for; `kept` says
+    `opening` and `closing` tokens frame whatever is kept; `answer` is the longest that the request allows, which
+    reserves nothing beyond `answer_room`; `kept` says
     what stays for segments that are summarised in the opening. Raises BadInput
     `context_length_exceeded` when the newest turn alone does not fit, or not all and nothing may be left out.
     """
     base, pinned = kept.base, kept.pinned
-    reserve = reserved(window, answer)
+    reserve = reserved(window, answer, answer_room)
     room = window - opening - closing - reserve
     first = base
     if cut is not None:
@@ -101,14 +103,14 @@ def fit(
         if index not in pinned:
             total -= segments[index].length
     if best is None:
-        needed = opening + closing + sum(each.length for each in segments[_last_turn(segments) :])
+        needed = opening + closing + sum(each.length for each in segments[last_turn(segments) :])
         raise too_long(needed, window - reserve)
     return Fit(best, True, _left_out(segments, pinned, base, best))
 
 
-def reserved(window: int, answer: int | None) -> int:
-    """What a prompt leaves of the window to its answer."""
-    return min(answer if answer is not None else min(window // ANSWER_SHARE, ANSWER_ROOM_MAX), window // 2)
+def reserved(window: int, answer: int | None, answer_room: int = ANSWER_ROOM) -> int:
+    """The tokens of the window that a prompt leaves to its answer, which may have `answer` at most."""
+    return min(answer_room if answer is None else min(answer, answer_room), window // ANSWER_SHARE)
 
 
 def _pinned_length(segments: Sequence[Segment], pinned: Collection[int], end: int) -> int:
@@ -127,8 +129,8 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     summary: int  # tokens that a summary has at most
 
     @classmethod
-    def of(cls, window: int, answer: int | None, threshold: int | None) -> Marks:
-        room = window - reserved(window, answer)
+    def of(cls, window: int, answer: int | None, threshold: int | None, answer_room: int = ANSWER_ROOM) -> Marks:
+        room = window - reserved(window, answer, answer_room)
         high = int(room * COMPACT_AT)
         if threshold is not None:
             high = min(high, threshold)
@@ -192,15 +194,15 @@ def compact(
     return SummarySpan(end, read) if after(end) < now else None
 
 
-def _last_turn(segments: Sequence[Segment]) -> int:
+def last_turn(segments: Sequence[Segment]) -> int:
     return max((index for index, each in enumerate(segments) if each.begins_turn), default=0)
 
 
 def whole_too_long(needed: int, room: int) -> BadInput:
     return BadInput(
         "context_length_exceeded",
-        f"This conversation takes {needed} tokens of context and {room} are there, and its `context_policy` is `off`:"
-        " begin a new one, or change it.",
+        f"This conversation takes {needed} tokens of context and {room} are there, and nothing of it may be left out"
+        " (`context_policy` is `off`, or `truncation` is `disabled`): shorten it, or change that.",
         param="content",
     )
 

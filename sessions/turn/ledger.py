@@ -14,21 +14,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import accumulate, chain, groupby, islice
 from operator import is_
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from sessions.machine import item_tree
 from sessions.machine.inputs_and_effects import CompactionWritten, Prepared
+from sessions.machine.responses import item_ids_of
+from sessions.machine.server_tools import newest_of
 from sessions.machine.state import Answer, Compaction, Open, State, compaction_of, cut_of, stands_below
+from sessions.machine.turn_commands import new_item
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.events import SessionInfo
-from sessions.model.generation import RAW_PROMPT, EngineInfo, continues
+from sessions.model.generation import RAW_PROMPT, TRUNCATION, EngineInfo, continues
 from sessions.model.memories import with_memories
 from sessions.model.types import (
     DEFAULT_CONTEXT_POLICY,
+    LOCAL_PRINCIPAL,
     CallId,
     ContextPolicy,
     FunctionCall,
@@ -40,11 +43,13 @@ from sessions.model.types import (
     TenantId,
     Tokens,
     Tool,
+    UnixMs,
     pack_tokens,
     unpack_tokens,
 )
 from sessions.ports import ChatMessage, Tokenizer
 from sessions.turn.context_fitting import (
+    ANSWER_ROOM,
     COMPACT_NOW,
     PINNED_SHARE,
     Kept,
@@ -52,6 +57,7 @@ from sessions.turn.context_fitting import (
     Segment,
     compact,
     fit,
+    last_turn,
     reserved,
     too_long,
 )
@@ -153,6 +159,14 @@ class _JoinedPrompt(NamedTuple):
         return same and all(map(is_, self.pieces, pieces))
 
 
+class _Settings(NamedTuple):
+    """What an opening is made of."""
+
+    instructions: str | None
+    memories: tuple[str, ...]
+    tools: tuple[Tool, ...]
+
+
 class _Opening(NamedTuple):
     """What a session's prompts begin with. `shared` tokens of it, those before its user's memories, other sessions of
     the tenant may have in common with it."""
@@ -177,15 +191,17 @@ class Ledger:
         tokenizer: Tokenizer,
         engine: EngineInfo,
         *,
-        tenant_policy: Callable[[TenantId], ContextPolicy] | None = None,
+        tenant_policy: Callable[[TenantId], ContextPolicy | None] | None = None,
+        answer_room: int = ANSWER_ROOM,
     ) -> None:
         self._tenant_policy = tenant_policy
+        self._answer_room = answer_room
         self._state = state
         self._tokenizer = tokenizer
         self._engine = engine
         # Tokenised here because the log's ids do not fit; good for the items as they were (one may be taken back).
         self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], Packed]] = {}
-        self._opening: tuple[SessionInfo, _Opening] | None = None
+        self._opening: tuple[_Settings, _Opening] | None = None
         self._answer_opening, self._answer_closing = map(
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
         )
@@ -216,24 +232,38 @@ class Ledger:
     @property
     def policy(self) -> ContextPolicy:
         """What becomes of this conversation when its window is full."""
+        return self._chosen_policy or DEFAULT_CONTEXT_POLICY
+
+    @property
+    def _chosen_policy(self) -> ContextPolicy | None:
+        """The policy that the session has, or its tenant."""
         info = self._state.info
         if info is not None and info.context_policy is not UNSET:
             return info.context_policy
-        return DEFAULT_CONTEXT_POLICY if self._tenant_policy is None else self._tenant_policy(self._state.key.tenant)
+        return None if self._tenant_policy is None else self._tenant_policy(self._state.key.tenant)
 
-    async def prepare(self, message: ChatMessage) -> Prepared:
-        """The ids of a new message. Raises BadInput when it could never fit the window."""
+    def _truncates(self, request: Any, chosen: ContextPolicy | None) -> bool:
+        """Whether an answer's prompt may leave the oldest turns out. Where a request came by OpenAI's doors, only if
+        it, its session or its tenant says so."""
+        if not isinstance(request, dict):
+            return (chosen or DEFAULT_CONTEXT_POLICY) != "off"
+        asked = request.get(TRUNCATION)
+        return asked == "auto" if asked is not None else chosen not in (None, "off")
+
+    async def prepare(self, message: ChatMessage, *, bounded: bool = True) -> Prepared:
+        """The ids of a new message. Raises BadInput when it could never fit the window, unless something else looks at
+        that."""
         tokens = await self._tokenizer.message(message)
         room = self._engine.context_window - len(self._tokenizer.answer_opening) - 1
-        if len(tokens) > room:
+        if bounded and len(tokens) > room:
             raise too_long(len(tokens), room)
         return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
 
-    async def prepare_answer(self, text: str, question: ItemId | None) -> Prepared:
+    async def prepare_answer(self, text: str, question: ItemId | None, *, bounded: bool = True) -> Prepared:
         """The ids of an answer that a client brings in the place of one of ours: cut, edited, with parts taken out. As
         far as the two read alike they are those of ours, whose KV is there; text that a model wrote may have others
         than it is tokenised to."""
-        prepared = await self.prepare(ChatMessage(role="assistant", text=text))
+        prepared = await self.prepare(ChatMessage(role="assistant", text=text), bounded=bounded)
         for answer, ours in self._answers_to(question):
             written = [*self._tokenizer.answer_opening, *unpack_tokens(answer.tokens), *self._tokenizer.answer_closing]
             read = [
@@ -273,15 +303,17 @@ class Ledger:
         if open_.tail:
             emitted.extend(await self._tokenizer.text(open_.tail))
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
+        truncates = self._truncates(open_.body.request, self._chosen_policy)
         fitted = fit(
             line.segments,
             opening=len(opening.tokens) + line.summary_length,
             closing=len(begun),
             window=window,
             answer=answer_max,
-            cut=self._state.cuts.get(open_.id),
+            answer_room=self._answer_room,
+            cut=self._state.cuts.get(open_.id) if truncates or open_.body.request is UNSET else None,
             kept=line.kept,
-            truncate=self.policy != "off",
+            truncate=truncates,
         )
         prompt = self._joined_prompt(opening.tokens, line, fitted.first)
         prompt.extend(begun)
@@ -295,6 +327,80 @@ class Ledger:
             max_tokens=left,
             dropped=fitted.dropped,
             cut=line.pieces[fitted.first][0].item_id if fitted.moved else None,
+        )
+
+    async def fit_turn(
+        self, command: cm.TurnCreate, prepared: Sequence[Prepared | None], memories: Sequence[str] = ()
+    ) -> int:
+        """How many items the prompt of a turn's answer will leave out: looked at before anything of the turn is
+        written. Raises BadInput `context_length_exceeded`, which says what takes how much, where it does not fit."""
+        window, state = self._engine.context_window, self._state
+        if isinstance(command.request, dict) and command.request.get(RAW_PROMPT):
+            words = (item.content for item in command.items if isinstance(item, cm.NewMessage))
+            text = "".join(part.text for content in words for part in cm.content_parts(content))
+            length = len(self._tokenizer.starts) + len(await self._tokenizer.text(text))
+            if length >= window:
+                raise too_long(length, window - 1)
+            return 0
+        settings = self._settings_of(command, tuple(memories))
+        opening = await self._opening_of(settings)
+        leaf = self.goes_on_from(command)
+        line = await self._line(leaf)
+        pieces = list(line.pieces)
+        names = item_ids_of(state.key, LOCAL_PRINCIPAL, command)
+        brought = [new_item(name, new, None, UnixMs(0)) for name, new in zip(names, command.items, strict=True)]
+        ids = {name: each for name, each in zip(names, prepared, strict=False) if each is not None}
+        for items in _group_by_message(brought):
+            whole = ids.get(items[0].id) if not isinstance(items[-1], FunctionCall) else None
+            length = len(whole.tokens) // 4 if whole is not None else await self._rendered_length(items)
+            segment = _segment(items, length)
+            if segment.output is not None:
+                _join(pieces, segment.output)
+            pieces.append((segment, ()))
+        segments = [segment for segment, _ in pieces]
+        chosen = self._chosen_policy if command.context_policy is UNSET else command.context_policy
+        truncates = self._truncates(command.request, chosen)
+        answer = command.max_output_tokens
+        cut = cut_of(state, leaf) if leaf is not None and truncates else None
+        head = len(opening.tokens) + line.summary_length
+        closing = len(self._tokenizer.answer_opening)
+        try:
+            return fit(
+                segments,
+                opening=head,
+                closing=closing,
+                window=window,
+                answer=answer,
+                answer_room=self._answer_room,
+                cut=cut,
+                kept=line.kept,
+                truncate=truncates,
+            ).dropped
+        except BadInput as error:
+            instructions = len((await self._opening_of(settings._replace(tools=()), keep=False)).tokens)
+            newest = last_turn(segments)
+            history = sum(each.length for each in segments[line.base : newest]) + line.summary_length
+            message = sum(each.length for each in segments[newest:]) + closing
+            takes = (
+                f" The instructions take {instructions}, the tools {len(opening.tokens) - instructions}, the history"
+                f" {history}, the newest message {message}; of the window of {window},"
+                f" {reserved(window, answer, self._answer_room)} stay free for the answer."
+            )
+            raise BadInput(error.code, f"{error.public_message}{takes}", param=error.param) from None
+
+    async def _rendered_length(self, items: tuple[Item, ...]) -> int:
+        message = _with_calls(items) if isinstance(items[-1], FunctionCall) else self.rendered(items[0])
+        return len(await self._tokenizer.message(message))
+
+    def _settings_of(self, command: cm.TurnCreate, memories: tuple[str, ...]) -> _Settings:
+        """What the prompt of a turn will begin with."""
+        info, made = self._state.info, command.create
+        if info is None:
+            return _Settings(None, memories, ()) if made is None else _Settings(made.instructions, memories, made.tools)
+        return _Settings(
+            info.instructions if command.instructions is UNSET else command.instructions,
+            info.memories or (),
+            info.tools if command.tools is UNSET else command.tools,
         )
 
     def _joined_prompt(self, opening: array[int], line: Line, first: int) -> array[int]:
@@ -353,7 +459,7 @@ class Ledger:
         requested = [*await tokenizer.message(instruction), *tokenizer.answer_opening]
         answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
         threshold = info.compact_threshold if info.compact_threshold is not UNSET else None
-        marks = Marks.of(window, answer, threshold)
+        marks = Marks.of(window, answer, threshold, self._answer_room)
         segments, cut = line.segments, cut_of(self._state, leaf)
         if cut is not None and any(each.item_id == cut for each in segments[line.base + 1 :]):
             marks = msgspec.structs.replace(marks, high=min(marks.high, marks.low))  # something was left out already
@@ -398,7 +504,10 @@ class Ledger:
         prompt.frombytes(Line(line.pieces, base, (written.prepared.tokens,), line.pinned).packed(base))
         before = len(opening) + len(line.packed(line.base)) // 4 + len(self._tokenizer.answer_opening)
         answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
-        full = before > COMPACT_NOW * (window - reserved(window, answer)) or cut_of(state, leaf) is not None
+        full = (
+            before > COMPACT_NOW * (window - reserved(window, answer, self._answer_room))
+            or cut_of(state, leaf) is not None
+        )
         return ShortenedPrompt(prompt, before, full)
 
     async def pinned_too_long(self, item_id: ItemId) -> bool:
@@ -496,12 +605,18 @@ class Ledger:
     async def _open(self) -> _Opening:
         info = self._state.info
         assert info is not None
-        if self._opening is None or (self._opening[0] is not info and self._opening[0] != info):
-            memories, opening = info.memories or (), self._tokenizer.opening
-            tokens = array("I", await opening(with_memories(info.instructions, memories), info.tools))
-            shared = shared_length(tokens, await opening(info.instructions, info.tools)) if memories else len(tokens)
-            self._opening = (info, _Opening(tokens, shared))
-        return self._opening[1]
+        return await self._opening_of(_Settings(info.instructions, info.memories or (), info.tools))
+
+    async def _opening_of(self, settings: _Settings, *, keep: bool = True) -> _Opening:
+        if self._opening is not None and self._opening[0] == settings:
+            return self._opening[1]
+        (instructions, memories, tools), opening = settings, self._tokenizer.opening
+        tokens = array("I", await opening(with_memories(instructions, memories), tools))
+        shared = shared_length(tokens, await opening(instructions, tools)) if memories else len(tokens)
+        made = _Opening(tokens, shared)
+        if keep:
+            self._opening = (settings, made)
+        return made
 
     async def _message(self, item: Item) -> Packed:
         stored = self._state.item_tokens.get(item.id)
@@ -579,7 +694,7 @@ class Ledger:
                 edited = state.items.get(command.item_id)
                 return edited.parent_id if edited is not None else None
             case cm.TurnCreate(after_response=str() as after):
-                answer = state.answers.get(after)
+                answer = state.answers.get(newest_of(state, after))
                 if answer is None:
                     return None
                 return answer.items[-1] if answer.items else answer.parent or None

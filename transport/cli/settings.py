@@ -147,9 +147,12 @@ class Settings:
     titles: Literal["auto", "model", "off"] = option(
         "auto", None, "conversations are named by their model; auto: unless its text is simulated"
     )
-    context_policy: Literal["off", "truncate", "compact"] = option(
-        "truncate", None, "what becomes of a conversation that outgrows its context window"
+    context_policy: Literal["auto", "off", "truncate", "compact"] = option(
+        "auto",
+        None,
+        "what becomes of a conversation that outgrows its context window; auto: truncate, at OpenAI's doors off",
     )
+    answer_room: int = option(256, "TOKENS", "tokens of the window that a prompt leaves to its answer at least", ge=1)
     orphan_policy: Literal["continue", "pause", "cancel"] = option(
         "continue", None, "what an answer without readers does"
     )

@@ -14,6 +14,7 @@ from sessions.machine.model_routing import routing_note
 from sessions.machine.routed_turns import ROUTING
 from sessions.model.errors import BadInput
 from sessions.model.events import ResponseBody
+from sessions.model.generation import ITEMS_LEFT_OUT
 from sessions.model.types import INTEGER_MAX, Epoch, ResponseId
 
 KEY_LENGTH_MAX: Final = 255
@@ -102,10 +103,13 @@ def bad_event_id(why: str) -> BadInput:
 
 
 def service_headers(body: ResponseBody) -> dict[str, str]:
-    """What the result cache had of a response, where it was looked in, and which model was chosen for it, and why."""
+    """What the result cache had of a response, where it was looked in; how many items its prompt leaves out; and which
+    model was chosen for it, and why."""
     headers = dict[str, str]()
     if body.service and (outcome := body.service.get("cache")) is not None:
         headers["x-cache"] = str(outcome)
+    if body.service and (left_out := body.service.get(ITEMS_LEFT_OUT)):
+        headers["x-sessile-items-left-out"] = str(left_out)
     if body.service and isinstance(receipt := body.service.get(ROUTING), dict):
         headers["x-sessile-routing"] = routing_note(receipt)
     return headers

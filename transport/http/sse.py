@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
+KEEPALIVE_S = 15.0  # a proxy between may close what has been silent for a minute
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 LINE_ENDS = tuple((end.encode(), rb"\u%04x" % ord(end)) for end in "\u0085\u2028\u2029")
 DONE = b"data: [DONE]\n\n"
@@ -31,7 +32,8 @@ def data(payload: bytes, *, event: str | None = None, id: str | None = None) -> 
 
 
 class EventStreamResponse(Response):
-    """Sends what `chunks` yields. `left` (plain function) is called when the client goes away before the end."""
+    """Sends what `chunks` yields, and a comment wherever that is silent for long. `left` (plain function) is called
+    when the client goes away before the end."""
 
     media_type = "text/event-stream"
 
@@ -41,10 +43,11 @@ class EventStreamResponse(Response):
         *,
         left: Callable[[], None] | None = None,
         headers: Mapping[str, str] | None = None,
+        keepalive_s: float = KEEPALIVE_S,
     ) -> None:
         super().__init__(None, headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
-        self._chunks = chunks
+        self._chunks = with_keepalive(chunks, keepalive_s)
         self._left = left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

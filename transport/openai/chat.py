@@ -127,10 +127,11 @@ class ChatCompletionReader:
             "model": self._first.model or self._model,
             "service_tier": "default",
             "system_fingerprint": FINGERPRINT,
+            **self._first.left_out,
         }
 
     def _usage_at(self, entry: dict[str, Json]) -> dict[str, Json] | None:
-        return usage_so_far(self._by_index[entry["index"]], entry) if self._usage.each else None
+        return usage_so_far(self._by_index[entry["index"]]) if self._usage.each else None
 
     def _chunk(
         self, entries: list[dict[str, Json]], event_id: EventId | None, usage: dict[str, Json] | None = None

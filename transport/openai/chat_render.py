@@ -18,6 +18,7 @@ from sessions.model.errors import Internal, SessileError, Unavailable
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, ItemId, Json, Message, Refusal, ResponseId
 from transport import errors
 from transport.openai.history import Unit
+from transport.openai.responses_render import left_out_of
 
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
@@ -39,6 +40,7 @@ class ChoiceBuilder:
         self.created = 0
         self.model = ""  # that writes it, once that is known
         self.counted: ev.DeltaUsage | UnsetType = UNSET  # up to its last delta, where deltas carry it
+        self.left_out: dict[str, Json] = {}  # that of its prompt, as its completion shows it
         self._logprobs = logprobs
         self._all_logprobs: list[Json] | None = [] if logprobs else None
         self._calls: dict[int, int] = {}  # output index → index among the calls
@@ -49,7 +51,8 @@ class ChoiceBuilder:
         match event:
             case ev.ResponseCreated():
                 self.created, self.model = event.response.created_at // 1000, event.response.model
-                return []
+                self.left_out = left_out_of(event.response)
+                return self._delta(None)
             case ev.OutputTextDelta():
                 self.counted = event.usage or self.counted
                 if self._all_logprobs is not None:
@@ -197,16 +200,17 @@ def as_error(code: str, message: str) -> SessileError:
     return Internal(code, message)
 
 
-def usage_so_far(choice: ChoiceBuilder, entry: dict[str, Json]) -> dict[str, Json]:
-    """The usage of a choice up to one of its entries in a stream; the prompt counts from the first."""
+def usage_so_far(choice: ChoiceBuilder) -> dict[str, Json] | None:
+    """The usage of a choice up to one of its entries in a stream; None before its first token."""
     if choice.body is not None:
         return usage_of([choice.body])
-    counted = ev.DeltaUsage(0, 0, 0) if choice.counted is UNSET else choice.counted
-    output = 0 if "role" in entry["delta"] else counted.output_tokens
+    counted = choice.counted
+    if counted is UNSET:
+        return None
     return {
         "prompt_tokens": counted.input_tokens,
-        "completion_tokens": output,
-        "total_tokens": counted.input_tokens + output,
+        "completion_tokens": counted.output_tokens,
+        "total_tokens": counted.input_tokens + counted.output_tokens,
         "prompt_tokens_details": {"cached_tokens": counted.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }

@@ -227,6 +227,7 @@ class ChatRequest(SamplingRequest):
     store: bool | None = None
     continue_final_message: bool | None = None  # vLLM's name for the same, with the next as false
     add_generation_prompt: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None  # as in Responses: whether the oldest turns may be left out
 
 
 # -- responses ------------------------------------------------------------------------------------------------------

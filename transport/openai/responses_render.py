@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model import events as ev
-from sessions.model.generation import GENERATE
+from sessions.model.generation import GENERATE, ITEMS_LEFT_OUT, TRUNCATION
 from sessions.model.types import (
     ContentPart,
     FunctionCall,
@@ -51,13 +51,14 @@ _DEFAULTS: Final[dict[str, Json]] = {
     "tools": [],
     "top_logprobs": 0,
     "top_p": 1.0,
-    "truncation": "auto",
+    TRUNCATION: "disabled",
     "user": None,
 }
 
 
 def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[str, Json]:
-    """The request that a response shows, as it is journaled: only what is not the default."""
+    """The request that a response shows, as it is journaled: only what is not the default, and whether it may be
+    truncated wherever it says that."""
     shown: dict[str, Json] = {
         "max_output_tokens": sampling.max_output_tokens,
         "parallel_tool_calls": sampling.parallel_tool_calls,
@@ -71,7 +72,11 @@ def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[s
         "tools": [_tool(tool) for tool in tools],
         **more,
     }
-    return {name: value for name, value in shown.items() if value is not None and value != _DEFAULTS.get(name)}
+    return {
+        name: value
+        for name, value in shown.items()
+        if value is not None and (value != _DEFAULTS.get(name) or name == TRUNCATION)
+    }
 
 
 def _tool(tool: Tool) -> dict[str, Json]:
@@ -99,7 +104,14 @@ def response(
         "output": _output(body, logprobs),
         "usage": None if body.usage is None else usage(body.usage),
         "metadata": body.metadata,
+        **left_out_of(body),
     }
+
+
+def left_out_of(body: ev.ResponseBody) -> dict[str, Json]:
+    """How many of the conversation's oldest items an answer's prompt leaves out, where it does."""
+    left_out = (body.service or {}).get(ITEMS_LEFT_OUT)
+    return {ITEMS_LEFT_OUT: left_out} if left_out else {}
 
 
 def _output(body: ev.ResponseBody, logprobs: OutputLogprobs | None) -> list[dict[str, Json]]:

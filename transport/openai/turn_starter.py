@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from sessions.model import commands as cm
-from sessions.model.errors import Conflict, Gone, NotFound, SessileError, Unavailable
+from sessions.model.errors import BadInput, Conflict, Gone, NotFound, SessileError, Unavailable
 from sessions.model.events import ResponseBody
 from sessions.model.journal_types import ResponsePlace
 from sessions.model.types import (
@@ -95,6 +95,17 @@ class TurnRequest(NamedTuple):
     body: bytes  # as it came: an Idempotency-Key is good for one body
     idempotency_key: str | None = None
     seen: EventId | None = None  # the place of a reader that comes back
+
+
+@contextmanager
+def naming_input(param: str) -> Iterator[None]:
+    """Names the parameter that brought a conversation which does not fit, as its door calls it."""
+    try:
+        yield
+    except BadInput as error:
+        if error.code == "context_length_exceeded":
+            error.param = param
+        raise
 
 
 class _Draft(NamedTuple):

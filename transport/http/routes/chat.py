@@ -22,7 +22,7 @@ from fastapi.responses import JSONResponse
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT
+from sessions.model.generation import CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT, TRUNCATION
 from sessions.model.types import Json, Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
@@ -47,7 +47,7 @@ from transport.openai.parse_request import (
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
 from transport.openai.resume import StartedTurn
-from transport.openai.turn_starter import TurnInput, TurnRequest
+from transport.openai.turn_starter import TurnInput, TurnRequest, naming_input
 
 ROUTE: Final = "chat"
 COMPLETIONS: Final = "completions"
@@ -69,7 +69,8 @@ async def create(request: Request, body: ChatRequest) -> Response:
     leave_out(request, left_out(body))
     check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
-    started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
+    with naming_input("messages"):
+        started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
     plain = headers.idempotency_key is None and not headers.event_ids
 
@@ -104,6 +105,8 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> 
     more: dict[str, Json] = {CONTINUOUS_USAGE: True} if counted else {}
     if goes_on(body):
         more[CONTINUES] = True
+    if body.truncation is not None:
+        more[TRUNCATION] = body.truncation
     return TurnInput(
         model=model.id,
         user=user,
@@ -150,7 +153,8 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
         )
         for prompt in prompts
     ]
-    started = await _started(request, principal, turns)
+    with naming_input("prompt"):
+        started = await _started(request, principal, turns)
     plain = read_retry_headers(request).idempotency_key is None
 
     def left() -> None:

@@ -70,7 +70,7 @@ from transport.openai.response_models import (
 )
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
-from transport.openai.turn_starter import TurnInput, TurnRequest, units_behind
+from transport.openai.turn_starter import TurnInput, TurnRequest, naming_input, units_behind
 from transport.websocket.inner_requests import SocketTurn
 
 ROUTE: Final = "responses"
@@ -151,7 +151,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text)
-        started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
+        with naming_input("input"):
+            started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
         record = partial(starter.record_answer, started)
         answer = ResponseReader(started.cursor, started.responses[0], started.after, ended=record)
     elif seen is not None and seen.response is not None:
@@ -164,7 +165,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
             await gateway.check_schemas(principal, *cm.schemas_of(command))
             if headers.idempotency_key is not None:
                 await starter.bind(principal, command)
-            sent = await starter.send_stored(principal, command, seen, user=body.user or body.safety_identifier)
+            with naming_input("input"):
+                sent = await starter.send_stored(principal, command, seen, user=body.user or body.safety_identifier)
         answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
     cursor = answer.cursor
     plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)

@@ -67,7 +67,6 @@ from transport.reading.reader_set import resumed
 from transport.reading.search import QUERY_MAX
 
 ROUTE: Final = "sessions"
-HEARTBEAT_S: Final = 15.0
 POLL_MS_MAX: Final = 25_000  # proxies cut what is silent for 30 s
 PAGE_S: Final = 30.0  # for what lies ready
 SAMPLED: Final = ("temperature", "max_output_tokens")
@@ -258,7 +257,7 @@ async def events(
         answered = answer(await sse.cancel_on_disconnect(request, polled, lambda: None))
         answered.headers["cache-control"] = "no-store"
         return answered
-    return sse.EventStreamResponse(sse.with_keepalive(stream_log(cursor, standing), HEARTBEAT_S))
+    return sse.EventStreamResponse(stream_log(cursor, standing))
 
 
 async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[bytes, None]:

@@ -106,7 +106,7 @@ async def test_a_question_edited_before_a_cut_was_made_has_all_that_stands_befor
 
 
 async def test_another_answer_that_needed_a_cut_does_not_change_one_that_is_being_written() -> None:
-    desk = Fork(window=80)
+    desk = Fork(window=54)
     await desk.say_and_fit()
     await desk.say_and_fit()
     first = await desk.ask(TEXT, max_output_tokens=10)

@@ -31,15 +31,22 @@ def branches(draw: st.DrawFn, *, turns_max: int = 30) -> list[Segment]:
 
 
 def reserved(answer: int | None, window: int) -> int:
-    return min(answer if answer is not None else window // 4, window // 2)
+    return min(256 if answer is None else answer, 256, window // 4)
 
 
-def test_a_large_window_leaves_an_answer_without_a_limit_its_room_and_no_quarter() -> None:
-    assert context_fitting.reserved(32_768, None) == context_fitting.reserved(131_072, None) == 8_192
-    long = [Segment(ItemId("s0"), 120_000, True)]
-    assert fit(long, opening=20, closing=3, window=131_072, answer=None, cut=None) == Fit(0, False, 0)
-    with pytest.raises(BadInput, match="This turn alone"):
-        fit(long, opening=20, closing=3, window=131_072, answer=16_384, cut=None)
+@pytest.mark.parametrize("answer", [None, 300, 4_000, 1_000_000])
+def test_the_longest_answer_that_a_request_allows_reserves_nothing(answer: int | None) -> None:
+    assert context_fitting.reserved(8_192, answer) == 256
+    room: dict[str, Any] = {"opening": 20, "closing": 3, "window": 8_192, "answer": answer, "cut": None}
+    assert fit([Segment(ItemId("s0"), 7_913, True)], **room) == Fit(0, False, 0)
+    with pytest.raises(BadInput, match="This turn alone takes 7937 tokens of context and 7936 are there"):
+        fit([Segment(ItemId("s0"), 7_914, True)], **room)
+
+
+def test_what_a_prompt_leaves_to_its_answer_is_as_configured_and_no_more_than_the_answer_needs() -> None:
+    assert context_fitting.reserved(8_192, None, 1_000) == 1_000
+    assert context_fitting.reserved(8_192, 7, 1_000) == 7
+    assert context_fitting.reserved(100, None) == 25, "of a small window a quarter"
 
 
 def total(segments: list[Segment]) -> int:
@@ -126,13 +133,6 @@ def test_a_turn_that_alone_is_too_long_is_refused_with_its_size() -> None:
     segments = [Segment(ItemId("a"), 10, True), Segment(ItemId("b"), 90, True)]
     with pytest.raises(BadInput, match="takes 93 tokens of context and 75 are there"):
         fit(segments, opening=2, closing=1, window=100, answer=None, cut=None)
-
-
-def test_an_answer_may_ask_for_half_the_window_at_most() -> None:
-    segments = [Segment(ItemId("a"), 40, True)]
-    assert fit(segments, opening=5, closing=5, window=100, answer=10_000, cut=None).first == 0
-    with pytest.raises(BadInput):
-        fit(segments, opening=5, closing=6, window=100, answer=10_000, cut=None)
 
 
 def test_an_empty_branch_fits() -> None:

@@ -35,12 +35,10 @@ def test_text_comes_as_a_role_then_deltas_then_a_reason() -> None:
     choice = ChoiceBuilder(0, RESPONSE, logprobs=False)
     created, *_ = begun()
     assert isinstance(created, ev.ResponseCreated)
-    assert choice.take(created) == [] and choice.model == "m"
-    first = choice.take(delta("hel", 3))
-    assert [entry["delta"] for entry in first] == [
-        {"role": "assistant", "content": "", "refusal": None},
-        {"content": "hel"},
-    ]
+    first = choice.take(created)
+    assert [entry["delta"] for entry in first] == [{"role": "assistant", "content": "", "refusal": None}]
+    assert choice.model == "m", "the role comes as soon as the answer is accepted: proxies cut what is silent"
+    assert [entry["delta"] for entry in choice.take(delta("hel", 3))] == [{"content": "hel"}]
     assert [entry["delta"] for entry in choice.take(delta("lo", 4))] == [{"content": "lo"}]
     assert [entry["finish_reason"] for entry in choice.take(completed(body()))] == ["stop"]
     assert choice.whole()["message"]["content"] == "hello"
