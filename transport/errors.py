@@ -33,7 +33,7 @@ class ErrorRow(NamedTuple):
 
 
 _ROWS: Final[dict[ErrorRow, str]] = {
-    ErrorRow(400, "FAILED_PRECONDITION"): "content_filter moderation_unavailable tool_unavailable",
+    ErrorRow(400, "FAILED_PRECONDITION"): ("content_filter moderation_unavailable tool_unavailable response_cancelled"),
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "

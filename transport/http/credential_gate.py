@@ -191,6 +191,8 @@ def refusal_headers(error: SessileError) -> dict[str, str]:
     if error.retry_after_ms is not None:
         headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
     status = errors.row(error.code).http
+    if not error.retryable and (status == 409 or status >= 500):
+        headers["x-should-retry"] = "false"  # OpenAI's clients repeat these by themselves
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     elif status == 426:

@@ -12,7 +12,7 @@ from sessions.model.types import Json
 from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat, service_headers
-from transport.openai.chat_render import ChoiceBuilder, StreamUsage, encode, usage_of, usage_so_far
+from transport.openai.chat_render import ChoiceBuilder, StreamUsage, encode, session_deleted, usage_of, usage_so_far
 from transport.openai.continued import ContinuedAnswer
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnStarter
@@ -91,7 +91,7 @@ class ChatCompletionReader:
         async for record in self._started.cursor.records(self._started.after):
             event = record.event
             if isinstance(event, ev.SessionDeleted):
-                break
+                raise session_deleted()
             if isinstance(event, ev.ContentRetracted) and event.response_id in self._choices:
                 self._choices[event.response_id].retract()
             for choice, part in self._taken(event):

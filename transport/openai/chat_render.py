@@ -14,13 +14,22 @@ from msgspec import UNSET, UnsetType
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import Internal, SessileError, Unavailable
+from sessions.model.errors import BadInput, Gone, Internal, SessileError, Unavailable
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, ItemId, Json, Message, Refusal, ResponseId
 from transport import errors
 from transport.openai.history import Unit
 from transport.openai.responses_render import left_out_of
 
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+_GIVEN_UP = {  # a repeat of the request would not help
+    "cancelled": "it was cancelled.",
+    "orphaned": "nobody read it any more.",
+    "steered": "it was steered, and another goes on in its place.",
+    "quarantined": "its server ended several times while working on it.",
+    "recovery_incompatible": "its server ended, and no other can go on with it as it was requested.",
+}
 
 
 class StreamUsage(NamedTuple):
@@ -184,9 +193,17 @@ def error_of(body: ev.ResponseBody) -> SessileError | None:
         error = body.error or {"code": "internal_error", "message": "The server failed to carry this out."}
         return as_error(error["code"], error["message"])
     reason = (body.incomplete_details or {}).get("reason")
-    if body.status == "incomplete" and reason not in (*_FINISH, "cancelled"):
+    if body.status == "incomplete" and reason == "session_deleted":
+        return session_deleted()
+    if body.status == "incomplete" and reason in _GIVEN_UP:
+        return BadInput("response_cancelled", f"This answer is not whole: {_GIVEN_UP[reason]}")
+    if body.status == "incomplete" and reason not in _FINISH:
         return Unavailable("engine_unavailable", f"This answer was cut short: {reason}.")
     return None
+
+
+def session_deleted() -> Gone:
+    return Gone("session_deleted", "The session of this answer was deleted before it was whole.")
 
 
 def as_error(code: str, message: str) -> SessileError:

@@ -70,10 +70,22 @@ class CompletionReader(ChatCompletionReader):
 
 def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:
     """Log probabilities as completions show them; the text of the first of these begins `at`."""
-    tokens = [each["token"] for each in entries]
+    tokens = [_name(each) for each in entries]
     return {
         "tokens": tokens,
         "token_logprobs": [each["logprob"] for each in entries],
-        "top_logprobs": [{one["token"]: one["logprob"] for one in each["top_logprobs"]} for each in entries],
-        "text_offset": list(itertools.accumulate((len(token) for token in tokens[:-1]), initial=at)) if tokens else [],
+        "top_logprobs": [{_name(one): one["logprob"] for one in each["top_logprobs"]} for each in entries],
+        "text_offset": list(itertools.accumulate((len(each["token"]) for each in entries[:-1]), initial=at))
+        if entries
+        else [],
     }
+
+
+def _name(entry: dict[str, Any]) -> str:
+    """A token's text; of one that is only a part of a character its bytes, as OpenAI writes them."""
+    raw = bytes(entry.get("bytes") or ())
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+    return str(entry["token"])

@@ -10,12 +10,13 @@ import msgspec
 
 from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
-from sessions.model.errors import NotFound, SessileError, Unavailable
+from sessions.model.errors import NotFound, SessileError
 from sessions.model.types import Item, Json, ResponseId, UnixMs
 from transport import errors
 from transport.http import sse
 from transport.http.headers import EventId, EventIdFormat, bad_event_id, service_headers
 from transport.openai import responses_render
+from transport.openai.chat_render import session_deleted
 from transport.openai.continued import TERMINAL, ContinuedAnswer
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.shown import McpEvents
@@ -128,7 +129,7 @@ class ResponseReader:
                 async for record in cursor.records(self.after):
                     event = record.event
                     if isinstance(event, ev.SessionDeleted):
-                        raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
+                        raise session_deleted()
                     logprobs.take(event)
                     for part in self._followed(answer, event):
                         if isinstance(part, TERMINAL):

@@ -387,11 +387,16 @@ async def retrieve(
     """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
     end."""
     principal = principal_of(request, "read")
-    headers, seen = read_retry_headers(request), last_event_id(request) if stream else None
+    seen = last_event_id(request) if stream else None
     answer = await answer_to(request, principal, response_id, seen=seen)
     if stream:
-        ids = EventId if headers.event_ids else None
-        return sse.EventStreamResponse(answer.stream(starting_after=starting_after, ids=ids, skip=seen))
+        chunks = answer.stream(starting_after=starting_after, ids=EventId, skip=seen)
+        first = b""
+        with answer.cursor.closed_on_error():
+            ended = seen is not None and (await answer.body()).status not in ("queued", "in_progress")
+            if ended and not (first := await anext(chunks, b"")):
+                return Response(status_code=204)  # an EventSource comes again behind anything else
+        return sse.EventStreamResponse(sse.resumed(first, chunks))
     with answer.cursor:
         return JSONResponse(await answer.shown())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from sessions.model.errors import Unavailable
+from sessions.model.errors import Gone
 from sessions.model.events import ResponseCreated, ResponseFailed, SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
 from tests.support.doors.transport import FakeSessions, begun, created, delta, gateway_over, key_of, memory_sessions
@@ -27,7 +27,7 @@ async def test_a_log_that_ends_before_the_answer_is_an_error() -> None:
     sessions = await memory_sessions()
     await sessions.append("s", created(), *begun())
     await sessions.append("s", SessionDeleted())
-    with pytest.raises(Unavailable):
+    with pytest.raises(Gone):
         await (await reader(sessions)).whole()
 
 
