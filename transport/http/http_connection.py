@@ -7,6 +7,9 @@ refusal does.
 A request's head must be complete within `head_s` and `head_bytes_max`, its body within `body_s`; a connection that does
 neither is answered with 408 or 431, or just closed. Idle keep-alive is uvicorn's own `timeout_keep_alive`.
 
+An `Upgrade` that is not taken is no upgrade (RFC 9110, 7.8): the request is parsed again without that field, as
+ordinary HTTP with its body. httptools would take its body for the next request.
+
 Does not know requests; the size of bodies is `transport.http.app`'s business.
 """
 
@@ -20,7 +23,7 @@ from urllib.parse import unquote
 import httptools
 import uvicorn
 import websockets
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 from websockets.http11 import Request as Handshake
 
@@ -209,6 +212,7 @@ class HttpConnection(HttpToolsProtocol):
     _discarded = 0  # of the body of a request that was answered without it
     _answered = False  # by the gate; its body, if any, is still to be passed over
     _refused = False
+    _declined = False  # the upgrade that the head asks for: it is parsed again without
 
     def __init__(self, shared: Listening, place: Place | None) -> None:
         super().__init__(shared.config, shared.state, {}, shared.loop)
@@ -230,9 +234,35 @@ class HttpConnection(HttpToolsProtocol):
             return
         if not self._head_done:
             self._head_bytes += len(data)  # a line without an end never gets as far as a callback
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(memoryview(data))
         if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse_head()
+
+    def _parse(self, data: memoryview) -> None:
+        head = b""  # of a request whose upgrade is declined
+        while True:
+            try:
+                if head:
+                    self.parser.feed_data(head)
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserError:
+                self._refuse(b"400 Bad Request", b"Invalid HTTP request received.")
+                return
+            except httptools.HttpParserUpgrade as pause:
+                if self._refused:
+                    return
+                if not self._declined:
+                    self.handle_websocket_upgrade()
+                    return
+                data = data[pause.args[0] :]
+            self._declined = False
+            fields = ((name, value) for name, value in self.headers if name != b"upgrade")
+            line = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+            head = b"\r\n".join((line, *(b"%s: %s" % field for field in fields), b"\r\n"))
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -245,7 +275,12 @@ class HttpConnection(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
             self._refuse(b"400 Bad Request", b"A request has one Host header.")
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(b"400 Bad Request", b"This is no proxy: CONNECT is not possible here.")
         if self._refused:
+            return
+        self._declined = self.parser.should_upgrade() and not self._should_upgrade()
+        if self._declined:
             return
         self._head_done = True
         self._head_bytes = self._discarded = 0
@@ -283,6 +318,9 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
         return True
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else _unframed(cycle, app))
+
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
@@ -305,7 +343,7 @@ class HttpConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
-        if self._refused:
+        if self._refused or self._declined:
             return
         self._head_done = False
         self._until(None)
@@ -353,6 +391,27 @@ class HttpConnection(HttpToolsProtocol):
         self._refused = True
         self.transport.write(plain_answer(status, why))
         self.transport.close()
+
+
+def _unframed(cycle: RequestResponseCycle, app: Any) -> Any:
+    """The application for a client of HTTP/1.0, which knows no chunks: where an answer says no length, the end of the
+    connection is its end."""
+
+    async def run(scope: Scope, receive: Any, send: Any) -> None:
+        endless = False
+
+        async def send_plain(message: Any) -> None:
+            nonlocal endless
+            if message["type"] == "http.response.start":
+                endless = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = False if endless else None
+            elif endless:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return run
 
 
 def open_websocket(
