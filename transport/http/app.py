@@ -54,6 +54,7 @@ from transport.http.routes import (
 from transport.http.routes.health import Readiness
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.prometheus import MetricsExposition
+from transport.protocol.decoding import clipped
 from transport.push import routes as push
 from transport.retrieval import embedding_routes, vector_store_routes
 from transport.tools import routes as tools
@@ -249,7 +250,7 @@ def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
         if isinstance(part, int):
             path += f"[{part}]"
         elif part.isidentifier() and part not in _BRANCHES:
-            path += f".{part}" if path else part
+            path += f".{clipped(part)}" if path else clipped(part)
     if kind == "json_invalid":
         return BadInput("invalid_request", "The body of this request is not valid JSON.")
     if kind == "missing" and not path:
