@@ -25,6 +25,7 @@ from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, Sessi
 from transport import errors
 from transport.files import routes as file_routes
 from transport.gateway import Gateway
+from transport.http.compression import gzipped, takes_gzip
 from transport.http.context import gateway_of
 from transport.http.credential_gate import CredentialGate, refusal_headers
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
@@ -187,13 +188,22 @@ def _add_routes(
 def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
     """Answers with the OpenAPI document, made at the first request for it in a thread."""
     making = asyncio.Lock()
-    made: list[bytes] = []
+    made: list[tuple[bytes, bytes]] = []  # plain, and as gzip
+
+    vary = {"vary": "accept-encoding"}
+
+    def make() -> tuple[bytes, bytes]:
+        plain = msgspec.json.encode(app.openapi())
+        return plain, gzipped(plain)
 
     async def document(request: Request) -> Response:
         async with making:
             if not made:
-                made.append(await asyncio.to_thread(lambda: msgspec.json.encode(app.openapi())))
-        return Response(made[0], media_type="application/json")
+                made.append(await asyncio.to_thread(make))
+        plain, packed = made[0]
+        if takes_gzip(request.headers.get("accept-encoding", "")):
+            return Response(packed, media_type="application/json", headers={**vary, "content-encoding": "gzip"})
+        return Response(plain, media_type="application/json", headers=vary)
 
     return document
 
