@@ -275,8 +275,6 @@ def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, SessileError):  # met while the body was read
-        return error_response(error.__cause__)
     if error.status_code == 405 and (allowed := await _methods_at(request)):
         error.headers = allow(allowed)
         answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")
