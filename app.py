@@ -128,6 +128,7 @@ from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+from transport.proxies import spare_loopback
 from transport.push.opening import push_door, push_relays, sends_pushes
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
@@ -145,6 +146,7 @@ READY_GRPC = "gRPC is ready: "
 
 
 def main(arguments: Sequence[str]) -> int:
+    spare_loopback(os.environ)
     if arguments[:1] == ["chat"]:
         return chat.run_chat(arguments[1:])
     try:
