@@ -5,7 +5,8 @@ either refused there, or handed to an `HttpConnection`, which has a parser and m
 refusal does.
 
 A request's head must be complete within `head_s` and `head_bytes_max`, its body within `body_s`; a connection that does
-neither is answered with 408 or 431, or just closed. Idle keep-alive is uvicorn's own `timeout_keep_alive`.
+neither is answered with 408 or 431, or just closed. One that takes nothing of its answer for `write_s` is cut. Idle
+keep-alive is uvicorn's own `timeout_keep_alive`.
 
 An `Upgrade` that is not taken is no upgrade (RFC 9110, 7.8): the request is parsed again without that field, as
 ordinary HTTP with its body. httptools would take its body for the next request.
@@ -38,6 +39,7 @@ KEEP_ALIVE_S: Final = 15
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
 BODY_S: Final = 60.0
+WRITE_S: Final = 60.0  # without a byte that the client takes
 DISCARD_BYTES_MAX: Final = 64 * 1024  # read of a body that was refused; beyond it the connection is closed
 LINGER_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
@@ -207,6 +209,7 @@ class HttpConnection(HttpToolsProtocol):
     """One HTTP connection, until it closes or becomes a WebSocket."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _unsent: asyncio.TimerHandle | None = None  # while the client has something to take
     _head_bytes = 0
     _head_done = False
     _discarded = 0  # of the body of a request that was answered without it
@@ -226,8 +229,38 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._until(None)
+        self._taken()
         self._leave_place()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        self._taken()
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_writing()
+
+    def _watch_writing(self) -> None:
+        size = self.transport.get_write_buffer_size()
+        if size and self._unsent is None:
+            self._unsent = self.loop.call_later(WRITE_S, self._check_taken, size)
+
+    def _check_taken(self, before: int) -> None:
+        self._unsent = None
+        if self.transport.get_write_buffer_size() >= before:
+            self.transport.abort()
+        else:
+            self._watch_writing()
+
+    def _taken(self) -> None:
+        if self._unsent is not None:
+            self._unsent.cancel()
+            self._unsent = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():

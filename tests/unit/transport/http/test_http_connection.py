@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from uvicorn.server import ServerState
 
 from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
@@ -103,3 +106,37 @@ async def test_a_head_in_pieces_is_judged_when_it_is_whole(keyed: int) -> None:
     async with asyncio.timeout(60):
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
     writer.close()
+
+
+@pytest.mark.parametrize("size", [200_000, 8_000_000], ids=["whole", "paused"])
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "WRITE_S", 0.05)
+    state = ServerState()
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"%d" % (2 * size))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for more in (True, False):
+            await send({"type": "http.response.body", "body": bytes(size), "more_body": more})
+
+    listener = await http_connection.listen(app, state, ("127.0.0.1", 0))
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        for listening in listener.sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, listener.sockets[0].getsockname())
+        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        lost = asyncio.Event()
+        losing = http_connection.HttpConnection.connection_lost
+
+        def connection_lost(self: http_connection.HttpConnection, exc: Exception | None) -> None:
+            losing(self, exc)
+            lost.set()
+
+        monkeypatch.setattr(http_connection.HttpConnection, "connection_lost", connection_lost)
+        async with asyncio.timeout(60):
+            await lost.wait()
+    assert not state.connections
+    listener.close()
