@@ -275,7 +275,7 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
-    limits = ServerLimits(shares=share_limits(settings))
+    limits = ServerLimits(shares=share_limits(settings), keep_alive_s=settings.keep_alive_s)
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None

@@ -55,6 +55,7 @@ class Settings:
     plain_per_address: int = option(768, "N", "plain connections of one address at most, of 1,024 in all", ge=1)
     unauthenticated_per_address: int = option(256, "N", "of one address, before they showed a good key", ge=1)
     connections_per_principal: int = option(10_000, "N", "connections of one key, all its users together", ge=1)
+    keep_alive_s: float = option(75, "S", "that an idle connection is kept; longer than a balancer keeps its own", gt=0)
     tls_certificate: str = option("", "FILE", "PEM file of the certificate chain for HTTPS and gRPC")
     tls_key: str = option("", "FILE", "PEM file of its key; give both or none")
     origins: tuple[str, ...] = option((), "ORIGIN,...", "browser origins that may connect, beside the server's own")

@@ -35,7 +35,7 @@ from transport.http.middleware import REFUSED, Scope
 from transport.websocket.timer_wheel import TimerWheel
 
 FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet
-KEEP_ALIVE_S: Final = 15
+KEEP_ALIVE_S: Final = 75.0  # balancers keep theirs for 60: one that we close first loses a request
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
 BODY_S: Final = 60.0
@@ -479,6 +479,7 @@ async def listen(
     shares: ConnectionShares | None = None,
     gate: Gate | None = None,
     date_header: bool = True,
+    keep_alive_s: float = KEEP_ALIVE_S,
     **options: Any,
 ) -> asyncio.Server:
     """Serves `app` on an address; `options` are `create_server`'s. Raises Unavailable for one that cannot be had."""
@@ -495,7 +496,7 @@ async def listen(
         server_header=False,
         date_header=date_header,
         workers=1,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=cast(int, keep_alive_s),  # any number does
     )
     config.load()
     loop, (host, port) = asyncio.get_running_loop(), address
