@@ -18,7 +18,9 @@ from transport.protocol.decoding import VALUES_MAX
 
 
 def nulls(number: int) -> Any:
-    return struct_pb2.Struct(fields={"a": struct_pb2.Value(list_value=struct_pb2.ListValue(values=[{}] * number))})
+    return struct_pb2.Struct(
+        fields={"a": struct_pb2.Value(list_value=struct_pb2.ListValue(values=[struct_pb2.Value()] * number))}
+    )
 
 
 @pytest.mark.parametrize("nested", [False, True])
