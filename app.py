@@ -126,6 +126,7 @@ from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+from transport.proxies import spare_loopback
 from transport.push.opening import push_door, push_relays, sends_pushes
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
@@ -143,6 +144,7 @@ READY_GRPC = "gRPC is ready: "
 
 
 def main(arguments: Sequence[str]) -> int:
+    spare_loopback(os.environ)
     if arguments[:1] == ["chat"]:
         return chat.run_chat(arguments[1:])
     try:
@@ -268,7 +270,7 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
-    limits = ServerLimits(shares=share_limits(settings))
+    limits = ServerLimits(shares=share_limits(settings), keep_alive_s=settings.keep_alive_s)
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None

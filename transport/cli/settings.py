@@ -11,10 +11,11 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -54,6 +55,7 @@ class Settings:
     plain_per_address: int = option(768, "N", "plain connections of one address at most, of 1,024 in all", ge=1)
     unauthenticated_per_address: int = option(256, "N", "of one address, before they showed a good key", ge=1)
     connections_per_principal: int = option(10_000, "N", "connections of one key, all its users together", ge=1)
+    keep_alive_s: float = option(75, "S", "that an idle connection is kept; longer than a balancer keeps its own", gt=0)
     tls_certificate: str = option("", "FILE", "PEM file of the certificate chain for HTTPS and gRPC")
     tls_key: str = option("", "FILE", "PEM file of its key; give both or none")
     origins: tuple[str, ...] = option((), "ORIGIN,...", "browser origins that may connect, beside the server's own")
@@ -334,6 +336,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
             if values.get(name):
                 raise BadSetting(f"{name} and {name}_file: give one of the two")
             values[name], shown[name] = _secret_in(f"{name}_file", path), f"{name}_file = {path!r}"
+    for name in ADDRESSES:
+        _check_address(name, str(values.get(name, "")))
     return Settings(**{name: _converted(name, value, shown[name]) for name, value in values.items()})
 
 
@@ -359,6 +363,19 @@ def _secret_in(name: str, path: str) -> str:
     if not secret:
         raise BadSetting(f"{name} = {path!r}: there is nothing in it")
     return secret
+
+
+def _check_address(name: str, address: str) -> None:
+    """Raises BadSetting, which repeats nothing of it, for a URL whose password could be taken for something else."""
+    if name == "directory" or address.startswith("kafka://") or "://" not in address or "@" not in address:
+        return  # a directory's and Kafka's are read here, and say it themselves
+    doubtful = True
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        beyond = parts.path + ("" if "password=" in parts.query else parts.query)
+        doubtful = bool(parts.fragment) or "@" in beyond or parts.netloc.count("@") > 1
+    if doubtful:
+        raise BadSetting(f"{name}: in names, passwords and paths '/' is written %2F, '?' %3F, '#' %23 and '@' %40")
 
 
 def _password(address: str) -> str:

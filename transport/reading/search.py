@@ -4,7 +4,8 @@ Nothing is indexed, for an index of encrypted bodies would be a copy of them in 
 through the sessions that a list shows, newest first, loads each as a reader would, and looks at its texts in a thread.
 
 Limits: one request looks at `SESSIONS_MAX` sessions, `TEXT_MAX` code points and for `SEARCH_S`, whichever ends first,
-and returns where the next one goes on. `SEARCHES_MAX` run at once in a process; `WAITING_MAX` of one principal wait.
+and returns where the next one goes on. `SEARCHES_MAX` run at once in a process, of one key (with all users that it
+speaks for) only one; of a principal `WAITING_MAX` wait, of a key `WAITING_PER_KEY`.
 Who sees what is the list's rule: the sessions of the principal's tenant, an end user's own alone, deleted ones never.
 """
 
@@ -24,6 +25,7 @@ from sessions.model.errors import BadInput, Limited, NotFound
 from sessions.model.journal_types import Head
 from sessions.model.types import Message, Principal, SessionId, SessionKey
 from sessions.ports import Journal
+from transport.auth.connection_shares import key_of
 from transport.reading.log_reader import LogReader
 
 QUERY_MAX: Final = 256  # code points
@@ -34,6 +36,7 @@ TEXT_MAX: Final = 4_000_000
 SEARCH_S: Final = 1.0
 SEARCHES_MAX: Final = 2
 WAITING_MAX: Final = 4
+WAITING_PER_KEY: Final = 16
 HEADS_AT_ONCE: Final = 16
 BEFORE: Final = 60  # code points of a snippet before what was matched
 AFTER: Final = 120  # and behind its beginning
@@ -124,6 +127,14 @@ def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
             yield item.id, item.role, item.text
 
 
+@dataclass(slots=True)
+class _KeySearches:
+    """The searches of one key that run or wait: one after the other, so that nobody else waits for more than one."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    under_way: int = 0
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ConversationSearch:
     """The searches of one process. `clock` is monotonic, in seconds."""
@@ -133,25 +144,31 @@ class ConversationSearch:
     clock: Callable[[], float]
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEARCHES_MAX))
     _waiting: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _keys: dict[tuple[str, str], _KeySearches] = field(default_factory=dict)
 
     async def search(self, principal: Principal, query: str, *, limit: int, after: SessionId | None) -> SearchPage:
         """Raises BadInput, Limited, NotFound for an unknown `after`, Unavailable. The caller has demanded `read`."""
         words = words_of(query)
-        who = (principal.tenant, principal.id)
-        if self._waiting[who] >= WAITING_MAX:
+        who, name = (principal.tenant, principal.id), key_of(principal)
+        key = self._keys.setdefault(name, _KeySearches())
+        if self._waiting[who] >= WAITING_MAX or key.under_way >= WAITING_PER_KEY:
             raise Limited(
                 "rate_limited",
                 "Too many searches of this key are under way: wait for one to end.",
                 retry_after_ms=1_000,
             )
         self._waiting[who] += 1
+        key.under_way += 1
         try:
-            async with self._places:
+            async with key.turn, self._places:
                 return await self._search(principal, words, limit, after)
         finally:
             self._waiting[who] -= 1
             if not self._waiting[who]:
                 del self._waiting[who]
+            key.under_way -= 1
+            if not key.under_way:
+                del self._keys[name]
 
     async def _search(self, principal: Principal, words: Words, limit: int, after: SessionId | None) -> SearchPage:
         until, looked_at, num_sessions = self.clock() + SEARCH_S, 0, 0

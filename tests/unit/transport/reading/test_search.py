@@ -152,3 +152,27 @@ async def test_waiting_searches_of_a_principal_are_bounded() -> None:
         await searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None)
     assert [len((await each).hits) for each in begun] == [1] * search.WAITING_MAX
     assert len((await searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None)).hits) == 1
+
+
+async def test_names_of_users_that_a_key_makes_up_are_no_searches_without_end() -> None:
+    """And somebody else's search waits for one of theirs at most."""
+    sessions = await memory_sessions()
+    searches = searching(sessions)
+    made_up = [Principal(tenant=TENANT, key_id="k", user=f"u{number}") for number in range(search.WAITING_PER_KEY)]
+    ended: list[Principal] = []
+
+    async def searched(principal: Principal) -> None:
+        await searches.search(principal, "needle", limit=1, after=None)
+        ended.append(principal)
+
+    for _ in range(search.SEARCHES_MAX):
+        await searches._places.acquire()
+    begun = [asyncio.create_task(searched(each)) for each in (*made_up, LOCAL_PRINCIPAL)]
+    await asyncio.sleep(0)
+    with pytest.raises(Limited):
+        await searched(Principal(tenant=TENANT, key_id="k", user="one more"))
+    for _ in range(search.SEARCHES_MAX):
+        searches._places.release()
+    await asyncio.gather(*begun)
+    assert ended.index(LOCAL_PRINCIPAL) <= 1
+    assert not searches._keys and not searches._waiting
