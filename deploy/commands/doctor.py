@@ -121,8 +121,6 @@ def observe_gateway(url: str) -> GatewayObserved:
             return GatewayObserved(url=url, unready=str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"]))
         except (ValueError, KeyError, TypeError, OSError, HTTPException):
             return GatewayObserved(url=url, failure=f"it answers {error.code} and no reason")
-    except HTTPException:
-        return GatewayObserved(url=url, failure="it does not speak HTTP: is it the port of another door?")
     except (OSError, ValueError) as error:
         return GatewayObserved(url=url, failure=str(error))
 

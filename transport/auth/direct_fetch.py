@@ -44,7 +44,7 @@ def open_direct(request: urllib.request.Request, timeout_s: float) -> Any:
     except urllib.error.HTTPError:
         raise
     except HTTPException as error:
-        raise OSError(f"what answers there is no HTTP server: {error!r}{through(url)}") from error
+        raise OSError(f"it does not speak HTTP: is it the port of another door?{through(url)}") from error
     except OSError as error:
         if proxy_for(url) is None:
             raise
