@@ -314,8 +314,10 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     shown: dict[str, str] = {}  # of each value: how it stands where it was written
     if config is not None:
         try:
-            values = tomllib.loads(Path(config).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            values = tomllib.loads(Path(config).read_text(encoding="utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise BadSetting(f"--config {config}: it is not UTF-8; save it as UTF-8") from error
+        except (OSError, tomllib.TOMLDecodeError) as error:
             raise BadSetting(f"--config {config}: {error}") from error
         for name in values:
             if name not in FIELDS:
@@ -328,7 +330,9 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
                 raise BadSetting(
                     f"{variable} is not a setting{_nearest(name, PREFIX)}; unset it if it is not for Sessile"
                 )
-            values[name], shown[name] = value, f"{variable} = {value!r}"
+            is_secret = bool(value) and name in (*SECRETS, *RENEWED, *ADDRESSES)
+            values[name] = bare_secret(value, variable) if is_secret else value
+            shown[name] = variable if is_secret else f"{variable} = {value!r}"
     values.update(flags)
     shown.update({name: f"{name} = {value!r}" for name, value in flags.items()})
     for name in (*SECRETS, *ADDRESSES):
@@ -357,12 +361,23 @@ def exposed_files(settings: Settings, config: str | None) -> list[str]:
 
 def _secret_in(name: str, path: str) -> str:
     try:
-        secret = Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        secret = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadSetting(f"{name} = {path!r}: it is not UTF-8; save it as UTF-8") from error
+    except OSError as error:
         raise BadSetting(f"{name} = {path!r}: {error}") from error
-    if not secret:
-        raise BadSetting(f"{name} = {path!r}: there is nothing in it")
-    return secret
+    return bare_secret(secret, f"{name} = {path!r}")
+
+
+def bare_secret(secret: str, where: str) -> str:
+    """Returns a secret without the byte order mark and the line end that editors and mounted secrets put around it.
+    Raises BadSetting, which repeats nothing of it, where nothing is left or a control character stands within it."""
+    bare = secret.removeprefix("\ufeff").strip()
+    if not bare:
+        raise BadSetting(f"{where}: there is nothing in it")
+    if not bare.isprintable():
+        raise BadSetting(f"{where}: a secret is one line without control characters")
+    return bare
 
 
 def _check_address(name: str, address: str) -> None:

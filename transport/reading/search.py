@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -69,18 +70,19 @@ class SearchPage(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A query: every word of it has to stand in the same text, in any case. Plain `find`, whose time is linear: a
-    pattern takes that of query times text, and holds every other thread up meanwhile."""
+    """A query: every word of it has to stand in the same text, in any case, width and composition. Plain `find`, whose
+    time is linear: a pattern takes that of query times text, and holds every other thread up meanwhile."""
 
     folded: tuple[str, ...]
 
     def snippet(self, text: str) -> tuple[str, int, int] | None:
         """What stands around the first word, and where that is in it; None: not all words are here."""
-        lower = _fold(text)
-        start = lower.find(self.folded[0])
-        if start < 0 or not all(word in lower for word in self.folded[1:]):
+        folded, places = _fold(text)
+        found = folded.find(self.folded[0])
+        if found < 0 or not all(word in folded for word in self.folded[1:]):
             return None
-        end = start + len(self.folded[0])
+        behind = found + len(self.folded[0])
+        start, end = (found, behind) if places is None else (places[found], places[behind])
         first, last = max(0, start - BEFORE), min(len(text), max(end, start + AFTER))
         shown = _SPACE.sub(" ", text[first:last])
         dots = "…" if first else ""
@@ -95,11 +97,34 @@ def words_of(query: str) -> Words:
         raise BadInput(
             "invalid_request", f"`q` is 1 to {WORDS_MAX} words, of {QUERY_MAX} characters at most.", param="q"
         )
-    return Words(tuple(_fold(word) for word in words))
+    return Words(tuple(_fold(word)[0] for word in words))
 
 
-def _fold(text: str) -> str:
-    """In one case, with every character where it was: of what `lower` gives only one is longer."""
+def _fold(text: str) -> tuple[str, list[int] | None]:
+    """Returns the text in one case, one width and composed (NFKC), and of each of its characters, and of its end, the
+    place in `text`; None where every character stands where it stood."""
+    if unicodedata.is_normalized("NFKC", text):
+        return _in_one_case(text), None
+    parts: list[str] = []
+    places: list[int] = []
+    begin = 0
+    for end in range(1, len(text) + 1):
+        if end == len(text) or not _extends(text[end]):
+            part = _in_one_case(unicodedata.normalize("NFKC", text[begin:end]))
+            parts.append(part)
+            places += [begin] * len(part)
+            begin = end
+    return "".join(parts), [*places, len(text)]
+
+
+def _extends(char: str) -> bool:
+    """Whether NFKC may compose a character with the one before it: a mark, a later letter of a Hangul syllable, or a
+    voiced mark of halfwidth Katakana."""
+    return bool(unicodedata.combining(char)) or "\u1160" <= char <= "\u11ff" or char in "\uff9e\uff9f"
+
+
+def _in_one_case(text: str) -> str:
+    """Of what `lower` gives only one character is longer than before."""
     lower = text.replace("\u0130", "i").lower()
     return lower.replace("ς", "σ").replace("ſ", "s").replace("\u00b5", "\u03bc")
 

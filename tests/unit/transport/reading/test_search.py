@@ -50,6 +50,11 @@ def test_every_word_stands_in_the_same_text_in_any_case() -> None:
         ("die Straße", "STRAẞE", "Straße"),
         ("5 µm", "ΜM", "µm"),
         ("ЁЖ", "ёж", "ЁЖ"),
+        ("Herr Mu\u0308ller kommt", "m\u00fcller", "Mu\u0308ller"),
+        ("Herr M\u00fcller kommt", "mu\u0308ller", "M\u00fcller"),
+        ("\uff76\uff9e\uff7d料金", "ガス", "\uff76\uff9e\uff7d"),
+        ("내 \u1112\u1161\u11a8\u110c\u1165\u11b7", "학점", "\u1112\u1161\u11a8\u110c\u1165\u11b7"),
+        ("ＡＢＣ", "abc", "ＡＢＣ"),
     ],
 )
 def test_case_is_that_of_any_script_and_places_stay(text: str, query: str, found: str) -> None:
