@@ -61,7 +61,6 @@ from inference import audit_policies, make_engine, open_filters, open_tools, per
 from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, reach_once
-from persistence.backup.opening import archivers, backing_up
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -298,8 +297,8 @@ async def stop_doors(server: Server, grpc: GrpcServer | None, *, spread: bool = 
 async def running(
     settings: Settings, stores: OpenableStores, engine: Engine, measures: Metrics, reach: Reach = reach_once
 ) -> AsyncIterator[None]:
-    """Store, key store, backup and engine, opened; closed in the order that loses nothing."""
-    async with stores.opened(reach), backing_up(settings, stores, measures):
+    """Store, key store and engine, opened; closed in the order that loses nothing."""
+    async with stores.opened(reach):
         await engine.start()
         try:
             yield
@@ -373,7 +372,7 @@ async def serve(settings: Settings) -> int:
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
             works += (prices.run(), pools.run(), retention.run(), *stores.background(reencryption))
-            others = [*map(tasks.create_task, (*works, *archivers(settings, stores, measures)))]
+            others = [*map(tasks.create_task, works)]
             await start_doors(server, grpc)
             tune_process()
             startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)

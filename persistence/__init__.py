@@ -3,7 +3,7 @@
 Decides how rows become durable and in which transaction (I1, I2); never what an event means, nor who owns a session.
 Start with `open_store.py`, which picks a driver by URL. `sqlite/` and `postgres/` each have a `database.py`
 (connections, group commits) under a `journal.py`; SQL that both understand is in `sql/`. `usage_stream/` passes usage
-rows on; `backup/` ships an SQLite journal to `objects/`.
+rows on.
 """
 
 from persistence.open_store import (
@@ -11,7 +11,6 @@ from persistence.open_store import (
     OpenableStores,
     Reach,
     connect_store,
-    existing_wrapper,
     make_stores,
     offline_stores,
     open_key_store,
@@ -24,7 +23,6 @@ __all__ = [
     "OpenableStores",
     "Reach",
     "connect_store",
-    "existing_wrapper",
     "make_stores",
     "offline_stores",
     "open_key_store",

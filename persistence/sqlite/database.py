@@ -39,9 +39,8 @@ from persistence.sqlite.schema import (
     SQLITE_VERSION_MIN,
     check_integrity,
     damaged,
-    give_back_pages,
     migrate,
-    prepare_giving_back,
+    refuse_leftovers,
     wipe_leftovers,
 )
 from persistence.sqlite.transaction import (
@@ -69,9 +68,6 @@ class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_pages: int = 2000
     checkpoints_beside: bool = CHECKPOINTS_BESIDE_COMMITS
     quick_check_bytes_max: int = 128 * 2**20
-    gives_back: bool = False
-    """Free space of the file can be given back in steps (`give_back`); a file that was made without is written anew at
-    its first opening."""
 
 
 class SqliteDatabase:
@@ -204,9 +200,8 @@ class SqliteDatabase:
         ):
             await writer.execute_fetchall(f"PRAGMA {pragma}")
         await check_integrity(writer, self.path, whole_bytes_max=self._tuning.quick_check_bytes_max)
-        if self._tuning.gives_back:
-            await prepare_giving_back(writer, self.path)
         await migrate(writer, self.path)
+        await refuse_leftovers(writer, self.path)
         await wipe_leftovers(writer, self.path)
         self.sealer = Sealer(await secret_of(writer), self._audit_key)
 
@@ -307,11 +302,6 @@ class SqliteDatabase:
         """Runs a function on the writer's thread."""
         assert self._writer is not None
         return list(await self._writer.execute_fetchall("", WriterCall(function)))
-
-    async def give_back(self, pages: int) -> int:
-        """Gives free pages at the file's end back, so many at most; how many are left. Between two commits."""
-        ((left,),) = await self._run_on_writer(partial(give_back_pages, pages))
-        return int(left)
 
     def _mark(self, commits: int) -> None:
         """On the writer's thread, between a commit and its acknowledgement."""

@@ -39,7 +39,6 @@ FAMILIES = (
     "usage",
     "encryption",
     "models",
-    "backup",
 )  # commands that have their own
 COMMANDS = (
     *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "plan", "chat", *FAMILIES),
@@ -47,7 +46,7 @@ COMMANDS = (
     *("tokens revoke", "tokens list"),
     *("users export", "users erase", "usage reconcile"),
     *("encryption status", "encryption rotate", "encryption rewrap", "encryption stop", "encryption resume"),
-    *("encryption destroy", "encryption master", "backup run", "backup verify", "backup restore"),
+    *("encryption destroy", "encryption master"),
     *("models list", "models pull", "models remove"),
 )
 NO_COMMAND = "planted"

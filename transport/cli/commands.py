@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, backup, encryption, keys, models, tokens, users
+from transport.cli import audit, encryption, keys, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.doctor import ExamineCluster
 from transport.cli.plan import PlanCluster
@@ -79,7 +79,6 @@ URL: Final = "--url http://127.0.0.1:8080"
 ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Retrieval", "Metering", "Push")
 OPERATOR: Final = ("directory", "directory_file", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
-BACKUP: Final = ("Backup", "Journal", "Logging")
 MODELS: Final = ("model_folder", "engine")
 EITHER: Final = (*OFFLINE, "Running server")  # on the journal, or through a server
 DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry", "Logging")
@@ -87,7 +86,7 @@ DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry",
 COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(
         Serve,
-        (*DOORS, "Journal", "Backup", "Archive", "Files", *ENGINE, "Moderation"),
+        (*DOORS, "Journal", "Files", *ENGINE, "Moderation"),
         "serve --model model.gguf --port 9000",
     ),
     "gateway": CommandSpec(
@@ -111,13 +110,6 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
         "doctor --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "plan": CommandSpec(PlanCluster, ("Logging",), "plan --of llama-3.1-405b --gpu h100,h200 --sessions 2000"),
-    "backup run": CommandSpec(backup.RunBackup, BACKUP, "backup run --backup s3://backups/sessile"),
-    "backup verify": CommandSpec(backup.VerifyBackup, BACKUP, "backup verify --backup s3://backups/sessile"),
-    "backup restore": CommandSpec(
-        backup.RestoreBackup,
-        BACKUP,
-        "backup restore --backup s3://backups/sessile --data restored --at 2026-11-24T01:20:00Z",
-    ),
     "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
     "keys create": CommandSpec(keys.CreateKey, EITHER, "keys create --tenant acme --role operator --label me"),
     "keys list": CommandSpec(keys.ListKeys, EITHER, "keys list --tenant acme"),
@@ -144,7 +136,6 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
 }
 FAMILIES: Final = {
     "usage": "Compares what was billed with the logs.",
-    "backup": backup.__doc__,
     "keys": keys.__doc__,
     "tokens": tokens.__doc__,
     "audit": audit.__doc__,

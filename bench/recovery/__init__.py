@@ -1,1 +1,0 @@
-"""What is left after a loss: restores, damage in backups, archived sessions."""
