@@ -60,7 +60,7 @@ from deploy.retrieval import equipped, open_retrieval
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
 from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
-from persistence import OpenableStores, Reach, make_stores, reach_once
+from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -201,7 +201,7 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
 
             return await run_doctor(settings, options)
         case _:
-            return await run_journal_command(options, settings, now_ms) or 0
+            return await run_journal_command(options, settings, now_ms, os.environ) or 0
     return 0
 
 
@@ -298,7 +298,7 @@ async def running(
     settings: Settings, stores: OpenableStores, engine: Engine, measures: Metrics, reach: Reach = reach_once
 ) -> AsyncIterator[None]:
     """Store, key store and engine, opened; closed in the order that loses nothing."""
-    async with stores.opened(reach):
+    async with open_and_replicate(settings, stores, measures, os.environ, reach):
         await engine.start()
         try:
             yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from persistence.postgres.store import PostgresStore
 from persistence.sql.file_chunks import FileChunks
 from persistence.sql.folder_file_chunks import FolderFileChunks
 from persistence.sql.script import SqlDatabase
-from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.database import SqliteDatabase, SqliteTuning
 from persistence.sqlite.store import SqliteStore
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
@@ -58,18 +58,21 @@ def open_store(
     audit_key: str = "",
     codec: Codec | None = None,
     chunks: FileChunks | None = None,
+    replicated: bool = False,
 ) -> Store:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
     the marker that tells a restored database from the one that this process wrote to; None goes without, which is right
     for a process that only reads. `audit_key` names a file like the master key's. Without a `codec` bodies are plain;
-    without `chunks` files' bytes are rows of the database.
+    without `chunks` files' bytes are rows of the database. `replicated`: another process copies an SQLite journal and
+    makes its checkpoints.
     """
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
         case ("sqlite", "", _) if folder is not None:
-            return SqliteStore(SqliteDatabase(folder, audit_key=sealed, codec=codec), chunks)
+            tuning = SqliteTuning(checkpoints_elsewhere=replicated)
+            return SqliteStore(SqliteDatabase(folder, audit_key=sealed, codec=codec, tuning=tuning), chunks)
         case ("memory", "", _):
             return MemoryStore()
         case ("postgresql" | "postgres", _, address) if address:
@@ -83,6 +86,10 @@ def open_store(
 class StoreSettings(Protocol):
     @property
     def files(self) -> str: ...
+    @property
+    def replicate(self) -> str: ...
+    @property
+    def replicate_hours(self) -> float: ...
     @property
     def journal(self) -> str: ...
     @property
@@ -227,7 +234,14 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
     chunks = FolderFileChunks.of(settings.files) if settings.files else None
-    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec, chunks=chunks)
+    store = open_store(
+        url,
+        folder=folder,
+        audit_key=settings.audit_key,
+        codec=codec,
+        chunks=chunks,
+        replicated=bool(settings.replicate),
+    )
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
     return OpenableStores(
         store=store,
@@ -239,6 +253,40 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         refuses_plain=mode == "on"
         or url == "sqlite",  # a folder has one process; others may still write rows in the clear
     )
+
+
+@asynccontextmanager
+async def open_and_replicate(
+    settings: StoreSettings,
+    stores: OpenableStores,
+    metrics: Metrics,
+    environment: Mapping[str, str],
+    reach: Reach = reach_once,
+) -> AsyncIterator[Store]:
+    """The opened store of a server; an SQLite journal is replicated meanwhile where the settings say so. Raises
+    Unavailable and BadInput."""
+    if not settings.replicate:
+        async with stores.opened(reach) as store:
+            yield store
+        return
+    if settings.journal != "sqlite":
+        raise BadInput(
+            "replication_not_possible",
+            "replicate: an SQLite journal is replicated; PostgreSQL has tools of its own, see docs/backup.md.",
+            param="replicate",
+        )
+    from persistence.sqlite.replication import Replication
+
+    folder = Path(settings.data)
+    replication = Replication(
+        settings.replicate, folder, keep_hours=settings.replicate_hours, environment=environment, metrics=metrics
+    )
+    try:
+        async with stores.opened(reach) as store:
+            replication.start()
+            yield store
+    finally:
+        await replication.close()
 
 
 def _service_of(settings: StoreSettings) -> KeyWrapper | None:

@@ -146,6 +146,8 @@ STARTUP: Final = frozenset(
         "model_unknown",
         "replica_differs",
         "session_not_in_backup",
+        "replica_not_restored",
+        "replication_not_possible",
         "unknown_journal",
     }
 )

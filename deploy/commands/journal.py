@@ -7,13 +7,14 @@ BadSetting and SessileError.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from persistence import connect_store, offline_stores
 from persistence.master_key import add_master_key, drop_older_master_keys
+from persistence.sqlite.replication import restore_replica
 from sessions.billing.reconcile import reconcile
 from sessions.model.types import TenantId, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache
@@ -25,11 +26,17 @@ from transport.cli.start.preflight import check_journal_exists
 NowMs = Callable[[], UnixMs]
 
 
-async def run_journal_command(options: msgspec.Struct, settings: Settings, now_ms: NowMs) -> int | None:
+async def run_journal_command(
+    options: msgspec.Struct, settings: Settings, now_ms: NowMs, environment: Mapping[str, str]
+) -> int | None:
     """None for a command of another kind."""
     match options:
         case commands.ReconcileUsage():
             return await _reconcile_usage(settings, options, now_ms)
+        case commands.RestoreReplica(url=url, at=at):
+            await asyncio.to_thread(restore_replica, url, Path(settings.data), environment=environment, at=at)
+            print(f"{settings.data} has the journal; put keys.db and master.key beside it, then start the server")
+            return 0
         case users.ExportUser() | users.EraseUser():
             return await _run_users_command(settings, options, now_ms)
         case encryption.ChangeMasterKey(change):

@@ -67,6 +67,8 @@ class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
     num_readers: int = 2
     checkpoint_pages: int = 2000
     checkpoints_beside: bool = CHECKPOINTS_BESIDE_COMMITS
+    checkpoints_elsewhere: bool = False
+    """Another process makes all checkpoints (`replication.py`): none is made here while a connection is open."""
     quick_check_bytes_max: int = 128 * 2**20
 
 
@@ -134,7 +136,7 @@ class SqliteDatabase:
                     self._readers.append(reader)
                     await reader.execute_fetchall("PRAGMA query_only = ON")
                     self._idle.put_nowait(reader)
-                if self._tuning.checkpoints_beside:
+                if self._tuning.checkpoints_beside and not self._tuning.checkpoints_elsewhere:
                     self._checkpoints = Checkpointer(
                         await aiosqlite.Connection(connector(self._connector(sqlite3.Connection)), 1),
                         pages=self._tuning.checkpoint_pages,
@@ -190,6 +192,8 @@ class SqliteDatabase:
             raise self._cannot_open(exc) from exc
         self._writer = writer = await self._connect(WriterConnection)
         last_resort = LAST_RESORT if self._tuning.checkpoints_beside else 1
+        if self._tuning.checkpoints_elsewhere:
+            last_resort = 0
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",

@@ -47,6 +47,20 @@ class ReconcileUsage(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
 
+class RestoreReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes the journal of a data folder from what `serve --replicate` has copied; the folder has none yet.
+
+    Put keys.db and master.key of the lost server into the folder too: neither is in the replica, and nobody can read it
+    without both.
+    """
+
+    url: Annotated[str, Parameter(name="--from", metavar="URL", help="the URL of --replicate", show_default=False)]
+    at: Annotated[
+        str,
+        Parameter(metavar="TIME", help="like 2026-11-24T01:20:00Z; else the last moment", show_default=False),
+    ] = ""
+
+
 class CommandSpec(NamedTuple):
     """A command: the type of its options, the settings that its help shows (groups or names), and an example."""
 
@@ -86,7 +100,7 @@ DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry",
 COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(
         Serve,
-        (*DOORS, "Journal", "Files", *ENGINE, "Moderation"),
+        (*DOORS, "Journal", "Replication", "Files", *ENGINE, "Moderation"),
         "serve --model model.gguf --port 9000",
     ),
     "gateway": CommandSpec(
@@ -110,6 +124,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
         "doctor --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "plan": CommandSpec(PlanCluster, ("Logging",), "plan --of llama-3.1-405b --gpu h100,h200 --sessions 2000"),
+    "restore": CommandSpec(RestoreReplica, ("data", "Logging"), "restore --from s3://copies/sessile --data restored"),
     "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
     "keys create": CommandSpec(keys.CreateKey, EITHER, "keys create --tenant acme --role operator --label me"),
     "keys list": CommandSpec(keys.ListKeys, EITHER, "keys list --tenant acme"),

@@ -181,6 +181,14 @@ class Settings:
     key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
 
+    replicate: str = option(
+        "",
+        "URL",
+        "the SQLite journal is copied there by Litestream: file:///FOLDER or s3://BUCKET/PREFIX; see docs/backup.md",
+        group="Replication",
+    )
+    replicate_hours: float = option(24.0, "HOURS", "how far back a restore from there can go", ge=1, le=8760)
+
     files: str = option(
         "",
         "FOLDER",

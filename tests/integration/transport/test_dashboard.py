@@ -51,6 +51,8 @@ WHERE_WANTED = {  # with a setting that asks for what they count
     "sessile_journal_reencrypted_rows",
     "sessile_journal_unreadable_rows",
     "sessile_model_switches",
+    "sessile_replication_lag_seconds",
+    "sessile_replication_restarts",
 }
 
 
