@@ -60,8 +60,7 @@ from deploy.retrieval import equipped, open_retrieval
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
 from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
-from persistence import OpenableStores, Reach, make_stores, reach_once
-from persistence.backup.opening import archivers, backing_up
+from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -204,7 +203,7 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
 
             return await run_doctor(settings, options)
         case _:
-            return await run_journal_command(options, settings, now_ms) or 0
+            return await run_journal_command(options, settings, now_ms, os.environ) or 0
     return 0
 
 
@@ -300,8 +299,8 @@ async def stop_doors(server: Server, grpc: GrpcServer | None, *, spread: bool = 
 async def running(
     settings: Settings, stores: OpenableStores, engine: Engine, measures: Metrics, reach: Reach = reach_once
 ) -> AsyncIterator[None]:
-    """Store, key store, backup and engine, opened; closed in the order that loses nothing."""
-    async with stores.opened(reach), backing_up(settings, stores, measures):
+    """Store, key store and engine, opened; closed in the order that loses nothing."""
+    async with open_and_replicate(settings, stores, measures, os.environ, reach):
         await engine.start()
         try:
             yield
@@ -375,7 +374,7 @@ async def serve(settings: Settings) -> int:
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
             works += (prices.run(), pools.run(), retention.run(), *stores.background(reencryption))
-            others = [*map(tasks.create_task, (*works, *archivers(settings, stores, measures)))]
+            others = [*map(tasks.create_task, works)]
             await start_doors(server, grpc)
             tune_process()
             startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)

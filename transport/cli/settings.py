@@ -183,27 +183,18 @@ class Settings:
     key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
 
-    backup: str = option(
+    replicate: str = option(
         "",
         "URL",
-        "the SQLite journal is shipped there, encrypted: a folder, or s3://BUCKET/PREFIX; see docs/backup.md",
-        group="Backup",
+        "the SQLite journal is copied there by Litestream: file:///FOLDER or s3://BUCKET/PREFIX; see docs/backup.md",
+        group="Replication",
     )
-    backup_interval_s: float = option(0.5, "SECONDS", "how often what changed is shipped", ge=0.05, le=60)
-    backup_base_hours: float = option(24.0, "HOURS", "a whole copy is shipped so often", ge=0.1, le=8760)
-    backup_days: float = option(
-        0.0, "DAYS", "what no restore to the last so many days needs is deleted; 0: nothing is", ge=0
-    )
-
-    archive: str = option(
-        "", "URL", "sessions that are cold move there, and back when they are used: as --backup", group="Archive"
-    )
-    archive_days: float = option(30.0, "DAYS", "a session is cold when it was not used for so many days", gt=0)
+    replicate_hours: float = option(24.0, "HOURS", "how far back a restore from there can go", ge=1, le=8760)
 
     files: str = option(
         "",
-        "URL",
-        "where uploaded files lie, encrypted: a folder, or s3://BUCKET/PREFIX; empty: in the journal's database",
+        "FOLDER",
+        "where uploaded files lie, encrypted; empty: in the journal's database",
         group="Files",
     )
     file_bytes: int = option(33_554_432, "BYTES", "size of one uploaded file at most; 0: no files", ge=0, le=1 << 30)
