@@ -52,7 +52,7 @@ from actors.maintenance.sweeps import Sweeps
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
-from actors.results.factory import make_results
+from actors.results.cache import make_results
 from actors.routing.router import Router
 from deploy.commands.journal import run_journal_command
 from deploy.commands.models import model_notice, prepared, run_models_command

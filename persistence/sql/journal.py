@@ -21,6 +21,7 @@ from persistence.codec import (
     with_keys,
 )
 from persistence.group_commit import Write
+from persistence.sql.head_pages import read_heads
 from persistence.sql.script import SqlDatabase
 from persistence.validation import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, unknown_cursor
 from persistence.write_batch import AppendWrite
@@ -187,7 +188,7 @@ class SqlJournal:
             place = (rows[0][0], rows[0][1])
         statement, values = self._sql.list_heads(tenant, user, limit, place)
         rows = await self._fetch(statement, *values)
-        return await self._with_keys(lambda: self._sql.heads_of(self._codec, rows))
+        return await read_heads(self._codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """See `sessions.limits.Tallies`."""
@@ -196,7 +197,7 @@ class SqlJournal:
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         rows = await self._fetch(self._sql.OPEN_HEADS, limit, *(after or FIRST_KEY))
-        return await self._with_keys(lambda: self._sql.heads_of(self._codec, rows))
+        return await read_heads(self._codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
         statement, values = self._sql.purgeable(due, limit)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from actors.results.cache import StoredResult
-from actors.results.memory import ENTRY_OVERHEAD_BYTES, MemoryResultStore
+from actors.results.store import ENTRY_OVERHEAD_BYTES, MemoryResultStore, StoredResult
 from sessions.model.types import TenantId
 
 ONE, TWO = TenantId("one"), TenantId("two")
@@ -15,12 +14,16 @@ async def test_all_tenants_together_are_bounded_and_counted() -> None:
     for number, tenant in enumerate((ONE, TWO, ONE, TWO)):
         result = StoredResult(bytes([number]), b"m", bytes(size))
         await store.put(tenant, result, ttl_s=10, bytes_max=1 << 20)
-    assert await store.get(ONE, bytes([0])) is None
-    assert len(store) == 3 and store.bytes == store.bytes_max
-    assert (store.bytes_of(ONE), store.bytes_of(TWO)) == (size + 256, 2 * (size + 256))
+    assert [await store.get(tenant, bytes([n])) is None for n, tenant in enumerate((ONE, TWO, ONE, TWO))] == [
+        True,
+        False,
+        False,
+        False,
+    ], "the one that had most made room"
+    assert len(store) == 3 and store.size == 3 * (size + ENTRY_OVERHEAD_BYTES)
     await store.put(ONE, StoredResult(b"x", b"m", bytes(1 << 20)), ttl_s=10, bytes_max=1 << 30)
     assert len(store) == 3, "it would have taken more than all of the room"
     await store.drop(TWO, None)
-    assert (store.bytes_of(TWO), store.bytes) == (0, size + ENTRY_OVERHEAD_BYTES)
+    assert store.size == size + ENTRY_OVERHEAD_BYTES
     await store.close()
-    assert (len(store), store.bytes) == (0, 0)
+    assert (len(store), store.size) == (0, 0)
