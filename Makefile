@@ -22,7 +22,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-sdks quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-vllm test-vllm containers image test-containers soak jvm setup-code
+.PHONY: default-model test-sdks quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-replicate setup-vllm test-vllm containers image test-containers soak jvm setup-code
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -205,6 +205,9 @@ setup-files: setup ## packages that take texts out of uploaded PDF and Office fi
 setup-kafka: setup ## the package for usage rows on Kafka (--usage-stream kafka://...)
 	@$(PYTHON) deploy/setup_env.py base kafka
 
+setup-replicate: setup ## Litestream, which copies an SQLite journal (--replicate)
+	@$(PYTHON) deploy/setup_env.py base replicate
+
 setup-code: setup ## packages for tools that run code (kind = "code" in the tools file)
 	@$(PYTHON) deploy/setup_env.py base code
 
@@ -262,7 +265,7 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 # cannot be looked up fails it.
 PIP_AUDIT ?= pip-audit==2.10.1
 audit: setup ## hold the locks against known vulnerabilities
-	@for group in base cluster code dev kafka retrieval safety traces; do \
+	@for group in base cluster code dev kafka replicate retrieval safety traces; do \
 		$(UV) tool run --quiet $(PIP_AUDIT) --requirement requirements/$$group.lock --require-hashes --disable-pip --strict \
 			--progress-spinner off $(ARGS); done
 
@@ -271,7 +274,7 @@ sbom: setup-dev ## what it is made of: dist/sbom.cdx.json from the locks, licenc
 
 lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
-	for group in base cluster code files kafka retrieval safety traces; do \
+	for group in base cluster code files kafka replicate retrieval safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
 	for group in bootstrap node router load sdks sdks-openai2; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done

@@ -52,7 +52,7 @@ from actors.maintenance.sweeps import Sweeps
 from actors.peer.client import Connector
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
-from actors.results.factory import make_results
+from actors.results.cache import make_results
 from actors.routing.router import Router
 from deploy.commands.journal import run_journal_command
 from deploy.commands.models import model_notice, prepared, run_models_command
@@ -60,8 +60,7 @@ from deploy.retrieval import equipped, open_retrieval
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
 from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
-from persistence import OpenableStores, Reach, make_stores, reach_once
-from persistence.backup.opening import archivers, backing_up
+from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -126,6 +125,7 @@ from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
+from transport.proxies import spare_loopback
 from transport.push.opening import push_door, push_relays, sends_pushes
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
@@ -143,6 +143,7 @@ READY_GRPC = "gRPC is ready: "
 
 
 def main(arguments: Sequence[str]) -> int:
+    spare_loopback(os.environ)
     if arguments[:1] == ["chat"]:
         return chat.run_chat(arguments[1:])
     try:
@@ -202,7 +203,7 @@ async def run(options: msgspec.Struct, settings: Settings) -> int:
 
             return await run_doctor(settings, options)
         case _:
-            return await run_journal_command(options, settings, now_ms) or 0
+            return await run_journal_command(options, settings, now_ms, os.environ) or 0
     return 0
 
 
@@ -270,7 +271,7 @@ def doors_of(
 ) -> tuple[Server, GrpcServer | None]:
     """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
-    limits = ServerLimits(shares=share_limits(settings))
+    limits = ServerLimits(shares=share_limits(settings), keep_alive_s=settings.keep_alive_s)
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
     if settings.grpc_port < 0:
         return server, None
@@ -300,8 +301,8 @@ async def stop_doors(server: Server, grpc: GrpcServer | None, *, spread: bool = 
 async def running(
     settings: Settings, stores: OpenableStores, engine: Engine, measures: Metrics, reach: Reach = reach_once
 ) -> AsyncIterator[None]:
-    """Store, key store, backup and engine, opened; closed in the order that loses nothing."""
-    async with stores.opened(reach), backing_up(settings, stores, measures):
+    """Store, key store and engine, opened; closed in the order that loses nothing."""
+    async with open_and_replicate(settings, stores, measures, os.environ, reach):
         await engine.start()
         try:
             yield
@@ -375,7 +376,7 @@ async def serve(settings: Settings) -> int:
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
             works += (prices.run(), pools.run(), retention.run(), *stores.background(reencryption))
-            others = [*map(tasks.create_task, (*works, *archivers(settings, stores, measures)))]
+            others = [*map(tasks.create_task, works)]
             await start_doors(server, grpc)
             tune_process()
             startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)

@@ -47,7 +47,7 @@ from sessions.load_history import LoadHistory
 from sessions.model.errors import SessileError
 from sessions.model.journal_types import Head
 from sessions.ports import Member
-from sessions.routing.models_file import split_head_model
+from sessions.routing.models_file import NO_POOLS, split_head_model
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class Replica:
         self.membership = Membership(
             stores.directory, member, load=self.load, lease_ttl_s=ttl_s, renew_s=limits.renew_s
         )
-        self._pools = PoolStates(lambda: self.membership.view)
+        self._pools = PoolStates(lambda: self.membership.view, inference.pools or (lambda: NO_POOLS))
         self.links = Links(network.connect, spawn=self._tasks.spawn, limits=limits.links)
         self.previous_owner = PreviousOwnerQuery(member.replica, self.links, spawn=self._tasks.spawn, lease_ttl_s=ttl_s)
         self.runtime = runtime = Runtime(
@@ -147,9 +147,9 @@ class Replica:
         return (stats.running + stats.waiting) / max(1, stats.slots)
 
     def _takes(self, head: Head) -> bool:
-        """A session without an owner is one for this replica: it has our model, or nobody has its."""
+        """Whether a session without an owner is one for this replica: it has our model, or one that does not exist."""
         model, own = split_head_model(head.model)[1], self.engine.info
-        return not model or model == own.model or model in own.aliases or model not in self._pools()
+        return not model or model == own.model or model in own.aliases or model not in self._pools.known()
 
     def unready(self) -> str | None:
         """Why sessions do not come here, or None."""
@@ -199,6 +199,7 @@ class Replica:
 
     def _changed(self, change: Change) -> None:
         self.previous_owner.update(change.view)
+        self._pools()  # so that it knows every model of every view
         if change.lapsed:
             self.runtime.reconfirm("lease_lapsed")
         if change.rejoined:

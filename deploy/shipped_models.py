@@ -1,6 +1,6 @@
 """The chat models that packages ship: where each is taken out of, what its bytes must be, and under which licence.
 
-Which of them is the default is decided by thirty questions (`bench.answers`), whose results are in docs/models.md. All
+Which of them is the default is decided by thirty questions, whose results are in docs/models.md. All
 of them are toys beside the models of today; the smallest is there for tests, which need one that is fast.
 
 Runs on the bare standard library.

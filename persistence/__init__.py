@@ -3,7 +3,7 @@
 Decides how rows become durable and in which transaction (I1, I2); never what an event means, nor who owns a session.
 Start with `open_store.py`, which picks a driver by URL. `sqlite/` and `postgres/` each have a `database.py`
 (connections, group commits) under a `journal.py`; SQL that both understand is in `sql/`. `usage_stream/` passes usage
-rows on; `backup/` ships an SQLite journal to `objects/`.
+rows on.
 """
 
 from persistence.open_store import (
@@ -11,9 +11,9 @@ from persistence.open_store import (
     OpenableStores,
     Reach,
     connect_store,
-    existing_wrapper,
     make_stores,
     offline_stores,
+    open_and_replicate,
     open_key_store,
     open_store,
     reach_once,
@@ -24,9 +24,9 @@ __all__ = [
     "OpenableStores",
     "Reach",
     "connect_store",
-    "existing_wrapper",
     "make_stores",
     "offline_stores",
+    "open_and_replicate",
     "open_key_store",
     "open_store",
     "reach_once",

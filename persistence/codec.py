@@ -211,10 +211,6 @@ def file_row(user: str, file_id: str) -> str:
     return f"file {file_id} {user}"
 
 
-def archived_row(name: str) -> str:
-    return f"archive {name}"
-
-
 def command_row(principal_id: str, command_id: CommandId | str) -> str:
     return f"command {principal_id} {command_id}"
 

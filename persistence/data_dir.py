@@ -60,7 +60,7 @@ class FolderLock:
     def take(self) -> None:
         """Makes the folder if need be. Raises Unavailable naming the folder."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise unusable_data_dir(self._folder, exc) from exc

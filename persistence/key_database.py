@@ -40,18 +40,6 @@ _SCHEMA: Final = (
     PRIMARY KEY (tenant, seq),
     UNIQUE (tenant, id)
 )""",
-    """CREATE TABLE IF NOT EXISTS {{backup_keys}} (
-    id         TEXT   NOT NULL PRIMARY KEY,
-    page       BIGINT NOT NULL,
-    tenant     TEXT   NOT NULL,
-    scope      TEXT   NOT NULL,
-    tenant_key TEXT   NOT NULL,
-    wrapped    {bytes} NOT NULL,
-    destroyed_at BIGINT,
-    stored     BIGINT NOT NULL DEFAULT 0
-)""",
-    "CREATE INDEX IF NOT EXISTS backup_keys_page ON {{backup_keys}} (page)",
-    "CREATE INDEX IF NOT EXISTS backup_keys_scope ON {{backup_keys}} (tenant, scope)",
 )
 _NAME: Final = re.compile(r"\{(\w+)\}")
 

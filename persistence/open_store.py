@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from persistence.archive.cold_sessions import ColdSessions
 from persistence.at_rest.administration import EncryptionAdministration
 from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.server_keys import MemoryServerKeys, StoredServerKeys
@@ -23,12 +22,10 @@ from persistence.key_database import KeyDatabase, PostgresKeyDatabase
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.master_key import MasterKeyRing, read_master_keys, read_secret
 from persistence.memory.store import MemoryStore
-from persistence.objects.addresses import open_objects
-from persistence.objects.file_chunks import ObjectFileChunks
-from persistence.objects.object_store import ObjectStore
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
 from persistence.sql.file_chunks import FileChunks
+from persistence.sql.folder_file_chunks import FolderFileChunks
 from persistence.sql.script import SqlDatabase
 from persistence.sqlite.database import SqliteDatabase, SqliteTuning
 from persistence.sqlite.store import SqliteStore
@@ -60,22 +57,22 @@ def open_store(
     folder: Path | None,
     audit_key: str = "",
     codec: Codec | None = None,
-    cold: Archive | None = None,
     chunks: FileChunks | None = None,
+    replicated: bool = False,
 ) -> Store:
     """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
 
     Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
     the marker that tells a restored database from the one that this process wrote to; None goes without, which is right
     for a process that only reads. `audit_key` names a file like the master key's. Without a `codec` bodies are plain;
-    without `chunks` files' bytes are rows of the database.
+    without `chunks` files' bytes are rows of the database. `replicated`: another process copies an SQLite journal and
+    makes its checkpoints.
     """
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
         case ("sqlite", "", _) if folder is not None:
-            tuning = SqliteTuning(gives_back=cold is not None and cold.objects is not None)
-            database = SqliteDatabase(folder, audit_key=sealed, codec=codec, tuning=tuning)
-            return SqliteStore(database, cold and ColdSessions(database, cold.objects, now_ms=cold.now_ms), chunks)
+            tuning = SqliteTuning(checkpoints_elsewhere=replicated)
+            return SqliteStore(SqliteDatabase(folder, audit_key=sealed, codec=codec, tuning=tuning), chunks)
         case ("memory", "", _):
             return MemoryStore()
         case ("postgresql" | "postgres", _, address) if address:
@@ -86,18 +83,13 @@ def open_store(
             )
 
 
-class Archive(NamedTuple):
-    """Where cold sessions of an SQLite journal go; None: nothing is moved there."""
-
-    objects: ObjectStore | None
-    now_ms: Callable[[], UnixMs]
-
-
 class StoreSettings(Protocol):
     @property
-    def archive(self) -> str: ...
-    @property
     def files(self) -> str: ...
+    @property
+    def replicate(self) -> str: ...
+    @property
+    def replicate_hours(self) -> float: ...
     @property
     def journal(self) -> str: ...
     @property
@@ -205,10 +197,6 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is named: one
     that a process made for itself would lock the others out. Raises BadInput. Blocking."""
     url, mode = settings.journal, settings.journal_encryption
-    if settings.archive and url != "sqlite":
-        raise BadInput(
-            "archive_not_possible", "--archive moves sessions out of an SQLite journal only.", param="archive"
-        )
     if url == "memory":
         return OpenableStores(
             store=open_store(url, folder=folder, audit_key=settings.audit_key),
@@ -245,9 +233,15 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         codec = SealingCodec(TenantKeys(database, wrapper, now_ms=now_ms), writes=mode != "off")
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
-    cold = Archive(open_objects(settings.archive, "archive") if settings.archive else None, now_ms)
-    chunks = ObjectFileChunks(open_objects(settings.files, "files")) if settings.files else None
-    store = open_store(url, folder=folder, audit_key=settings.audit_key, codec=codec, cold=cold, chunks=chunks)
+    chunks = FolderFileChunks.of(settings.files) if settings.files else None
+    store = open_store(
+        url,
+        folder=folder,
+        audit_key=settings.audit_key,
+        codec=codec,
+        chunks=chunks,
+        replicated=bool(settings.replicate),
+    )
     sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
     return OpenableStores(
         store=store,
@@ -261,6 +255,40 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     )
 
 
+@asynccontextmanager
+async def open_and_replicate(
+    settings: StoreSettings,
+    stores: OpenableStores,
+    metrics: Metrics,
+    environment: Mapping[str, str],
+    reach: Reach = reach_once,
+) -> AsyncIterator[Store]:
+    """The opened store of a server; an SQLite journal is replicated meanwhile where the settings say so. Raises
+    Unavailable and BadInput."""
+    if not settings.replicate:
+        async with stores.opened(reach) as store:
+            yield store
+        return
+    if settings.journal != "sqlite":
+        raise BadInput(
+            "replication_not_possible",
+            "replicate: an SQLite journal is replicated; PostgreSQL has tools of its own, see docs/backup.md.",
+            param="replicate",
+        )
+    from persistence.sqlite.replication import Replication
+
+    folder = Path(settings.data)
+    replication = Replication(
+        settings.replicate, folder, keep_hours=settings.replicate_hours, environment=environment, metrics=metrics
+    )
+    try:
+        async with stores.opened(reach) as store:
+            replication.start()
+            yield store
+    finally:
+        await replication.close()
+
+
 def _service_of(settings: StoreSettings) -> KeyWrapper | None:
     if not settings.key_service:
         return None
@@ -270,12 +298,6 @@ def _service_of(settings: StoreSettings) -> KeyWrapper | None:
         token_file=settings.key_service_token_file,
         authority=settings.key_service_authority,
     )
-
-
-def existing_wrapper(settings: StoreSettings) -> KeyWrapper:
-    """What wraps the keys of a journal that there is, or was: nothing is made. Raises BadInput. Blocking."""
-    path = Path(settings.master_key) if settings.master_key else Path(settings.data) / "master.key"
-    return _service_of(settings) or MasterKeyWrapper(read_master_keys(path))
 
 
 def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:

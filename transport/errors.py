@@ -72,7 +72,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full embeddings_full",
     ErrorRow(503, "UNAVAILABLE"): (
         "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
-        "starting archive_unavailable embeddings_unavailable "
+        "starting embeddings_unavailable "
         "vector_stores_unavailable filters_unavailable"
     ),
     ErrorRow(503, "UNAVAILABLE", RESTART): "draining",
@@ -83,8 +83,7 @@ CODES: Final = {code: row for row, codes in _ROWS.items() for code in codes.spli
 
 _INNER: Final = {
     "too_large": "append_too_large",
-    "internal_error": "archive_damaged archive_lost body_unreadable internal journal_hole tokenizer_failed",
-    "archive_unavailable": "archive_differs archive_missing object_store_unavailable",
+    "internal_error": "body_unreadable internal journal_hole tokenizer_failed",
     "directory_unavailable": (
         "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed "
         "results_unavailable"
@@ -100,7 +99,7 @@ _INNER: Final = {
         "usage_not_kept usage_stream_away push_service_away"
     ),
     "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
-    "overloaded": "documents_unavailable journal_overloaded mailbox_full schemas_unavailable",
+    "overloaded": "documents_unavailable file_folder_unavailable journal_overloaded mailbox_full schemas_unavailable",
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",
     "session_quarantined": "quarantined",
@@ -113,13 +112,6 @@ INNER: Final = {code: public for public, codes in _INNER.items() for code in cod
 STARTUP: Final = frozenset(
     {
         "address_unavailable",
-        "archive_not_possible",
-        "backup_damaged",
-        "backup_keeps_versions",
-        "backup_locked",
-        "backup_not_found",
-        "backup_not_possible",
-        "backup_too_new",
         "bad_brownout_model",
         "bad_chat_template",
         "bad_directory_url",
@@ -136,6 +128,8 @@ STARTUP: Final = frozenset(
         "hub_offline",
         "hub_unavailable",
         "invalid_setting",
+        "journal_archived",
+        "journal_backed_up",
         "journal_busy",
         "journal_encrypted",
         "journal_exists",
@@ -152,6 +146,8 @@ STARTUP: Final = frozenset(
         "model_unknown",
         "replica_differs",
         "session_not_in_backup",
+        "replica_not_restored",
+        "replication_not_possible",
         "unknown_journal",
     }
 )

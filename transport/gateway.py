@@ -58,6 +58,7 @@ from sessions.schemas import SCHEMA_PARAMS, InlineSchemaChecker, SchemaParams, c
 from sessions.store import Store
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
+from transport.auth.connection_shares import key_of
 from transport.files.door import FILE_BYTES, FileDoor
 from transport.openai.history import HistoryIndex, MemoryHistory
 from transport.openai.model_catalog import Models
@@ -329,7 +330,7 @@ class Gateway:
     def _admitted(self, principal: Principal, scope: Scope) -> Iterator[None]:
         self.access.verify(principal)
         demand(principal, scope)
-        who = (principal.tenant, principal.id)
+        who = key_of(principal)
         if self._under_way[who] >= self.limits.commands_per_principal_max:
             raise Limited("rate_limited", "Too many commands of this key are under way.", retry_after_ms=500)
         if self._under_way_in_all >= self.limits.commands_max:

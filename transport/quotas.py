@@ -3,10 +3,10 @@
 A command that may begin a response, or requests a summary, reserves a request and tokens (its own text, what its
 session held at the end of its last turn, and the output it may make at most) and is settled where that ends
 (`actors.limits.settlement`). One that turns out to begin none, or is refused, gives its tokens back; where nobody
-knows whether it was applied, the reservation stays until the response ends or it lapses. Listed sessions and stored
-bytes are counted in the journal, at most every `TALLY_S` per tenant and user, and what this gateway lets in meanwhile
-is added. Where there is no room left, the journal is searched for an earlier application of the command: its answer is
-given again (I5).
+knows whether it was applied, the reservation stays until the response ends or it lapses. Any other command that writes
+takes a request, and no turn. Listed sessions and stored bytes are counted in the journal, at most every `TALLY_S` per
+tenant and user, and what this gateway lets in meanwhile is added. Where there is no room left, the journal is searched
+for an earlier application of the command: its answer is given again (I5).
 
 Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
 
@@ -59,6 +59,9 @@ _SAYS: Final = {
     "sessions": "sessions",
     "stored_bytes": "bytes of history",
 }
+
+_FREE: Final = (cm.ResponseCancel, cm.SessionWarm, cm.ReviewNotify)
+"""Commands that write nothing by themselves."""
 
 Execute = Callable[[Request], Awaitable[cm.Ok]]
 
@@ -131,7 +134,8 @@ class Quotas:
         tenant = self.limits().of(principal.tenant)
         text_bytes = begins(command)
         await self._check_room(request, stores(command), tenant, tenant.user)
-        bucket = None if text_bytes is None else await self._key_bucket(principal, tenant, request)
+        writes = not isinstance(command, _FREE)
+        bucket = await self._key_bucket(principal, tenant, request) if writes else None
         demand = self._demand(request, text_bytes, tenant, tenant.user)
         again = await self._reserve(demand, bucket)
         if demand is None or again:  # what was reserved before is of the turn that this command's id began
@@ -139,6 +143,8 @@ class Quotas:
         try:
             ok = await execute(request)
         except Unavailable:
+            if text_bytes is None:
+                await self._released(principal.tenant, demand.name, unasked=False)
             raise  # it may have been applied: the reservation is settled at its end, or lapses
         except SessileError as error:
             await self._released(principal.tenant, demand.name, unasked=error.status >= 500)
@@ -194,13 +200,17 @@ class Quotas:
             log.warning("reservation_release_failed", response=name, error=error.code)
 
     def _demand(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> Demand | None:
-        """What a command asks for; None where it begins no response, or nothing of it is limited."""
-        if text_bytes is None or not (_counts(tenant) or _counts(user)):
+        """What a command asks for; None where it writes nothing, or nothing of it is limited."""
+        if isinstance(request.command, _FREE) or not (_counts(tenant) or _counts(user)):
             return None
         key, principal, command = request.key, request.principal, request.command
         name = response_id_of(key, principal, command.id)
         if isinstance(command, cm.SessionCompact):
             name = ResponseId(compaction_id_of(key, principal, command.id))
+        if text_bytes is None:  # a request, but no turn
+            demand = self._demand_of(principal, None, name, 0, 0)
+            many = (msgspec.structs.replace(each, concurrent_turns=None) for each in (tenant, user))
+            return msgspec.structs.replace(demand, tenant_ceilings=next(many), user_ceilings=next(many))
         output_max = getattr(command, "max_output_tokens", None)
         return self._demand_of(
             principal,
@@ -320,15 +330,19 @@ def _lists(command: cm.ActorCommand) -> bool:
 
 
 def begins(command: cm.ActorCommand) -> int | None:
-    """The bytes of text that a command adds to its conversation before an answer, or a summary; None: the model writes
-    nothing for it."""
-    silent = isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.TurnCreate) and not command.respond
-    return None if silent or isinstance(command, cm.SessionUpdate) else stores(command)
+    """Returns the bytes of text that a command adds to its conversation before an answer, or a summary; None: the model
+    writes nothing for it."""
+    match command:
+        case cm.MessageCreate() | cm.MessageEdit() | cm.TurnCreate():
+            return stores(command) if command.respond else None
+        case cm.ResponseCreate() | cm.SessionCompact() | cm.ResponseSteer() | cm.ToolOutput():
+            return stores(command)
+    return None
 
 
 def stores(command: cm.ActorCommand) -> int | None:
-    """The bytes of text that a command adds to its conversation, with what is written for it still to come; None: it
-    adds none."""
+    """Returns the bytes of text that a command adds to its conversation, with what is written for it still to come;
+    None: it adds none."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
             return _bytes(command.content)
@@ -340,14 +354,9 @@ def stores(command: cm.ActorCommand) -> int | None:
             given = command.instructions if isinstance(command.instructions, str) else ""
             made = command.create.instructions if command.create is not None else None
             return _size(given) + _size(made or "") + sum(_item_bytes(item) for item in command.items)
-        case cm.SessionUpdate():
-            return _settings_bytes(command) or None
+        case cm.SessionCreate() | cm.SessionUpdate() | cm.ReviewAppeal() | cm.FeedbackSet():
+            return len(msgspec.json.encode(command))
     return None
-
-
-def _settings_bytes(command: cm.SessionUpdate) -> int:
-    tools = msgspec.json.encode(command.tools) if command.tools else b""
-    return _size(command.instructions or "") + len(tools)
 
 
 def _item_bytes(item: cm.NewItem) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from sessions.model.generation import EngineInfo
 from sessions.ports import Member, View
+from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.routing.turn_facts import PoolState
 
 UNKNOWN_WINDOW = 1 << 30  # of replicas that do not announce their engines
@@ -14,8 +15,10 @@ UNKNOWN_WINDOW = 1 << 30  # of replicas that do not announce their engines
 class PoolStates:
     """A plain call gives the pools of the present view; those that drain, or take nothing, are not counted."""
 
-    def __init__(self, view: Callable[[], View]) -> None:
+    def __init__(self, view: Callable[[], View], file: PoolsNow = lambda: NO_POOLS) -> None:
         self._view = view
+        self._file = file
+        self._seen = set[str]()
         self._looked_at: View | None = None
         self._states: Mapping[str, PoolState] = {}
 
@@ -24,7 +27,14 @@ class PoolStates:
         if view is not self._looked_at:
             self._looked_at = view
             self._states = pool_states(view)
+            self._seen.update(member.model for member in view.members)
         return self._states
+
+    def known(self) -> set[str]:
+        """Returns the models that exist: those that the models file names, and those that any view had since the start.
+        Who is alive does not decide it: a model whose replicas are all away exists."""
+        self()
+        return self._seen.union(self._file().file.models)
 
 
 def pool_states(view: View) -> dict[str, PoolState]:

@@ -485,7 +485,6 @@ class Runtime:
         """The KV of a session that is deleted is released here and on the other replicas; answers of it are given to
         nobody any more."""
         if self._context.results is not None:
-            self._context.memos.forget(key.tenant)
             await self._context.results.forget_session(key)
         try:
             await self._engine.release(key)
@@ -495,7 +494,6 @@ class Runtime:
     async def forget_results(self, tenant: TenantId) -> None:
         """No answer that the tenant has by now is given again. Raises Unavailable, OutcomeUnknown."""
         if self._context.results is not None:
-            self._context.memos.forget(tenant)
             await self._context.results.forget_tenant(tenant)
 
     def _deactivated(self, actor: Actor) -> None:

@@ -2,5 +2,5 @@
 cluster, under keys of their tenants.
 
 Never decides which requests may have a cached answer, nor what names one (`sessions.turn.result_cache` does). Start
-with `cache`; `memory` and `valkey` hold sealed bytes, `results.lua` bounds them.
+with `cache`; `store` and `valkey` hold sealed bytes, `results.lua` bounds them.
 """

@@ -5,8 +5,7 @@ data. Both keys are made from the tenant's: under another tenant's, or once a ke
 found and nothing opens. Whoever has the bytes learns how long answers are, and cannot try out questions.
 
 No link to users is kept. What came from a session is dropped with it, or as soon as something of it is taken back; an
-end user's erasure drops all that its tenant has here, and time does the rest. An answer that was being
-written meanwhile is not stored.
+end user's erasure drops all that its tenant has here. An answer that was being written meanwhile is not stored.
 
 Invariants: a turn never fails here, and waits for `WAIT_S` at most. Does not know engines or sessions' rules.
 """
@@ -14,55 +13,30 @@ Invariants: a turn never fails here, and waits for `WAIT_S` at most. Does not kn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import weakref
-from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sessions.limits import LimitsNow
+from actors.results.store import MemoryResultStore, ResultStore, StoredResult
+from sessions.limits import Limits, LimitsNow
 from sessions.metrics import Metrics
 from sessions.model.errors import SessileError
-from sessions.model.types import Principal, SessionId, SessionKey, TenantId
+from sessions.model.types import Principal, SessionKey, TenantId
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import ANSWER_BYTES_MAX, CachedAnswer, ResultLookup
 
 log = structlog.get_logger(__name__)
 
 WAIT_S: Final = 0.25
-NAME_BYTES: Final = 32
-MARK_BYTES: Final = 16
-_NONCE_BYTES: Final = 12
-_CIPHERS_MAX: Final = 1_000  # tenants
-
-
-class StoredResult(NamedTuple):
-    """One sealed answer. `mark` names the session that it came from."""
-
-    name: bytes
-    mark: bytes
-    body: bytes
-
-
-class ResultStore(Protocol):
-    """Holds sealed answers by tenant. Raises Unavailable, OutcomeUnknown."""
-
-    async def get(self, tenant: TenantId, name: bytes) -> bytes | None: ...
-
-    async def put(self, tenant: TenantId, result: StoredResult, *, ttl_s: int, bytes_max: int) -> None:
-        """For `ttl_s`; the tenant's least recently used ones make room."""
-        ...
-
-    async def drop(self, tenant: TenantId, mark: bytes | None) -> None:
-        """Those with a mark, or all of the tenant's."""
-        ...
-
-    async def close(self) -> None: ...
+NONCE_BYTES: Final = 12
 
 
 class WritingKey(Protocol):
@@ -74,55 +48,50 @@ class WritingKey(Protocol):
 
 class WritingKeys(Protocol):
     async def writing(self, tenant: TenantId) -> WritingKey:
-        """The key that writes now. Raises SessileError."""
+        """Returns the key that writes now. Raises SessileError."""
         ...
+
+
+class HasLimits(Protocol):
+    @property
+    def now(self) -> LimitsNow: ...
 
 
 class PersonalCheck(Protocol):
     async def is_personal(self, principal: Principal, text: str) -> bool: ...
 
 
-class ProcessKey(msgspec.Struct, frozen=True):
-    id: str
-    secret: bytes
-
-    def __repr__(self) -> str:
-        return f"ProcessKey({self.id!r})"
-
-
 class ProcessKeys:
-    """Where the journal has no keys: gone with the process, and so is what they sealed."""
+    """A key where the journal has none: gone with the process, and so is what it sealed."""
 
     def __init__(self) -> None:
-        self._key = ProcessKey("process", os.urandom(32))
+        self.id, self.secret = "process", os.urandom(32)
 
-    async def writing(self, tenant: TenantId) -> ProcessKey:
-        return self._key
+    async def writing(self, tenant: TenantId) -> ProcessKeys:
+        return self
 
 
 class _Sealer:
     """Names and seals one tenant's answers under one key."""
 
     def __init__(self, tenant: TenantId, key: WritingKey) -> None:
-        self.key_id = key.id
         whose = msgspec.msgpack.encode(("results", tenant, key.id))
-        self._secret = hashlib.blake2b(whose, key=key.secret, digest_size=32, person=b"sessile-results").digest()
-        sealing = hashlib.blake2b(whose, key=key.secret, digest_size=32, person=b"sessile-resseal").digest()
-        self._cipher = AESGCM(sealing)
+        secret = hashlib.blake2b(whose, key=key.secret, digest_size=64, person=b"sessile-results").digest()
+        self._secret, self._cipher = secret[:32], AESGCM(secret[32:])
 
     def name(self, request: bytes) -> bytes:
-        return hashlib.blake2b(request, key=self._secret, digest_size=NAME_BYTES, person=b"request").digest()
+        return hashlib.blake2b(request, key=self._secret, digest_size=32, person=b"request").digest()
 
-    def mark(self, session: SessionId) -> bytes:
-        return hashlib.blake2b(session.encode(), key=self._secret, digest_size=MARK_BYTES, person=b"session").digest()
+    def mark(self, key: SessionKey) -> bytes:
+        return hashlib.blake2b(key.session.encode(), key=self._secret, digest_size=16, person=b"session").digest()
 
     def seal(self, name: bytes, plain: bytes) -> bytes:
-        nonce = os.urandom(_NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, plain, name)
 
     def open(self, name: bytes, sealed: bytes) -> CachedAnswer | None:
         try:
-            plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name)
+            plain = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], name)
             return msgspec.msgpack.decode(plain, type=CachedAnswer)
         except (InvalidTag, ValueError, msgspec.DecodeError):  # ValueError: too short to be one
             return None
@@ -132,18 +101,9 @@ class TenantResultCache:
     """Implements `ResultCache`."""
 
     def __init__(
-        self,
-        store: ResultStore,
-        keys: WritingKeys,
-        limits: LimitsNow,
-        personal: PersonalCheck,
-        metrics: Metrics,
+        self, store: ResultStore, keys: WritingKeys, limits: LimitsNow, personal: PersonalCheck, metrics: Metrics
     ) -> None:
-        self._store = store
-        self._keys = keys
-        self._limits = limits
-        self._personal = personal
-        self._sealers: dict[TenantId, _Sealer] = {}
+        self._store, self._keys, self._limits, self._personal = store, keys, limits, personal
         self._recording: weakref.WeakSet[ResultLookup] = weakref.WeakSet()
         about = "Deterministic requests of tenants with a result cache, by whether their answer was there."
         self._looked_up = metrics.counter("result_cache_lookups", about, "outcome")
@@ -157,15 +117,11 @@ class TenantResultCache:
 
     async def find(self, key: SessionKey, request: bytes, plan: PromptPlan) -> ResultLookup:
         name, answer = b"", None
-
-        async def look() -> None:
-            nonlocal name, answer
+        async with _guard("result_lookup_failed"):
             sealer = await self._sealer(key.tenant)
             name = sealer.name(request)
             sealed = await self._store.get(key.tenant, name)
             answer = None if sealed is None else sealer.open(name, sealed)
-
-        await self._guarded("result_lookup_failed", look())
         lookup = ResultLookup(key, name, plan, answer)
         self._looked_up.add(lookup.outcome)
         if answer is None:
@@ -174,85 +130,92 @@ class TenantResultCache:
 
     async def store(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> None:
         outcome = "unavailable"
-        try:
+        async with _guard("result_store_failed", wait_s=None):
             outcome = await self._keep(lookup, principal, texts)
-        except Exception:  # it runs beside the replica's own work, which would end with it
-            log.exception("result_store_failed")
         self._stored.add(outcome)
 
     async def _keep(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> str:
         """Returns what came of it."""
-        answer = lookup.recorder.answer if lookup.recorder is not None else None
-        tenant = self._limits().of(lookup.tenant)
-        if answer is None or not lookup.name or tenant.result_cache_s is None:
-            return "unavailable"
-        plain = msgspec.msgpack.encode(answer)
-        if len(plain) > min(ANSWER_BYTES_MAX, tenant.result_cache_bytes):
+        limits, outcome = self._limits().of(lookup.key.tenant), "unavailable"
+        ttl_s, bytes_max = limits.result_cache_s, limits.result_cache_bytes
+        if lookup.recorded is None or not lookup.name or ttl_s is None:
+            return outcome
+        plain = msgspec.msgpack.encode(lookup.recorded)
+        if len(plain) > min(ANSWER_BYTES_MAX, bytes_max):
             return "too_large"
         if await self._personal.is_personal(principal, "\n\n".join(texts)):
             return "personal"
-        stored = False
-
-        async def put() -> None:
-            nonlocal stored
-            sealer = await self._sealer(lookup.tenant)
-            if lookup.revoked:
-                return
-            result = StoredResult(lookup.name, sealer.mark(lookup.session), sealer.seal(lookup.name, plain))
-            assert tenant.result_cache_s is not None
-            await self._store.put(
-                lookup.tenant, result, ttl_s=tenant.result_cache_s, bytes_max=tenant.result_cache_bytes
-            )
-            stored = True
-
-        await self._guarded("result_store_failed", put())
+        async with _guard("result_store_failed"):
+            sealer = await self._sealer(lookup.key.tenant)
+            if not lookup.revoked:
+                result = StoredResult(lookup.name, sealer.mark(lookup.key), sealer.seal(lookup.name, plain))
+                await self._store.put(lookup.key.tenant, result, ttl_s=ttl_s, bytes_max=bytes_max)
+                outcome = "stored"
         if lookup.revoked:  # forgotten while it was on its way
-            await self.forget_session(SessionKey(lookup.tenant, lookup.session))
-            return "revoked"
-        lookup.stored = stored
-        return "stored" if stored else "unavailable"
+            await self.forget_session(lookup.key)
+            outcome = "revoked"
+        return outcome
 
     async def forget_session(self, key: SessionKey) -> None:
-        self._revoke(key.tenant, key.session)
-
-        async def drop() -> None:
-            await self._store.drop(key.tenant, (await self._sealer(key.tenant)).mark(key.session))
-
-        if self._in_use:
-            await self._guarded("result_drop_failed", drop())
+        self._revoke(key.tenant, key)
+        if _in_use(self._limits()):
+            async with _guard("result_drop_failed"):
+                await self._store.drop(key.tenant, (await self._sealer(key.tenant)).mark(key))
 
     async def forget_tenant(self, tenant: TenantId) -> None:
-        self._revoke(tenant, None)
+        self._revoke(tenant)
         await self._store.drop(tenant, None)
 
-    def _revoke(self, tenant: TenantId, session: SessionId | None) -> None:
+    def _revoke(self, tenant: TenantId, session: SessionKey | None = None) -> None:
         for lookup in list(self._recording):
-            if lookup.tenant == tenant and session in (None, lookup.session):
+            if lookup.key.tenant == tenant and session in (None, lookup.key):
                 lookup.revoked = True
-
-    @property
-    def _in_use(self) -> bool:
-        """Some tenant may have answers here."""
-        limits = self._limits()
-        return any(each.result_cache_s is not None for each in (limits.default, *limits.tenants.values()))
 
     async def close(self) -> None:
         await self._store.close()
 
     async def _sealer(self, tenant: TenantId) -> _Sealer:
-        key = await self._keys.writing(tenant)
-        sealer = self._sealers.get(tenant)
-        if sealer is None or sealer.key_id != key.id:
-            if len(self._sealers) >= _CIPHERS_MAX:
-                self._sealers.clear()
-            sealer = self._sealers[tenant] = _Sealer(tenant, key)
-        return sealer
+        return _Sealer(tenant, await self._keys.writing(tenant))
 
-    async def _guarded(self, event: str, work: Awaitable[None]) -> None:
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await work
-        except (SessileError, TimeoutError) as error:
-            log.warning(event, error=str(error))
-        except Exception:  # a cache is no reason for a turn to fail
-            log.exception(event)
+
+@contextlib.asynccontextmanager
+async def _guard(event: str, *, wait_s: float | None = WAIT_S) -> AsyncIterator[None]:
+    """Logs what fails, or takes longer: a cache is no reason for a turn to fail."""
+    try:
+        async with asyncio.timeout(wait_s):
+            yield
+    except Exception as error:
+        log.warning(event, error=str(error), exc_info=not isinstance(error, SessileError | TimeoutError))
+
+
+def _in_use(limits: Limits) -> bool:
+    """Whether some tenant may have answers here."""
+    return any(each.result_cache_s is not None for each in (limits.default, *limits.tenants.values()))
+
+
+def make_results(
+    directory: str,
+    megabytes: int,
+    keys: WritingKeys | None,
+    limited: HasLimits | None,
+    personal: PersonalCheck,
+    metrics: Metrics,
+) -> TenantResultCache | None:
+    """Makes the cache that the settings name. `directory`: the cluster's Valkey; "": this process is alone. `keys`
+    None: the journal has none, and nothing is shared, for it would lie open in Valkey. `limited` None: no tenant has
+    chosen anything. Raises BadInput."""
+    if not megabytes or limited is None:
+        return None
+    if directory and keys is None:
+        if _in_use(limited.now()):
+            log.warning("result_cache_disabled", reason="the journal is not encrypted: give every process --master-key")
+        return None
+    if directory:
+        from actors.results.valkey import ValkeyResultStore  # redis' client takes half a second to load
+
+        store: ResultStore = ValkeyResultStore(directory)
+    else:
+        store = here = MemoryResultStore(megabytes * 1_000_000, asyncio.get_running_loop().time)
+        metrics.gauge("result_cache_bytes", "Bytes of cached answers.", (), lambda: {(): float(here.size)})
+        metrics.gauge("result_cache_entries", "Cached answers.", (), lambda: {(): float(len(here))})
+    return TenantResultCache(store, keys or ProcessKeys(), limited.now, personal, metrics)

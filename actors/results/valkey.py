@@ -17,7 +17,7 @@ from actors.directory.address import client_for, parse
 from actors.directory.pipelined_connection import NotSent, ReplyLost, Word
 from actors.directory.scripts import read_script, run_script
 from actors.directory.topology import servers_for
-from actors.results.cache import StoredResult
+from actors.results.store import StoredResult
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.types import TenantId
 

@@ -73,7 +73,7 @@ class RouteTable:
         pools: PoolsNow = lambda: NO_POOLS,
     ) -> None:
         self._models_file = pools
-        self.pool_states = PoolStates(lambda: self.view)
+        self.pool_states = PoolStates(lambda: self.view, pools)
         self._set_view(View(0, ()))
         self._directory = directory
         self._journal = journal
@@ -104,7 +104,7 @@ class RouteTable:
         """Every command looks for its owner here: not through all members of a large view."""
         self.view = view
         self._members = {member.replica: member for member in view.members}
-        self._models = {member.model for member in view.members}
+        self.pool_states()  # so that it knows every model of every view
 
     async def _refresh(self) -> None:
         try:
@@ -186,7 +186,7 @@ class RouteTable:
                 raise RouteUnavailable(f"{owner.replica} is not there")
             if not self._links.suspect(member):
                 return Route(member, owner, activate=owner == absent)
-            if model is None and len(self._models) > 1:
+            if model is None and len(self.pool_states.known()) > 1:
                 head = await self._journal.head(key)
                 model = self.model_of(head.model, owner) if head is not None else None
             survivor = self.survivor(key, owner, model)
@@ -284,14 +284,17 @@ class RouteTable:
             del self._takeovers[key]
 
     def _served(self, model: str | None, *, new: bool) -> str | None:
-        """The model to place by. In a cluster of one model every name means that one, as in a single process."""
-        served = self._models
-        if new and model not in served and len(served) > 1 and model is not None:
+        """Returns the model to place by; None: any. A model whose replicas are away is waited for, and no other one
+        takes its place. Where only one model exists, every name means that one, as in a single process."""
+        known = self.pool_states.known()
+        if len(known) == 1:
+            return None
+        if new and model not in known and model is not None:
             for member in self.view.members:
                 if member.engine is not None and model in member.engine.aliases:
                     return member.model
             raise NotFound("model_not_found", f"No replica serves the model {model!r}.", param="model")
-        return None if len(served) == 1 else model
+        return model
 
 
 def retryable_elsewhere(error: SessileError) -> bool:

@@ -114,9 +114,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--model", default="", help="the first that the server lists, where none is named")
     parser.add_argument("--profile", choices=PROFILES, default="turns")
-    parser.add_argument(
-        "--users", type=int, default=8, help="conversations at once"
-    )
+    parser.add_argument("--users", type=int, default=8, help="conversations at once")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second, whatever the server does")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--max-tokens", type=int, default=128)

@@ -1,1 +1,1 @@
-"""What is left after a loss: restores, damage in backups, archived sessions."""
+"""What is left after a loss: a replicated journal, restored."""

@@ -26,6 +26,7 @@ from actors.peer.links import LinkDown
 from persistence.postgres.inspection import inspect_postgres
 from sessions.model.errors import SessileError
 from sessions.ports import View
+from transport.auth.direct_fetch import open_direct
 from transport.cli.doctor import ExamineCluster, format_findings, has_findings
 from transport.cli.settings import Settings
 from transport.cli.start.security import peer_security
@@ -113,15 +114,13 @@ def observe_gateway(url: str) -> GatewayObserved:
     if not url.startswith(("http://", "https://")):
         return GatewayObserved(url=url, failure="it is no http:// or https:// address")
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/readyz", timeout=TIMEOUT_S):
+        with open_direct(urllib.request.Request(f"{url.rstrip('/')}/readyz"), TIMEOUT_S):
             return GatewayObserved(url=url)
     except urllib.error.HTTPError as error:
         try:
             return GatewayObserved(url=url, unready=str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"]))
         except (ValueError, KeyError, TypeError, OSError, HTTPException):
             return GatewayObserved(url=url, failure=f"it answers {error.code} and no reason")
-    except HTTPException:
-        return GatewayObserved(url=url, failure="it does not speak HTTP: is it the port of another door?")
     except (OSError, ValueError) as error:
         return GatewayObserved(url=url, failure=str(error))
 

@@ -7,38 +7,36 @@ BadSetting and SessileError.
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from uuid import uuid4
 
 import msgspec
 
 from persistence import connect_store, offline_stores
-from persistence.backup.drill import drill_restore, write_metrics
-from persistence.backup.opening import make_shipper, restore_services
-from persistence.backup.restore import RestoreReport, RestoreServices, restore_journal, restore_session
-from persistence.backup.verification import verify_backup
 from persistence.master_key import add_master_key, drop_older_master_keys
-from persistence.sqlite.store import SqliteStore
+from persistence.sqlite.replication import restore_replica
 from sessions.billing.reconcile import reconcile
-from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import TenantId, UnixMs
 from transport.auth.api_key_cache import ApiKeyCache
-from transport.cli import audit, backup, commands, encryption, keys, tokens, users
+from transport.cli import audit, commands, encryption, keys, tokens, users
 from transport.cli.reconciliation_text import reconciled_text
-from transport.cli.settings import BadSetting, Settings
+from transport.cli.settings import Settings
 from transport.cli.start.preflight import check_journal_exists
 
 NowMs = Callable[[], UnixMs]
 
 
-async def run_journal_command(options: msgspec.Struct, settings: Settings, now_ms: NowMs) -> int | None:
+async def run_journal_command(
+    options: msgspec.Struct, settings: Settings, now_ms: NowMs, environment: Mapping[str, str]
+) -> int | None:
     """None for a command of another kind."""
     match options:
         case commands.ReconcileUsage():
             return await _reconcile_usage(settings, options, now_ms)
-        case backup.RunBackup() | backup.VerifyBackup() | backup.RestoreBackup():
-            return await _run_backup_command(settings, options, now_ms)
+        case commands.RestoreReplica(url=url, at=at):
+            await asyncio.to_thread(restore_replica, url, Path(settings.data), environment=environment, at=at)
+            print(f"{settings.data} has the journal; put keys.db and master.key beside it, then start the server")
+            return 0
         case users.ExportUser() | users.EraseUser():
             return await _run_users_command(settings, options, now_ms)
         case encryption.ChangeMasterKey(change):
@@ -133,69 +131,3 @@ async def _run_keys_command(settings: Settings, command: keys.KeyCommand, now_ms
             result = await keys.run_on_journal(cache, command, now_ms())
     print(keys.format_keys(result, as_json=command.as_json))
     return 0
-
-
-async def _run_backup_command(settings: Settings, command: backup.BackupCommand, now_ms: NowMs) -> int:
-    match command:
-        case backup.RunBackup():
-            check_journal_exists(settings)
-            stores = offline_stores(settings, now_ms)
-            async with stores.opened():
-                shipper = make_shipper(settings, stores)
-                await shipper.open()
-                try:
-                    while await shipper.ship():
-                        pass
-                finally:
-                    shipper.close_files()
-                print(backup.format_shipped(shipper.state.chain, shipper.state.number, as_json=command.as_json))
-            return 0
-        case backup.VerifyBackup(restore=True):
-            return await _drill(settings, command, now_ms)
-        case backup.VerifyBackup():
-            if command.metrics_file:
-                raise BadSetting("metrics-file: it goes with --restore")
-            services = await asyncio.to_thread(_restore_services, settings, now_ms)
-            with tempfile.TemporaryDirectory(prefix="sessile-verify-") as folder:
-                report = await verify_backup(services, Path(folder))
-            print(backup.format_verified(report, as_json=command.as_json))
-            return 1 if report.findings else 0
-        case backup.RestoreBackup():
-            restored = await _restore(settings, command, now_ms)
-            print(backup.format_restored(restored, as_json=command.as_json))
-            return 1 if restored.problems else 0
-
-
-async def _drill(settings: Settings, command: backup.VerifyBackup, now_ms: NowMs) -> int:
-    services = await asyncio.to_thread(_restore_services, settings, now_ms)
-    live = Path(settings.data) / "journal.db"
-    with tempfile.TemporaryDirectory(prefix="sessile-verify-") as folder:
-        report = await drill_restore(services, Path(folder), live if live.exists() else None)
-    if command.metrics_file:
-        try:
-            await asyncio.to_thread(write_metrics, Path(command.metrics_file), report, now_ms())
-        except OSError as error:
-            raise BadSetting(f"metrics-file: it cannot be written: {error}") from error
-    print(backup.format_drill(report, as_json=command.as_json))
-    return 1 if report.findings else 0
-
-
-async def _restore(settings: Settings, command: backup.RestoreBackup, now_ms: NowMs) -> RestoreReport:
-    parsed = backup.parse_time(command.at)
-    at = None if parsed is None else UnixMs(parsed)
-    if command.session and not command.tenant:
-        raise BadSetting("session: name whose it is with --tenant")
-    services = await asyncio.to_thread(_restore_services, settings, now_ms)
-    if not command.session:
-        return await restore_journal(services, Path(settings.data), at=at)
-    check_journal_exists(settings)
-    stores = offline_stores(settings, now_ms)
-    async with stores.opened() as store:
-        if not isinstance(store, SqliteStore) or stores.database is None:
-            raise BadSetting("journal: one session is brought back into an SQLite journal only")
-        key = SessionKey(TenantId(command.tenant), SessionId(command.session))
-        return await restore_session(services, store.database, stores.database, key, at=at)
-
-
-def _restore_services(settings: Settings, now_ms: NowMs) -> RestoreServices:
-    return restore_services(settings, now_ms=now_ms, new_id=lambda: uuid4().hex)

@@ -7,6 +7,7 @@ blocks, and runs before any event loop does, so that Ctrl-C ends a pull at once.
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 import time
@@ -38,6 +39,16 @@ def prepared(options: object, settings: Settings) -> Settings:
     return settings
 
 
+def _refuse_misspelt(model: str) -> None:
+    """Raises BadSetting for a word that is neither a path nor the name of a shipped model."""
+    if "/" in model or "." in model or not model or Path(model).exists():
+        return
+    names = list(shipped_models.SHIPPED)
+    near = difflib.get_close_matches(model, names, 1, 0.5) or [name for name in names if name.startswith(model)]
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise BadSetting(f"model = {model!r}: there are {', '.join(names)}, hf:ORG/REPO and GGUF files by their path{hint}")
+
+
 def with_model(settings: Settings) -> Settings:
     """The settings with the path of the model that `--model` names, which is pulled where it is not there yet. Raises
     BadInput, Unavailable."""
@@ -64,6 +75,7 @@ def with_model(settings: Settings) -> Settings:
         return replace(settings, model=str(path), context=settings.context or shipped_models.WINDOW)
     reference = parse_reference(settings.model)
     if reference is None:
+        _refuse_misspelt(settings.model)
         return settings
     kind: Kind = "folder" if settings.engine == "vllm" else "gguf"
     pulled = model_library(settings).find(reference, kind) or pull_model(settings, reference)

@@ -3,7 +3,8 @@
     python app.py serve --grpc-port 8081
     python docs/examples/grpc_chat.py --target 127.0.0.1:8081
 
-Any language does the same with `transport/grpc_api/sessile.proto`; the server also answers reflection (`grpcurl`).
+Any language does the same with `transport/grpc_api/sessile.proto`; the server also answers reflection (`grpcurl`), with
+a key.
 """
 
 from __future__ import annotations

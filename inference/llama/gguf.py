@@ -60,7 +60,8 @@ def read_model(path: Path) -> GgufModel:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
     except FileNotFoundError as exc:
-        raise _refused(path, "does not exist. Run `make model`, or name a GGUF file with --model") from exc
+        why = "does not exist. --model takes a name of `./sessile models list`, hf:ORG/REPO, or the path of a GGUF file"
+        raise _refused(path, why) from exc
     except IsADirectoryError as exc:
         raise _refused(path, "is a folder. Name the GGUF file in it with --model") from exc
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as exc:

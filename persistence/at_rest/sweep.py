@@ -25,7 +25,6 @@ from persistence.codec import (
     HEAD_ROW,
     Codec,
     Row,
-    archived_row,
     command_row,
     decode_command,
     encode_command,
@@ -117,14 +116,6 @@ def _file(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Chan
     return {"key_id": key_id, "body": stored}
 
 
-def _archived(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
-    key, row = SessionKey(tenant, SessionId(keys[0])), archived_row(keys[1])
-    if not columns[1]:  # its session is purged
-        return {"key_id": codec.encode(key, row, b"")[0]}
-    key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
-    return {"key_id": key_id, "sealed": stored}
-
-
 def _own_column(columns: Values) -> set[str]:
     return {columns[0]}
 
@@ -178,7 +169,6 @@ TABLES: Final = (
     _Table("memories", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _memory),
     _Table("push_subscriptions", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _push),
     _Table("files", ("id",), ("",), ("key_id", "body", "end_user"), "length(body)", _own_column, _file),
-    _Table("archived", ("session", "object"), ("", ""), ("key_id", "sealed"), "length(sealed)", _own_column, _archived),
 )
 
 _NEXT_TENANT: Final = "SELECT tenant FROM heads WHERE tenant > $1 ORDER BY tenant LIMIT 1"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from persistence.codec import Codec, KeyDestroyed, memory_row, with_keys
 from persistence.sql.files import FORGET_FILES
+from persistence.sql.head_pages import read_heads
 from persistence.sql.journal import JournalStatements
 from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
 from persistence.validation import FIRST_KEY, check_text, names_of_user, released_by
@@ -77,8 +78,7 @@ class SqlEndUsers:
         check_text(tenant, user)
         session = (after or FIRST_KEY).session
         rows = await self._database.rows(self._sql.HEADS_OF_USER, (tenant, user, session, limit))
-        codec = self._database.codec
-        return await with_keys(codec, lambda: self._sql.heads_of(codec, rows))
+        return await read_heads(self._database.codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         check_text(erasure.tenant, erasure.user)

@@ -1,5 +1,5 @@
 """The port of what holds files' bytes, and the driver that keeps them as rows of the journal's database: they are
-backed up with it, and need nothing beside it. The other driver is `persistence.objects.file_chunks`.
+backed up with it, and need nothing beside it. The other driver is `folder_file_chunks`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ driver's `statements` is a `JournalStatements`: the SQL, and how a row of its an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,7 @@ from persistence.codec import (
     with_keys,
 )
 from persistence.group_commit import Write
+from persistence.sql.head_pages import read_heads
 from persistence.sql.script import SqlDatabase
 from persistence.validation import COMMANDS_KEPT_MS, FIRST_KEY, check_key, check_text, unknown_cursor
 from persistence.write_batch import AppendWrite
@@ -41,8 +42,6 @@ from sessions.model.journal_types import (
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 
 LOAD_PAGE_BYTES: Final = 16 * 2**20
-
-Recall = Callable[[SessionKey], Awaitable[bool]]
 
 
 class JournalStatements(Protocol):
@@ -91,9 +90,7 @@ class JournalDatabase(SqlDatabase, Protocol):
 class SqlJournal:
     """The Journal port but for `grant` and `purge`; see the port for the contract."""
 
-    def __init__(self, database: JournalDatabase, statements: JournalStatements, recall: Recall | None = None) -> None:
-        """`recall` brings back a log that lies elsewhere; False where this one does not."""
-        self._recall = recall
+    def __init__(self, database: JournalDatabase, statements: JournalStatements) -> None:
         self._database = database
         self._codec = database.codec
         self._with_keys = partial(with_keys, database.codec)
@@ -124,17 +121,6 @@ class SqlJournal:
         return await self._with_keys(lambda: self._sql.head_of(self._codec, rows[0])) if rows else None
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
-        try:
-            return await self._load(key, now_ms)
-        except Internal as error:
-            if not await self._came_back(key, error):
-                raise
-        return await self._load(key, now_ms)
-
-    async def _came_back(self, key: SessionKey, error: Internal) -> bool:
-        return self._recall is not None and error.code == "journal_hole" and await self._recall(key)
-
-    async def _load(self, key: SessionKey, now_ms: UnixMs) -> Loaded | None:
         check_key(key)
         await self._resolve_unknown()
         sql, since, most = self._sql, now_ms - COMMANDS_KEPT_MS, COMMANDS_LOADED_MAX
@@ -160,24 +146,13 @@ class SqlJournal:
         records: list[Record] = []
         while after + len(records) < head.top:
             start, page_rows = after + len(records), self._sql.LOAD_PAGE_ROWS
-            page = await self._read(head.key, start, page_rows, LOAD_PAGE_BYTES)
+            page = await self.read(head.key, after=start, limit=page_rows, bytes_max=LOAD_PAGE_BYTES)
             if page is None or not page.records:
                 raise Internal("journal_hole", "The stored log of this session ends before its head.")
             records += page.records[: head.top - start]
         return records
 
     async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
-        try:
-            page = await self._read(key, after, limit, bytes_max)
-        except Internal as error:
-            if not await self._came_back(key, error):
-                raise
-            return await self._read(key, after, limit, bytes_max)
-        if page is None or page.records or after >= page.head.top or self._recall is None:
-            return page
-        return await self._read(key, after, limit, bytes_max) if await self._recall(key) else page
-
-    async def _read(self, key: SessionKey, after: int, limit: int, bytes_max: int) -> Page | None:
         check_key(key)
         rows = await self._fetch(self._sql.READ, *key, after, limit, bytes_max)
         if not rows:
@@ -213,7 +188,7 @@ class SqlJournal:
             place = (rows[0][0], rows[0][1])
         statement, values = self._sql.list_heads(tenant, user, limit, place)
         rows = await self._fetch(statement, *values)
-        return await self._with_keys(lambda: self._sql.heads_of(self._codec, rows))
+        return await read_heads(self._codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """See `sessions.limits.Tallies`."""
@@ -222,7 +197,7 @@ class SqlJournal:
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
         rows = await self._fetch(self._sql.OPEN_HEADS, limit, *(after or FIRST_KEY))
-        return await self._with_keys(lambda: self._sql.heads_of(self._codec, rows))
+        return await read_heads(self._codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
         statement, values = self._sql.purgeable(due, limit)

@@ -39,9 +39,8 @@ from persistence.sqlite.schema import (
     SQLITE_VERSION_MIN,
     check_integrity,
     damaged,
-    give_back_pages,
     migrate,
-    prepare_giving_back,
+    refuse_leftovers,
     wipe_leftovers,
 )
 from persistence.sqlite.transaction import (
@@ -68,10 +67,9 @@ class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
     num_readers: int = 2
     checkpoint_pages: int = 2000
     checkpoints_beside: bool = CHECKPOINTS_BESIDE_COMMITS
+    checkpoints_elsewhere: bool = False
+    """Another process makes all checkpoints (`replication.py`): none is made here while a connection is open."""
     quick_check_bytes_max: int = 128 * 2**20
-    gives_back: bool = False
-    """Free space of the file can be given back in steps (`give_back`); a file that was made without is written anew at
-    its first opening."""
 
 
 class SqliteDatabase:
@@ -138,7 +136,7 @@ class SqliteDatabase:
                     self._readers.append(reader)
                     await reader.execute_fetchall("PRAGMA query_only = ON")
                     self._idle.put_nowait(reader)
-                if self._tuning.checkpoints_beside:
+                if self._tuning.checkpoints_beside and not self._tuning.checkpoints_elsewhere:
                     self._checkpoints = Checkpointer(
                         await aiosqlite.Connection(connector(self._connector(sqlite3.Connection)), 1),
                         pages=self._tuning.checkpoint_pages,
@@ -194,6 +192,8 @@ class SqliteDatabase:
             raise self._cannot_open(exc) from exc
         self._writer = writer = await self._connect(WriterConnection)
         last_resort = LAST_RESORT if self._tuning.checkpoints_beside else 1
+        if self._tuning.checkpoints_elsewhere:
+            last_resort = 0
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -204,9 +204,8 @@ class SqliteDatabase:
         ):
             await writer.execute_fetchall(f"PRAGMA {pragma}")
         await check_integrity(writer, self.path, whole_bytes_max=self._tuning.quick_check_bytes_max)
-        if self._tuning.gives_back:
-            await prepare_giving_back(writer, self.path)
         await migrate(writer, self.path)
+        await refuse_leftovers(writer, self.path)
         await wipe_leftovers(writer, self.path)
         self.sealer = Sealer(await secret_of(writer), self._audit_key)
 
@@ -307,11 +306,6 @@ class SqliteDatabase:
         """Runs a function on the writer's thread."""
         assert self._writer is not None
         return list(await self._writer.execute_fetchall("", WriterCall(function)))
-
-    async def give_back(self, pages: int) -> int:
-        """Gives free pages at the file's end back, so many at most; how many are left. Between two commits."""
-        ((left,),) = await self._run_on_writer(partial(give_back_pages, pages))
-        return int(left)
 
     def _mark(self, commits: int) -> None:
         """On the writer's thread, between a commit and its acknowledgement."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from persistence.sql.journal import Recall, SqlJournal
+from persistence.sql.journal import SqlJournal
 from persistence.sqlite import statements as sql
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.transaction import STORE_KEY, purge_commands_step, purge_step
@@ -18,8 +18,8 @@ from sessions.model.types import Epoch, SessionKey, UnixMs
 class SqliteJournal(SqlJournal):
     """The Journal port; see the port for the contract."""
 
-    def __init__(self, database: SqliteDatabase, recall: Recall | None = None) -> None:
-        super().__init__(database, sql, recall)
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database, sql)
         self.database = database
 
     async def grant(

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 APPLICATION_ID: Final = 0x5365731E
 SQLITE_VERSION_MIN: Final = (3, 38, 0)
-INCREMENTAL: Final = 2
+LAST_WITH_ARCHIVE: Final = "the version before 0.3.0 (revision ec02a8a4, which calls itself 0.2.0)"
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
 
 
@@ -82,6 +82,30 @@ async def _applied(connection: aiosqlite.Connection) -> int:
     return int(number)
 
 
+async def refuse_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
+    """Raises Unavailable where a version before 0.3.0 left what only it can take out: sessions in its archive, or notes
+    for its backup. Deletes the stubs of sessions that it has brought back, and with them the keys of their copies."""
+    backed_up = await connection.execute_fetchall("SELECT 1 FROM sqlite_schema WHERE name = 'backup_state'")
+    ((archived,),) = await connection.execute_fetchall(
+        "SELECT count(*) FROM archived WHERE recalled_at IS NULL AND replaced_at IS NULL AND length(sealed) > 0"
+    )
+    if archived:
+        raise Unavailable(
+            "journal_archived",
+            f"{archived} sessions of {path} lie in an archive, which this version does not have. Bring them back with"
+            f" {LAST_WITH_ARCHIVE}, as docs/upgrading.md says.",
+            retryable=False,
+        )
+    if backed_up:
+        raise Unavailable(
+            "journal_backed_up",
+            f"{path} keeps notes for a backup that this version does not have. Start {LAST_WITH_ARCHIVE} on it once"
+            " without its backup, as docs/upgrading.md says; that takes them out.",
+            retryable=False,
+        )
+    await connection.execute_fetchall("DELETE FROM archived")
+
+
 async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
     """Writes the file anew where rows that stood in the clear are encrypted now (`persistence.at_rest.sweep`): what
     they, and rows deleted before them, left in its free space goes. Takes as long as copying the file does, once, and
@@ -97,40 +121,10 @@ async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
         await connection.execute_fetchall("VACUUM")
         await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         await connection.execute_fetchall("UPDATE reencryptions SET plain = 0")
-        await _rows_moved(connection)
     except sqlite3.OperationalError as exc:
         log.warning("journal_vacuum_failed", cause=repr(exc))
     finally:
         await connection.execute_fetchall("PRAGMA temp_store = MEMORY")
-
-
-async def prepare_giving_back(connection: aiosqlite.Connection, path: Path) -> None:
-    """Has the file keep what `give_back_pages` needs. One that was made without is written anew, once: takes as long as
-    copying it does, and as much room; where there is none it is tried again at the next opening."""
-    if await _pragma(connection, "auto_vacuum") == INCREMENTAL:
-        return
-    await connection.execute_fetchall(f"PRAGMA auto_vacuum = {INCREMENTAL}")
-    log.info("journal_vacuum_started", path=str(path))
-    try:
-        await connection.execute_fetchall("PRAGMA temp_store = FILE")
-        await connection.execute_fetchall("VACUUM")
-        await connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-        await _rows_moved(connection)
-    except sqlite3.OperationalError as exc:
-        log.warning("journal_vacuum_failed", cause=repr(exc))
-    finally:
-        await connection.execute_fetchall("PRAGMA temp_store = MEMORY")
-
-
-def give_back_pages(pages: int, connection: sqlite3.Connection) -> list[tuple[int]]:
-    connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
-    return connection.execute("PRAGMA freelist_count").fetchall()
-
-
-async def _rows_moved(connection: aiosqlite.Connection) -> None:
-    """A `VACUUM` may give rows other numbers, by which a backup finds new events: it ships all of them again."""
-    if await connection.execute_fetchall("SELECT 1 FROM sqlite_schema WHERE name = 'backup_state'"):
-        await connection.execute_fetchall("UPDATE backup_state SET lowest = 0")
 
 
 async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole_bytes_max: int) -> None:

@@ -268,9 +268,6 @@ DELETE FROM events WHERE tenant = ?1 AND session = ?2 AND "offset" IN (
     SELECT "offset" FROM events WHERE tenant = ?1 AND session = ?2 ORDER BY "offset" LIMIT ?3)
 """
 
-# (tenant, session): without its key an archived log is noise; the object goes with the next sweep.
-PURGE_ARCHIVED: Final = "UPDATE archived SET sealed = x'' WHERE tenant = ?1 AND session = ?2"
-
 # (before, limit)
 PURGE_COMMANDS = """
 DELETE FROM commands WHERE (tenant, session, principal, command) IN (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from persistence.archive.cold_sessions import ColdSessions
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.audit import SqlAudit
 from persistence.sql.end_users import SqlEndUsers
@@ -22,14 +21,10 @@ from persistence.sqlite.journal import SqliteJournal
 class SqliteStore:
     """The Store port."""
 
-    def __init__(
-        self, database: SqliteDatabase, cold: ColdSessions | None = None, chunks: FileChunks | None = None
-    ) -> None:
-        """`cold`: where logs are that are not here, and how they come back. `chunks`: where files' bytes are; None:
-        among the rows."""
+    def __init__(self, database: SqliteDatabase, chunks: FileChunks | None = None) -> None:
+        """`chunks`: where files' bytes are; None: among the rows."""
         self.database = database
-        self.cold = cold
-        self.journal = SqliteJournal(database, None if cold is None else cold.recall)
+        self.journal = SqliteJournal(database)
         self.tallies = self.journal
         self.usage = SqlUsage(database)
         self.reviews = SqlReviews(database)

@@ -212,7 +212,6 @@ def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callabl
         if connection.execute(sql.PURGE_EVENTS, (*key, PURGE_ROWS)).rowcount == PURGE_ROWS:
             connection.execute(sql.PURGE_BEGUN, (*key, at))
             return None
-        connection.execute(sql.PURGE_ARCHIVED, key)
         for table in ("commands", "responses", "reviews", "shares", "push_outbox", "snapshots", "heads"):
             connection.execute(f"DELETE FROM {table} WHERE tenant = ?1 AND session = ?2", key)
         if top:

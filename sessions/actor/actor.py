@@ -50,7 +50,6 @@ from sessions.turn.generation_task import GenerationTask
 from sessions.turn.ledger import Ledger
 from sessions.turn.output_accumulator import OutputAccumulator
 from sessions.turn.run_timing import count_ended
-from sessions.turn.token_memo import MemoTokenizer
 
 log = structlog.get_logger(__name__)
 
@@ -83,20 +82,17 @@ class Actor:
         self._machine = machine
         self._world = world
         self._on_end = on_end
-        results, memo = world.results, None
-        if results is not None and results.serves(head.key.tenant):
-            memo = MemoTokenizer(world.engine.tokenizer, world.memos, head.key.tenant)
         self._ledger = Ledger(
             machine.state,
-            memo or world.engine.tokenizer,
+            world.engine.tokenizer,
             world.engine.info,
             tenant_policy=world.limits.context_policy,
             answer_room=world.limits.answer_room,
         )
         self._compactor = Compactor(machine.state, self._ledger, world, self.post)
         self._results: ResultFinder | None = None
-        if results is not None:
-            self._results = ResultFinder(head.key, machine, self._ledger, world, results, memo)
+        if world.results is not None:
+            self._results = ResultFinder(head.key, machine, self._ledger, world, world.results)
         self._tools = ToolRunner(machine.state, self._ledger, world, self.post)
         self._control: deque[Envelope] = deque()
         self._data: deque[Envelope] = deque()
@@ -397,16 +393,10 @@ class Actor:
             input = with_receipt(input, directed)
             if input.refused is None:
                 input = await prepare_input(input, ledger=self._ledger, world=self._world)
-            if not machine.continues_turn(command) and not await self._is_cached(input):
-                expected = self._results is None or self._results.needs_engine(command)
+            if not machine.continues_turn(command):
+                expected = self._results is None or not self._results.may_find(command)
                 input = admitted(self._world.limits.admission, self.key, input, expected=expected)
-                if self._results is not None:
-                    self._results.changed(input)
         return observed_step(input, machine, self._world, self._log, self._world.now_ms())
-
-    async def _is_cached(self, input: inputs_and_effects.Command) -> bool:
-        """The answer that a command begins is here already, and waits for no engine."""
-        return self._results is not None and await self._results.find_ahead(input, self._world.now_ms())
 
     def _begin_warming(self) -> None:
         if not self._warming:
@@ -573,7 +563,7 @@ class Actor:
             generation=start.generation,
             model=self._machine.other_model(open_),
             share=self._world.limits.share(open_.principal),
-            lookup=self._results.lookup_of(open_) if self._results is not None else None,
+            lookup=self._results.lookup_of(start) if self._results is not None else None,
         )
         turn = GenerationTask(
             run,

@@ -18,7 +18,6 @@ from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker,
 from sessions.turn.context_fitting import ANSWER_ROOM
 from sessions.turn.output_accumulator import GenerationLimits
 from sessions.turn.result_cache import ResultCache
-from sessions.turn.token_memo import TokenMemos
 
 
 class ActorLimits(msgspec.Struct, frozen=True):
@@ -52,7 +51,6 @@ class ActorContext(msgspec.Struct, frozen=True):
     limits: ActorLimits
     metrics: Metrics
     results: ResultCache | None = None  # None: every answer is an engine's
-    memos: TokenMemos = msgspec.field(default_factory=TokenMemos)  # of messages whose answers are in `results`
     memories: MemoryReader | None = None  # what a user's sessions begin with; None: nothing
     unread: Callable[[SessionKey], bool] | None = None  # whether no device reads it now; None: nobody is sent a push
     tools: ServerTools | None = None  # that the server carries out; None: it has none

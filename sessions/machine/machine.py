@@ -57,7 +57,7 @@ from sessions.machine.inputs_and_effects import (
     ToolProgressed,
     ToolStarting,
 )
-from sessions.machine.state import Open, State, scratch_copy
+from sessions.machine.state import Open, State
 from sessions.machine.step_builder import ActiveRuns, MachineConfig, StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -68,7 +68,6 @@ from sessions.model.request import answer_of
 from sessions.model.types import CommandId, Principal, ResponseId, UnixMs, Usage, derived_session_id
 
 ITEMS_MAX = 20_000
-TRIED_ITEMS_MAX = 2_000  # of a session in which a turn is only tried
 # What a full session still takes.
 _ALWAYS = (
     cm.SessionDelete
@@ -166,19 +165,6 @@ class Machine:
                 assert_never(input)
         self._patch_head(build.out)
         return build.out
-
-    def try_turn(self, input: Command, now: UnixMs) -> tuple[State, Step] | None:
-        """What a turn would lead to, in a copy: this machine stays as it is. None where it would be refused, or where
-        that costs more than it is worth: the session is busy, or long."""
-        if self.state.busy or len(self.state.items) > TRIED_ITEMS_MAX or input.refused is not None:
-            return None
-        state = scratch_copy(self.state)
-        build = StepBuilder(state, Step(), max(now, state.at), self._config, ActiveRuns())
-        try:
-            apply_command(build, input)
-        except SessileError:
-            return None
-        return state, build.out
 
     @property
     def at_work(self) -> bool:

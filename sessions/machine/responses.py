@@ -226,17 +226,18 @@ def start_all(build: StepBuilder) -> None:
             _start(build, open_)
 
 
-def mark_looked_up(state: State, step: Step, response_id: ResponseId, outcome: str) -> None:
-    """Says in a response, and in its `response.created` where that is of this very step, what the result cache had."""
-    open_ = state.open[response_id]
-    service = {**(open_.body.service or {}), "cache": outcome}
-    if outcome == "hit":  # it waits for no engine
-        service = {name: value for name, value in service.items() if name not in _OF_THE_QUEUE}
-    open_.body = body = msgspec.structs.replace(open_.body, service=service)
+def note_lookup(state: State, step: Step, response_id: ResponseId, outcome: str) -> None:
+    """Says in a response that a step begins whether its answer was in the result cache. The step is not appended yet:
+    the response in the state stays the one of its `response.created`."""
     for index, record in enumerate(step.records):
         if isinstance(record.event, ev.ResponseCreated) and record.event.response_id == response_id:
+            service = {**(record.event.response.service or {}), "cache": outcome}
+            if outcome == "hit":  # it waits for no engine
+                service = {name: value for name, value in service.items() if name not in _OF_THE_QUEUE}
+            body = msgspec.structs.replace(record.event.response, service=service)
             event = msgspec.structs.replace(record.event, response=body)
             step.records[index] = msgspec.structs.replace(record, event=event)
+            state.open[response_id].body = body
 
 
 def other_model(state: State, open_: Open) -> str:

@@ -220,15 +220,6 @@ def empty(key: SessionKey, *, user: str | None, listed: bool = True) -> State:
     return State(key=key, user=user, listed=listed)
 
 
-def scratch_copy(state: State) -> State:
-    """A copy for a step that is only tried, of a session without an open turn: what it has is shared, and no turn
-    changes that."""
-    fields = ((name, getattr(state, name)) for name in state.__struct_fields__)
-    return msgspec.structs.replace(
-        state, **{name: each.copy() for name, each in fields if isinstance(each, dict | list)}
-    )
-
-
 def apply(state: State, record: ev.Record) -> None:
     """Advances `state` in place by one record, which must be the next one."""
     if record.offset != state.top + 1:

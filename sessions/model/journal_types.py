@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -23,17 +23,6 @@ from sessions.model.types import (
     UnixMs,
     Usage,
 )
-
-_RESTORED: Final = "restored-"
-
-
-def restored_epoch(unique: str) -> Epoch:
-    """The epoch of a log that a backup was restored to."""
-    return Epoch(f"{_RESTORED}{unique}")
-
-
-def is_restored(epoch: Epoch) -> bool:
-    return epoch.startswith(_RESTORED)
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

@@ -167,9 +167,8 @@ class Attempts:
         finish: Finish | None = None
         first, lookup = True, self._run.lookup
         answer = lookup.answer if lookup is not None and not again else None
-        recorder = lookup.recorder if lookup is not None else None
-        if recorder is not None and again:
-            recorder.discard()
+        if lookup is not None and again:
+            lookup.discard()
         written = self._run_engine(request) if answer is None else replay(answer, len(request.prompt))
         async with aclosing(written) as stream:  # type: ignore[type-var]
             async for part in stream:
@@ -189,8 +188,8 @@ class Attempts:
                         counts.replayed += len(part.tokens)
                     else:
                         timing.record_tokens(len(part.tokens))
-                        if recorder is not None:
-                            recorder.add(part)
+                        if lookup is not None:
+                            lookup.record(part)
                     release = pipeline.feed(part)
                 if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
                     if release is not None:

@@ -95,8 +95,8 @@ class GenerationTask:
         if output.complete(withheld=end.reason == "content_filter"):
             counts.withheld = counts.generated - counts.mute
         lookup = self._run.lookup
-        if lookup is not None and lookup.recorder is not None and end.reason == "stop" and not self._attempts.filtered:
-            lookup.recorder.close()
+        if lookup is not None and end.reason == "stop" and not self._attempts.filtered:
+            lookup.close()
         self._inbox.post(
             GenerationFinished(
                 self.response_id,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from copy import copy
 from itertools import accumulate, chain, groupby, islice
 from operator import is_
 from typing import Any, Final, NamedTuple
@@ -72,7 +71,8 @@ Packed = tuple[bytes, ...]
 """Token ids of a piece, packed, in parts that the state holds as well."""
 
 
-Pieces = list[tuple[Segment, Packed]]
+Pieces = tuple[tuple[Segment, Packed], ...]
+"""A branch, message by message. No plan changes one that another plan has read: it makes a new one."""
 
 
 class PromptPlan(msgspec.Struct, frozen=True):
@@ -140,20 +140,20 @@ class Line(msgspec.Struct, frozen=True):
 class _Settled(NamedTuple):
     """The last branch, whose pieces stay."""
 
-    items: list[Item]
-    names: list[ItemId]
+    items: tuple[Item, ...]
+    names: tuple[ItemId, ...]
     pieces: Pieces
 
 
 class _JoinedPrompt(NamedTuple):
-    """The last prompt of a long line, up to its answer. `ids` grows with the next one."""
+    """The last prompt of a long line, up to its answer, which the next one begins with."""
 
     opening: array[int]
     first: int
-    pieces: list[Packed]  # of the whole line
-    ids: array[int]
+    pieces: tuple[Packed, ...]  # of the whole line
+    ids: bytes
 
-    def begins(self, opening: array[int], first: int, pieces: list[Packed]) -> bool:
+    def begins(self, opening: array[int], first: int, pieces: tuple[Packed, ...]) -> bool:
         """Whether a prompt with this opening, from piece `first` of these on, begins with it."""
         same = self.opening is opening and self.first == first and len(self.pieces) <= len(pieces)
         return same and all(map(is_, self.pieces, pieces))
@@ -205,18 +205,8 @@ class Ledger:
         self._answer_opening, self._answer_closing = map(
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
         )
-        self._settled = _Settled([], [], [])
+        self._settled = _Settled((), (), ())
         self._joined: _JoinedPrompt | None = None
-
-    def of(self, state: State) -> Ledger:
-        """The ledger of another state of this session, which knows what this one has tokenised."""
-        other = copy(self)
-        other._state = state
-        return other
-
-    def learn(self, other: Ledger) -> None:
-        """Takes over what another ledger of this session has tokenised."""
-        self._opening = other._opening
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -411,12 +401,14 @@ class Ledger:
             prompt = array("I", opening)
             prompt.frombytes(line.packed(first))
             return prompt
-        packed, joined = [packed for _, packed in line.pieces], self._joined
+        packed, joined = tuple(packed for _, packed in line.pieces), self._joined
         if joined is None or not joined.begins(opening, first, packed):
-            joined = _JoinedPrompt(opening, first, packed[:first], array("I", opening))
-        joined.ids.frombytes(b"".join(chain.from_iterable(packed[len(joined.pieces) :])))
-        self._joined = joined._replace(pieces=packed)
-        return joined.ids[:]
+            joined = _JoinedPrompt(opening, first, packed[:first], opening.tobytes())
+        ids = b"".join((joined.ids, *chain.from_iterable(packed[len(joined.pieces) :])))
+        self._joined = _JoinedPrompt(opening, first, packed, ids)
+        prompt = array("I")
+        prompt.frombytes(ids)
+        return prompt
 
     async def _plan_raw(self, open_: Open) -> PromptPlan:
         """The prompt of a completion: its question's text, behind what every prompt begins with."""
@@ -577,9 +569,9 @@ class Ledger:
         settled, names, pieces = self._settled
         count = len(settled)
         if count and all(map(is_, settled, path)) and not self._goes_on(path, count):
-            pieces = pieces.copy()
+            made = list(pieces)
         else:
-            count, pieces = 0, []
+            count, made = 0, []
         for made_by, group in groupby(path[count:], key=lambda item: self._state.made_by.get(item.id)):
             if made_by is None:
                 groups = [(sent, await self._render_group(sent)) for sent in _group_by_message(group)]
@@ -589,10 +581,11 @@ class Ledger:
             for items, packed in groups:
                 segment = _segment(items, sum(map(len, packed)) // 4)
                 if segment.output is not None:
-                    _join(pieces, segment.output)
-                pieces.append((segment, packed))
-        self._settled = _Settled(path, names[:count] + [item.id for item in path[count:]], pieces)
-        return pieces
+                    _join(made, segment.output)
+                made.append((segment, packed))
+        names = (*names[:count], *(item.id for item in path[count:]))
+        self._settled = _Settled(tuple(path), names, tuple(made))
+        return self._settled.pieces
 
     def _goes_on(self, path: list[Item], count: int) -> bool:
         """Whether the message that ends the first `count` items of a path goes on behind them."""
@@ -708,12 +701,12 @@ class Ledger:
         """The end of what a prompt holds before what the command brings (None: before the next message), as much of it
         as the command's texts are judged together with, in its order."""
         leaf = self._state.newest if command is None else self.goes_on_from(command)
-        texts = [_prompt_text(waiting.item) for waiting in reversed(self._state.queue) if waiting.item is not None]
+        texts = [prompt_text(waiting.item) for waiting in reversed(self._state.queue) if waiting.item is not None]
         if not isinstance(command, cm.MessageCreate) or command.parent_id is not UNSET:
             texts = []  # only what names no parent may come to stand behind those that wait
         room = {True: NEIGHBOURS_REACH, False: NEIGHBOURS_REACH}  # by author
         for item in item_tree.ancestors(self._state, leaf):
-            texts.append(_prompt_text(item))
+            texts.append(prompt_text(item))
             room[texts[-1].by_model] -= len(texts[-1].text)
             if max(room.values()) <= 0 or len(texts) >= NEIGHBOURS_REACH:
                 break
@@ -757,7 +750,7 @@ def _segment(items: Sequence[Item], length: int) -> Segment:
     )
 
 
-def _join(pieces: Pieces, call_id: CallId) -> None:
+def _join(pieces: list[tuple[Segment, Packed]], call_id: CallId) -> None:
     """An output is coming behind `pieces`: no prompt begins between it and its call."""
     between: list[int] = []
     for index in range(len(pieces) - 1, -1, -1):
@@ -801,7 +794,8 @@ def summary_message(text: str, model: str) -> ChatMessage:
     return ChatMessage(role="user", text=f"[Summary of our conversation so far, written by {model}]\n{text}")
 
 
-def _prompt_text(item: Item) -> PromptText:
+def prompt_text(item: Item) -> PromptText:
+    """Returns what an item says in prompts."""
     match item:
         case Message():
             return PromptText(item.text, item.role == "assistant")

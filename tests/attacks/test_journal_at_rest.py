@@ -1,8 +1,7 @@
 """Whoever has the disk has no conversation: what people and models wrote stands nowhere in clear text.
 
 Every byte that a server leaves in its data folder is searched, while it runs, after it was killed and after it ended
-well, for what deleted users wrote too; and every row of PostgreSQL's tables. The whole of it with a thousand sentences
-is `python -m bench.governance.at_rest`.
+well, for what deleted users wrote too; and every row of PostgreSQL's tables.
 """
 
 from __future__ import annotations

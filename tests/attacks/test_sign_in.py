@@ -297,6 +297,17 @@ async def test_who_signs_out_at_the_provider_is_signed_out_here(world: SignInWor
         assert (await http.get("/v1/models")).status_code == 200
 
 
+async def test_wrong_keys_from_an_address_lock_its_people_out_of_nothing() -> None:
+    async with a_sign_in_world(failures=4) as world, world.browser() as http:
+        wrong = {"authorization": "Bearer nobody"}
+        assert [(await http.get("/v1/models", headers=wrong)).status_code for _ in range(20)][-1] == 429
+        await sign_in(http, world.page, "ana")
+        assert (await http.get("/v1/models")).status_code == 200
+        query = urlencode({"client_id": "sessile", "post_logout_redirect_uri": f"{world.page}/"})
+        await at_provider(http, f"{world.issuer}/session/end?{query}", "ana", back_at=world.page)
+        assert (await http.get("/v1/models")).status_code in (401, 429)
+
+
 async def test_only_the_provider_says_who_signed_out(world: SignInWorld) -> None:
     async with world.browser() as http:
         await sign_in(http, world.page, "ana")

@@ -487,3 +487,35 @@ test("the page shows what the server says its model is worth, and nothing where 
   await written(other);
   assert.equal(await other.isHidden("#worth"), true);
 });
+
+test("an input method's last Enter, which Safari sends behind the composition, sends nothing", async () => {
+  const page = await visit(quick);
+  await page.fill("#message", "にほん");
+  const [composed, sent] = await page.evaluate(() => {
+    const press = (keyCode) => {
+      const event = new KeyboardEvent("keydown", { key: "Enter", keyCode, bubbles: true, cancelable: true });
+      document.querySelector("#message").dispatchEvent(event);
+      return event.defaultPrevented;
+    };
+    return [press(229), press(13)];
+  });
+  assert.deepEqual([composed, sent], [false, true]);
+  assert.deepEqual(page.troubles, []);
+});
+
+test("questions and each block of an answer are read from the side of their own script", async () => {
+  const page = await visit(quick);
+  await say(page, "שלום, מה שלומך?");
+  await written(page);
+  const directions = await page.evaluate(async () => {
+    const { Markdown } = await import(new URL("chat.js", location.href).href);
+    const markdown = new Markdown();
+    document.querySelector(".answer .body").append(markdown.element);
+    markdown.update("مرحبا بالعالم.\n\nHello.\n\n- שלום\n- one");
+    while (markdown.busy) await new Promise((resolve) => markdown.element.addEventListener("grown", resolve, { once: true }));
+    const direction = (element) => getComputedStyle(element).direction;
+    const blocks = [...markdown.element.querySelectorAll("p, li")].filter((each) => !each.querySelector("p"));
+    return [direction(document.querySelector(".said")), ...blocks.map(direction), direction(document.querySelector("#message"))];
+  });
+  assert.deepEqual(directions, ["rtl", "rtl", "ltr", "rtl", "ltr", "ltr"]);
+});

@@ -339,6 +339,7 @@ async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(start: Star
     assert engine.stats().running == 0
 
 
+@pytest.mark.slow
 async def test_a_constrained_answer_goes_on_from_each_of_its_tokens(start: Start) -> None:
     """As at a replica that gets the tokens so far and nothing else."""
     engine = await start()

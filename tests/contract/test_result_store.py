@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from actors.results.cache import ProcessKeys, ResultStore, StoredResult, TenantResultCache
-from actors.results.memory import MemoryResultStore
+from actors.results.cache import ProcessKeys, TenantResultCache
+from actors.results.store import MemoryResultStore, ResultStore, StoredResult
 from actors.results.valkey import ValkeyResultStore
 from sessions.limits import Limits, TenantLimits
 from sessions.metrics import Metrics
@@ -150,9 +150,8 @@ async def test_replicas_find_what_another_one_kept_until_it_is_forgotten_anywher
     )
     for forget in forgetting:
         lookup = await one.find(here, b"question", plan)
-        assert lookup.recorder is not None
-        lookup.recorder.add(Chunk((1,), "answer"))
-        lookup.recorder.close()
+        lookup.record(Chunk((1,), "answer"))
+        lookup.close()
         await one.store(lookup, Principal(tenant=ACME, key_id="k"), ["question"])
         found = await other.find(there, b"question", plan)
         assert found.answer is not None and found.answer.text == "answer"

@@ -1,4 +1,4 @@
-"""The authorisation matrix, every cell of it; `bench.governance.authorisation` makes up 100,000 attempts more."""
+"""The authorisation matrix, every cell of it."""
 
 from __future__ import annotations
 

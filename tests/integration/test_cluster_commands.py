@@ -45,7 +45,7 @@ def other(self):
 SimulatedEngine.info = property(other)
 sys.exit(app.main(sys.argv[1:]))
 """
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 class Cluster:

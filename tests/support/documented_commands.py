@@ -39,15 +39,14 @@ FAMILIES = (
     "usage",
     "encryption",
     "models",
-    "backup",
 )  # commands that have their own
 COMMANDS = (
     *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "plan", "chat", *FAMILIES),
     *("keys create", "keys list", "keys show", "keys revoke", "audit list", "audit verify"),
     *("tokens revoke", "tokens list"),
-    *("users export", "users erase", "usage reconcile"),
+    *("users export", "users erase", "usage reconcile", "restore"),
     *("encryption status", "encryption rotate", "encryption rewrap", "encryption stop", "encryption resume"),
-    *("encryption destroy", "encryption master", "backup run", "backup verify", "backup restore"),
+    *("encryption destroy", "encryption master"),
     *("models list", "models pull", "models remove"),
 )
 NO_COMMAND = "planted"

@@ -30,7 +30,7 @@ class AuthThrottle:
 
     def __init__(self, *, clock: Callable[[], float], limits: AuthThrottleLimits | None = None) -> None:
         self._clock = clock
-        self._limits: Final = limits or AuthThrottleLimits()
+        self.limits: Final = limits or AuthThrottleLimits()
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # failures not yet forgiven, as of when
 
     def check(self, address: str | None) -> None:
@@ -48,7 +48,7 @@ class AuthThrottle:
         spent = self._now(name) + 1
         self._spent[name] = (spent, self._clock())
         self._spent.move_to_end(name)
-        if len(self._spent) > self._limits.addresses_max:
+        if len(self._spent) > self.limits.addresses_max:
             self._spent.popitem(last=False)
 
     def forgive(self, address: str | None) -> None:
@@ -59,7 +59,7 @@ class AuthThrottle:
 
     def _now(self, name: str) -> float:
         spent, at = self._spent.get(name, (0.0, 0.0))
-        return max(0.0, spent - (self._clock() - at) / self._limits.refill_s)
+        return max(0.0, spent - (self._clock() - at) / self.limits.refill_s)
 
     def _wait_s(self, name: str) -> float:
-        return max(0.0, self._now(name) + 1 - self._limits.failures) * self._limits.refill_s
+        return max(0.0, self._now(name) + 1 - self.limits.failures) * self.limits.refill_s

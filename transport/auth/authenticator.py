@@ -119,6 +119,10 @@ class Authenticator(KeyListener):
         self._now_ms = now_ms
         self._tickets = tickets or MemoryTickets(clock)
         self._throttle = throttle or AuthThrottle(clock=clock)
+        # Each of what an address can be wrong about is counted by itself: wrong keys lock nobody out of signing in.
+        self._signatures = AuthThrottle(clock=clock, limits=self._throttle.limits)
+        self.sign_ins = AuthThrottle(clock=clock, limits=self._throttle.limits)
+        self.logouts = AuthThrottle(clock=clock, limits=self._throttle.limits)
         self._watched: dict[str, dict[object, tuple[Principal, CredentialEnded]]] = {}  # by key id
         if ring is not None:
             ring.subscribe(self)
@@ -170,8 +174,12 @@ class Authenticator(KeyListener):
             if self._tokens is not None and self._tokens.is_jwt(credential):
                 principal = self._tokens.known(credential)
                 if principal is None:
-                    self._throttle.check(address)  # a signature costs a hundred times what a key does
-                    principal = self._tokens.principal_of(credential)
+                    self._signatures.check(address)  # a signature costs a hundred times what a key does
+                    try:
+                        principal = self._tokens.principal_of(credential)
+                    except Unauthorized:
+                        self._signatures.failed(address)
+                        raise
                 if self.revocations is not None and principal.token is not None:
                     self.revocations.check(principal.token)
                 return principal
@@ -189,14 +197,6 @@ class Authenticator(KeyListener):
                 self._throttle.failed(address)
             raise
         return principal
-
-    def count_failure(self, address: str | None) -> None:
-        """Counts what somebody shows as a wrong key. Raises Limited where it was one too many."""
-        self._throttle.failed(address)
-
-    def forgive_failure(self, address: str | None) -> None:
-        """Takes back what `count_failure` counted beforehand: it was right."""
-        self._throttle.forgive(address)
 
     async def end_session(self, principal: Principal, audit: Audited) -> None:
         """Revokes the session of somebody who signs out, until it would have ended by itself; one that has ended

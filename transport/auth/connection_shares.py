@@ -45,7 +45,7 @@ class Place:
 
     def authenticated(self, principal: Principal | None) -> None:
         """Whose connection it is; None: of a server without keys. Raises Limited where the principal has too many."""
-        name = None if principal is None else _key_of(principal)
+        name = None if principal is None else key_of(principal)
         if name != self._principal:
             self._shares.take_principal(name)
             self._leave_principal()
@@ -109,8 +109,8 @@ class ConnectionShares:
         self.principals[name] += 1
 
 
-def _key_of(principal: Principal) -> tuple[str, str]:
-    """A key as a whole, whatever users it speaks for; of an issuer's tokens the user's."""
+def key_of(principal: Principal) -> tuple[str, str]:
+    """Returns what a principal is counted by: its key, whatever users that says it speaks for; the user of a token."""
     vouched = principal.key_id.startswith(TOKEN_PREFIX)
     return principal.tenant, principal.id if vouched else principal.key_id
 

@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, Final, NamedTuple
 
+from transport.proxies import proxy_for, through
+
 AT_ONCE: Final = 8  # threads for one address
 WAITING_MAX: Final = 64  # requests that wait for one of them
 WHOLE_S: Final = 10.0  # until an answer is there, waiting included
@@ -33,11 +35,20 @@ class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def open_direct(request: urllib.request.Request, timeout_s: float) -> Any:
-    """The answer, to be read and closed. Blocking. Raises HTTPError, for a redirect too, and OSError."""
+    """The answer, to be read and closed. Blocking. Raises HTTPError, for a redirect too, and OSError, which names the
+    proxy where one stands between."""
+    url = request.full_url
+    direct = () if proxy_for(url) else (urllib.request.ProxyHandler({}),)
     try:
-        return urllib.request.build_opener(_RefuseRedirects).open(request, timeout=timeout_s)
+        return urllib.request.build_opener(_RefuseRedirects, *direct).open(request, timeout=timeout_s)
+    except urllib.error.HTTPError:
+        raise
     except HTTPException as error:
-        raise OSError(f"what answers there is no HTTP server: {error!r}") from error
+        raise OSError(f"it does not speak HTTP: is it the port of another door?{through(url)}") from error
+    except OSError as error:
+        if proxy_for(url) is None:
+            raise
+        raise OSError(f"{error}{through(url)}") from error
 
 
 async def fetch_direct(request: urllib.request.Request, timeout_s: float, *, bytes_max: int) -> DirectAnswer:

@@ -7,12 +7,15 @@ points at this machine (DNS rebinding). A browser says in `Origin` which page a 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from sessions.model.errors import Forbidden
 from transport.auth.client_addresses import TrustedProxies
+
+_PORTS: Final = {"http": 80, "https": 443}
 
 CSRF_HEADER: Final = "x-sessile-csrf"
 """What a page of ours puts, with any value, on requests with a cookie that change something: no form and no page of
@@ -46,9 +49,18 @@ class OriginPolicy:
         if origin is None or "*" in self._allowed or origin.lower() in self._allowed:
             return
         parts = _split(origin.lower())
-        if host is not None and parts.scheme in ("http", "https") and parts.netloc == host.lower():
+        port = _PORTS.get(parts.scheme)
+        if host is not None and port is not None and _with_port(parts.netloc, port) == _with_port(host.lower(), port):
             return
-        raise Forbidden("forbidden", "Pages of this origin may not connect; it is not on the allow-list.")
+        raise Forbidden(
+            "forbidden",
+            f"Pages of {origin[:100]!r} may not connect: that is not this server's own address, nor one of --origins.",
+        )
+
+
+def _with_port(place: str, default: int) -> str:
+    """Returns a host with its port spelled out: two origins are the same with and without a default one (RFC 6454)."""
+    return place if re.search(r":\d+$", place) else f"{place}:{default}"
 
 
 def _split(url: str) -> SplitResult:

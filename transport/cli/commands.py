@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from transport.cli import audit, backup, encryption, keys, models, tokens, users
+from transport.cli import audit, encryption, keys, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.doctor import ExamineCluster
 from transport.cli.plan import PlanCluster
@@ -45,6 +45,20 @@ class ReconcileUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: Tenant = ""
     as_json: Json = False
+
+
+class RestoreReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes the journal of a data folder from what `serve --replicate` has copied; the folder has none yet.
+
+    Put keys.db and master.key of the lost server into the folder too: neither is in the replica, and nobody can read it
+    without both.
+    """
+
+    url: Annotated[str, Parameter(name="--from", metavar="URL", help="the URL of --replicate", show_default=False)]
+    at: Annotated[
+        str,
+        Parameter(metavar="TIME", help="like 2026-11-24T01:20:00Z; else the last moment", show_default=False),
+    ] = ""
 
 
 class CommandSpec(NamedTuple):
@@ -79,7 +93,6 @@ URL: Final = "--url http://127.0.0.1:8080"
 ENGINE: Final = ("Engine", "Simulated engine", "KV", "Sessions", "Retention", "Retrieval", "Metering", "Push")
 OPERATOR: Final = ("directory", "directory_file", *CREDENTIALS, "Logging")
 OFFLINE: Final = ("Journal", "Logging")
-BACKUP: Final = ("Backup", "Journal", "Logging")
 MODELS: Final = ("model_folder", "engine")
 EITHER: Final = (*OFFLINE, "Running server")  # on the journal, or through a server
 DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry", "Logging")
@@ -87,7 +100,7 @@ DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry",
 COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(
         Serve,
-        (*DOORS, "Journal", "Backup", "Archive", "Files", *ENGINE, "Moderation"),
+        (*DOORS, "Journal", "Replication", "Files", *ENGINE, "Moderation"),
         "serve --model model.gguf --port 9000",
     ),
     "gateway": CommandSpec(
@@ -111,13 +124,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
         "doctor --directory redis://127.0.0.1:6379 --journal postgresql://user@host/sessile",
     ),
     "plan": CommandSpec(PlanCluster, ("Logging",), "plan --of llama-3.1-405b --gpu h100,h200 --sessions 2000"),
-    "backup run": CommandSpec(backup.RunBackup, BACKUP, "backup run --backup s3://backups/sessile"),
-    "backup verify": CommandSpec(backup.VerifyBackup, BACKUP, "backup verify --backup s3://backups/sessile"),
-    "backup restore": CommandSpec(
-        backup.RestoreBackup,
-        BACKUP,
-        "backup restore --backup s3://backups/sessile --data restored --at 2026-11-24T01:20:00Z",
-    ),
+    "restore": CommandSpec(RestoreReplica, ("data", "Logging"), "restore --from s3://copies/sessile --data restored"),
     "usage reconcile": CommandSpec(ReconcileUsage, OFFLINE, "usage reconcile --tenant acme"),
     "keys create": CommandSpec(keys.CreateKey, EITHER, "keys create --tenant acme --role operator --label me"),
     "keys list": CommandSpec(keys.ListKeys, EITHER, "keys list --tenant acme"),
@@ -144,7 +151,6 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
 }
 FAMILIES: Final = {
     "usage": "Compares what was billed with the logs.",
-    "backup": backup.__doc__,
     "keys": keys.__doc__,
     "tokens": tokens.__doc__,
     "audit": audit.__doc__,

@@ -11,10 +11,11 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -54,6 +55,7 @@ class Settings:
     plain_per_address: int = option(768, "N", "plain connections of one address at most, of 1,024 in all", ge=1)
     unauthenticated_per_address: int = option(256, "N", "of one address, before they showed a good key", ge=1)
     connections_per_principal: int = option(10_000, "N", "connections of one key, all its users together", ge=1)
+    keep_alive_s: float = option(75, "S", "that an idle connection is kept; longer than a balancer keeps its own", gt=0)
     tls_certificate: str = option("", "FILE", "PEM file of the certificate chain for HTTPS and gRPC")
     tls_key: str = option("", "FILE", "PEM file of its key; give both or none")
     origins: tuple[str, ...] = option((), "ORIGIN,...", "browser origins that may connect, beside the server's own")
@@ -184,27 +186,18 @@ class Settings:
     key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
     audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
 
-    backup: str = option(
+    replicate: str = option(
         "",
         "URL",
-        "the SQLite journal is shipped there, encrypted: a folder, or s3://BUCKET/PREFIX; see docs/backup.md",
-        group="Backup",
+        "the SQLite journal is copied there by Litestream: file:///FOLDER or s3://BUCKET/PREFIX; see docs/backup.md",
+        group="Replication",
     )
-    backup_interval_s: float = option(0.5, "SECONDS", "how often what changed is shipped", ge=0.05, le=60)
-    backup_base_hours: float = option(24.0, "HOURS", "a whole copy is shipped so often", ge=0.1, le=8760)
-    backup_days: float = option(
-        0.0, "DAYS", "what no restore to the last so many days needs is deleted; 0: nothing is", ge=0
-    )
-
-    archive: str = option(
-        "", "URL", "sessions that are cold move there, and back when they are used: as --backup", group="Archive"
-    )
-    archive_days: float = option(30.0, "DAYS", "a session is cold when it was not used for so many days", gt=0)
+    replicate_hours: float = option(24.0, "HOURS", "how far back a restore from there can go", ge=1, le=8760)
 
     files: str = option(
         "",
-        "URL",
-        "where uploaded files lie, encrypted: a folder, or s3://BUCKET/PREFIX; empty: in the journal's database",
+        "FOLDER",
+        "where uploaded files lie, encrypted; empty: in the journal's database",
         group="Files",
     )
     file_bytes: int = option(33_554_432, "BYTES", "size of one uploaded file at most; 0: no files", ge=0, le=1 << 30)
@@ -315,8 +308,10 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     shown: dict[str, str] = {}  # of each value: how it stands where it was written
     if config is not None:
         try:
-            values = tomllib.loads(Path(config).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            values = tomllib.loads(Path(config).read_text(encoding="utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise BadSetting(f"--config {config}: it is not UTF-8; save it as UTF-8") from error
+        except (OSError, tomllib.TOMLDecodeError) as error:
             raise BadSetting(f"--config {config}: {error}") from error
         for name in values:
             if name not in FIELDS:
@@ -329,7 +324,9 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
                 raise BadSetting(
                     f"{variable} is not a setting{_nearest(name, PREFIX)}; unset it if it is not for Sessile"
                 )
-            values[name], shown[name] = value, f"{variable} = {value!r}"
+            is_secret = bool(value) and name in (*SECRETS, *RENEWED, *ADDRESSES)
+            values[name] = bare_secret(value, variable) if is_secret else value
+            shown[name] = variable if is_secret else f"{variable} = {value!r}"
     values.update(flags)
     shown.update({name: f"{name} = {value!r}" for name, value in flags.items()})
     for name in (*SECRETS, *ADDRESSES):
@@ -337,6 +334,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
             if values.get(name):
                 raise BadSetting(f"{name} and {name}_file: give one of the two")
             values[name], shown[name] = _secret_in(f"{name}_file", path), f"{name}_file = {path!r}"
+    for name in ADDRESSES:
+        _check_address(name, str(values.get(name, "")))
     return Settings(**{name: _converted(name, value, shown[name]) for name, value in values.items()})
 
 
@@ -356,12 +355,36 @@ def exposed_files(settings: Settings, config: str | None) -> list[str]:
 
 def _secret_in(name: str, path: str) -> str:
     try:
-        secret = Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        secret = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadSetting(f"{name} = {path!r}: it is not UTF-8; save it as UTF-8") from error
+    except OSError as error:
         raise BadSetting(f"{name} = {path!r}: {error}") from error
-    if not secret:
-        raise BadSetting(f"{name} = {path!r}: there is nothing in it")
-    return secret
+    return bare_secret(secret, f"{name} = {path!r}")
+
+
+def bare_secret(secret: str, where: str) -> str:
+    """Returns a secret without the byte order mark and the line end that editors and mounted secrets put around it.
+    Raises BadSetting, which repeats nothing of it, where nothing is left or a control character stands within it."""
+    bare = secret.removeprefix("\ufeff").strip()
+    if not bare:
+        raise BadSetting(f"{where}: there is nothing in it")
+    if not bare.isprintable():
+        raise BadSetting(f"{where}: a secret is one line without control characters")
+    return bare
+
+
+def _check_address(name: str, address: str) -> None:
+    """Raises BadSetting, which repeats nothing of it, for a URL whose password could be taken for something else."""
+    if name == "directory" or address.startswith("kafka://") or "://" not in address or "@" not in address:
+        return  # a directory's and Kafka's are read here, and say it themselves
+    doubtful = True
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        beyond = parts.path + ("" if "password=" in parts.query else parts.query)
+        doubtful = bool(parts.fragment) or "@" in beyond or parts.netloc.count("@") > 1
+    if doubtful:
+        raise BadSetting(f"{name}: in names, passwords and paths '/' is written %2F, '?' %3F, '#' %23 and '@' %40")
 
 
 def _password(address: str) -> str:

@@ -37,11 +37,12 @@ from sessions.model.knowledge.files import (
 )
 from sessions.model.types import Principal, TenantId, UnixMs
 from sessions.ports import TextExtractor
+from transport.auth.connection_shares import key_of
 from transport.files.attachments import AttachmentReader, ReadFile
 
 FILE_BYTES: Final = 32 << 20
 UPLOADS_MAX: Final = 256
-UPLOADS_PER_PRINCIPAL_MAX: Final = 16
+UPLOADS_PER_KEY_MAX: Final = 16
 COLLECTED_MAX: Final = 16  # contents that a deletion takes along, at once
 READS_MAX: Final = 4  # documents in this process's memory at once
 
@@ -76,7 +77,7 @@ class FileDoor:
             raise BadInput("user_required", "Files are an end user's: use a key of theirs.", param="user")
         if self._under_way.total() >= UPLOADS_MAX:
             raise Overloaded("overloaded", "Too many files are uploaded here at once.", retry_after_ms=1_000)
-        if self._under_way[principal.tenant, principal.id] >= UPLOADS_PER_PRINCIPAL_MAX:
+        if self._under_way[key_of(principal)] >= UPLOADS_PER_KEY_MAX:
             raise Limited("rate_limited", "Too many files of this key are uploaded at once.", retry_after_ms=1_000)
         return Upload(self, self._files, principal, self._clock, self._under_way)
 
@@ -168,7 +169,7 @@ class Upload:
         self._finished = False
 
     async def __aenter__(self) -> Upload:
-        who = (self._principal.tenant, self._principal.id)
+        who = key_of(self._principal)
         self._under_way[who] += 1
         try:
             self._blob = await self._files.begin(
@@ -185,7 +186,7 @@ class Upload:
             await self._files.abandon(self._principal.tenant, self._blob)
 
     def _leave(self) -> None:
-        who = (self._principal.tenant, self._principal.id)
+        who = key_of(self._principal)
         self._under_way[who] -= 1
         if not self._under_way[who]:
             del self._under_way[who]

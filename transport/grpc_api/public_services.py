@@ -1,20 +1,29 @@
-"""Serves health and reflection, which need no key: `grpc.health.v1`, and reflection as v1 and as v1alpha before it.
+"""Serves `grpc.health.v1`, which needs no key, and reflection as v1 and as v1alpha before it, which needs one.
 
-The packages' own registration answers a message that cannot be decoded with INTERNAL; here it is INVALID_ARGUMENT, as
-at every other method. Both versions of reflection have the same messages on the wire under two names.
+Calls of health take a place among those of their address that have shown no key, and all of them have a bound. The C
+core would receive a message of the size of a whole conversation before it asks us: so each method is served as one
+whose client streams, which is the same on the wire, and reads only when there is a place, few messages at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 from google.protobuf import descriptor_pb2, descriptor_pool
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from sessions.model.errors import BadInput, Overloaded, SessileError
+from sessions.model.types import Principal
+from transport.auth.client_addresses import address_group
+from transport.auth.connection_shares import RETRY_MS, ConnectionShares, Place
+from transport.grpc_api.service import SessionsService, decoded
+from transport.grpc_api.status import status_of
 
 V1ALPHA: Final = reflection.SERVICE_NAME
 V1: Final = "grpc.reflection.v1.ServerReflection"
@@ -22,22 +31,79 @@ _FILE: Final = "grpc/reflection/v1/reflection.proto"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def add_public_services(server: grpc.aio.Server, servicer: health.aio.HealthServicer, service: str) -> None:
-    """`service`: the one of our own that reflection describes beside these."""
-    checks = health_pb2.HealthCheckRequest
+MESSAGE_BYTES_MAX: Final = 1024  # all that these services are asked is a name
+CALLS_MAX: Final = 8_192  # of health at a time
+READS_MAX: Final = 64  # messages of health that are received at a time
+READS_PER_ADDRESS: Final = 16
+READ_S: Final = 5.0
+
+
+def add_public_services(
+    server: grpc.aio.Server,
+    servicer: health.aio.HealthServicer,
+    sessions: SessionsService,
+    shares: ConnectionShares,
+    service: str,
+) -> None:
+    """`service`: the one of our own that reflection describes beside these; `sessions` implements it, and lets in who
+    asks for a description."""
+    calls = HealthCalls(sessions, shares)
     _add(
         server,
         health.SERVICE_NAME,
         {
-            "Check": grpc.unary_unary_rpc_method_handler(_unary(servicer.Check, checks), None, _serialized),
-            "Watch": grpc.unary_stream_rpc_method_handler(_watching(servicer.Watch, checks), None, _serialized),
+            "Check": grpc.stream_unary_rpc_method_handler(calls.answering(servicer.Check), None, _serialized),
+            "Watch": grpc.stream_stream_rpc_method_handler(calls.answering(servicer.Watch), None, _serialized),
         },
     )
     pool = _described()
     described = reflection.aio.ReflectionServicer((service, health.SERVICE_NAME, V1, V1ALPHA), pool)
     for name in (V1, V1ALPHA):
-        handler: Any = grpc.stream_stream_rpc_method_handler(_reflecting(described), None, _serialized)
+        handler: Any = grpc.stream_stream_rpc_method_handler(_reflecting(described, sessions), None, _serialized)
         _add(server, name, {"ServerReflectionInfo": handler})
+
+
+class HealthCalls:
+    """The calls of health under way, shared out among addresses."""
+
+    def __init__(self, sessions: SessionsService, shares: ConnectionShares) -> None:
+        self._sessions = sessions
+        self._shares = shares
+        self._calls = 0
+        self._reads: Counter[str] = Counter()  # by address; of trusted proxies none is counted
+        self._reading = asyncio.Semaphore(READS_MAX)
+
+    def answering(self, call: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
+        async def answer(_: Any, context: Context) -> Any:
+            self._calls += 1
+            place: Place | None = None
+            try:
+                if self._calls > CALLS_MAX:
+                    raise Overloaded("overloaded", "Too many calls of health.", retry_after_ms=RETRY_MS)
+                address = self._sessions.client(context)
+                place = self._shares.open(address, plain=False)
+                return await call(await self._read(address, context), context)  # a watch writes by itself
+            except SessileError as error:
+                await context.abort(status_of(error), error.public_message)
+            finally:
+                self._calls -= 1
+                if place is not None:
+                    place.close()
+
+        return answer
+
+    async def _read(self, address: str | None, context: Context) -> Any:
+        name = address_group(address)
+        if self._reads[name] >= READS_PER_ADDRESS:
+            raise Overloaded("overloaded", "Too many calls of health at a time.", retry_after_ms=RETRY_MS)
+        self._reads[name] += 1
+        try:
+            async with self._reading, asyncio.timeout(READ_S):
+                return _small(health_pb2.HealthCheckRequest, await context.read())
+        except TimeoutError as error:
+            raise BadInput("invalid_request", "The message of this call did not come in time.") from error
+        finally:
+            self._reads -= Counter((name,))
 
 
 def _add(server: grpc.aio.Server, service: str, handlers: dict[str, Any]) -> None:
@@ -70,36 +136,24 @@ def _rename(file: descriptor_pb2.FileDescriptorProto) -> None:
             method.output_type = method.output_type.replace("v1alpha", "v1")
 
 
-async def _decoded(kind: Any, data: bytes, context: Context) -> Any:
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        message = f"This is no {kind.DESCRIPTOR.full_name}."
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+def _small(kind: Any, data: Any) -> Any:
+    """Returns the message of some bytes. Raises BadInput where they are none, or too many."""
+    if data is grpc.aio.EOF or len(data) > MESSAGE_BYTES_MAX:
+        raise BadInput("invalid_request", f"A {kind.DESCRIPTOR.name} has at most {MESSAGE_BYTES_MAX} bytes.")
+    return decoded(kind, data)
 
 
-def _unary(call: Callable[[Any, Context], Any], kind: Any) -> Callable[[bytes, Context], Any]:
-    async def answer(data: bytes, context: Context) -> Any:
-        return await call(await _decoded(kind, data, context), context)
-
-    return answer
-
-
-def _watching(call: Callable[[Any, Context], Any], kind: Any) -> Callable[[bytes, Context], Any]:
-    async def answer(data: bytes, context: Context) -> None:
-        await call(await _decoded(kind, data, context), context)  # it writes by itself
-
-    return answer
-
-
-def _reflecting(servicer: Any) -> Callable[[AsyncIterator[bytes], Context], Any]:
-    async def answer(incoming: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+def _reflecting(servicer: Any, sessions: SessionsService) -> Callable[[Any, Context], Any]:
+    async def answer(_: Any, context: Context) -> None:
         async def requests() -> AsyncIterator[Any]:
-            async for data in incoming:
-                yield await _decoded(reflection_pb2.ServerReflectionRequest, data, context)
+            while (data := await context.read()) is not grpc.aio.EOF:
+                yield _small(reflection_pb2.ServerReflectionRequest, data)
 
-        async for reply in servicer.ServerReflectionInfo(requests(), context):
-            yield reply
+        async def work(_: Principal) -> None:
+            async for reply in servicer.ServerReflectionInfo(requests(), context):
+                await context.write(reply)
+
+        await sessions.answer(context, work, speaks=True)
 
     return answer
 

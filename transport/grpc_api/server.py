@@ -1,7 +1,7 @@
 """The port of the gRPC API: listening, health, reflection, and going away.
 
-Beside `sessile.v1.Sessions` it serves `grpc.health.v1.Health` (for balancers and orchestrators) and server reflection
-(for grpcurl and the like); neither needs a key, neither shows anything of a session. Without keys it listens on
+Beside `sessile.v1.Sessions` it serves `grpc.health.v1.Health` (for balancers and orchestrators), without a key, and
+server reflection (for grpcurl and the like), with one; neither shows anything of a session. Without keys it listens on
 loopback only, as HTTP does. TLS is HTTP's, with the same certificate, or ends in front of both.
 
 A caller that does not read costs one message and its stream; one that is gone without a word is found by gRPC's
@@ -98,8 +98,9 @@ class GrpcServer:
             ),
         )
         shares = ConnectionShares(limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
-        register(SessionsService(self.gateway, self._leaving, shares), server)
-        add_public_services(server, self._health, SERVICE)
+        sessions = SessionsService(self.gateway, self._leaving, shares)
+        register(sessions, server)
+        add_public_services(server, self._health, sessions, shares, SERVICE)
         try:
             if self.tls is None:
                 self.port = server.add_insecure_port(self.address)

@@ -32,6 +32,7 @@ from transport.grpc_api import sessile_pb2_grpc as made
 from transport.grpc_api import translate
 from transport.grpc_api.converse import ConverseCall, EventStreamer
 from transport.grpc_api.detached_work import run_unless_set, start_detached
+from transport.grpc_api.message_size import check_size, malformed
 from transport.grpc_api.status import status_of, trailing_of
 from transport.openai.log_cursor import LogCursor
 from transport.websocket.handshake import USER_HEADER, bearer, single_value
@@ -122,7 +123,7 @@ class SessionsService(made.SessionsServicer):
             translate.fill(message, ok)
             return message
 
-        return await self._answer(context, work)
+        return await self.answer(context, work)
 
     # -- questions --------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class SessionsService(made.SessionsServicer):
             assert done.session is not None and done.epoch is not None and done.offset is not None
             return translate.state_of(done.session, done.epoch, done.offset, done.state or {})
 
-        return await self._answer(context, work)
+        return await self.answer(context, work)
 
     async def List(self, _: Any, context: Context) -> pb.ListReply:
         async def work(principal: Principal) -> pb.ListReply:
@@ -148,7 +149,7 @@ class SessionsService(made.SessionsServicer):
                 translate.fill(reply.data.add(), each)
             return reply
 
-        return await self._answer(context, work)
+        return await self.answer(context, work)
 
     # -- streams ----------------------------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class SessionsService(made.SessionsServicer):
                 standing = await cursor.standing(epoch, offset if request.HasField("position") else 0)
                 await run_unless_set(self._leaving, EventStreamer(context, cursor).run(standing, live=request.follow))
 
-        await self._answer(context, work)
+        await self.answer(context, work)
 
     async def Converse(self, _: Any, context: Context) -> None:
         async def work(principal: Principal) -> None:
@@ -177,18 +178,18 @@ class SessionsService(made.SessionsServicer):
             conversation = ConverseCall(self._gateway, principal, stream, first.open)
             await run_unless_set(self._leaving, conversation.run_whole(self._leaving))
 
-        await self._answer(context, work, speaks=True)
+        await self.answer(context, work, speaks=True)
 
     # -- any --------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, context: Context, work: Callable[[Principal], Awaitable[T]], *, speaks: bool = False) -> T:
+    async def answer(self, context: Context, work: Callable[[Principal], Awaitable[T]], *, speaks: bool = False) -> T:
         """Runs `work` for the caller. Raises what `abort` raises where that was refused. A client that `speaks`
         first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
         self._gateway.count("grpc_calls")
         place: Place | None = None
         metadata = _metadata(context)
         try:
-            client = self._client(context, metadata)
+            client = self.client(context)
             if not self._gateway.access.open:
                 place = self._shares.open(client, plain=False)
             principal = self._principal(metadata, client)
@@ -228,8 +229,9 @@ class SessionsService(made.SessionsServicer):
         given = metadata.get("x-request-id", ())
         return given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
 
-    def _client(self, context: Context, metadata: Metadata) -> str | None:
-        forwarded = metadata.get("x-forwarded-for", ())
+    def client(self, context: Context) -> str | None:
+        """The address of a caller, as a trusted proxy says it."""
+        forwarded = _metadata(context).get("x-forwarded-for", ())
         return self._gateway.access.origins.proxies.client(_address(str(context.peer())), forwarded)
 
     def _principal(self, metadata: Metadata, client: str | None) -> Principal:
@@ -257,13 +259,14 @@ def _serialized(message: Any) -> bytes:
 
 
 def decoded(kind: Any, data: Any) -> Any:
-    """A message of its bytes; `grpc.aio.EOF` where none came. Raises BadInput."""
+    """Returns a message of its bytes. Raises BadInput where they are none, or where none came."""
     if data is grpc.aio.EOF:
         raise BadInput("invalid_request", f"There is no {kind.DESCRIPTOR.name} in this call.")
+    check_size(kind, data)
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise BadInput("invalid_request", f"This is no {kind.DESCRIPTOR.name} of sessile.proto.") from error
+        raise malformed(kind) from error
 
 
 class DecodedStream:

@@ -9,6 +9,7 @@ Invariant: every event, item and command has its place in the .proto; a test wal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast, get_args
 
@@ -22,7 +23,7 @@ from sessions.model.errors import BadInput
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import INTEGER_MAX, Epoch, SessionId
 from transport.grpc_api import sessile_pb2 as pb
-from transport.protocol.decoding import BadFrame, invalid, unacceptable
+from transport.protocol.decoding import VALUES_MAX, BadFrame, invalid, unacceptable
 from transport.protocol.delta_merge import Span
 
 COMMANDS: Final[dict[str, type[msgspec.Struct]]] = {
@@ -138,7 +139,10 @@ def too_deep() -> BadInput:
 
 def command_of(message: Message, field: str, *, id: str, session: str | None) -> ClientCommand:
     """The command that a message is. `session`: of the conversation that it came in. Raises BadInput."""
-    fields = _set_fields(message)
+    try:
+        fields = _Reading().fields_of(message)
+    except BadFrame as error:
+        raise BadInput("invalid_request", f"{error.reason}.") from error
     fields["id"] = fields.get("id") or id
     if session is not None:
         if fields.get("session", session) != session:
@@ -181,41 +185,62 @@ def _adapt(fields: dict[str, Any], field: str) -> None:
             fields[name] = _CLEARED[name]
 
 
-def _set_fields(message: Message) -> dict[str, Any]:
-    """The fields that are set, as JSON would say them. Raises BadInput for numbers that JSON cannot say."""
-    fields: dict[str, Any] = {}
-    for field, value in message.ListFields():
-        kind = field.message_type
-        if kind is None:
-            fields[field.name] = list(value) if field.is_repeated else value
-        elif kind.GetOptions().map_entry:
-            fields[field.name] = dict(value)
-        elif field.is_repeated:
-            fields[field.name] = [_json(each) for each in value]
-        else:
-            fields[field.name] = _json(value)
-    return fields
+class _Reading:
+    """One message read as JSON would say it. Counts the values of its Structs, so that a bomb of them stops early."""
 
+    def __init__(self) -> None:
+        self._values = 0
 
-def _json(message: Message) -> Any:
-    if message.DESCRIPTOR.full_name not in (_STRUCT, _VALUE):
-        return _set_fields(message)
-    try:
-        return _whole(json_format.MessageToDict(message))
-    except (json_format.Error, ValueError) as error:
-        raise BadInput("invalid_request", "a number must be finite.") from error
+    def fields_of(self, message: Message) -> dict[str, Any]:
+        """Returns the fields that are set. Raises BadInput for what JSON cannot say, BadFrame for too much of it."""
+        fields: dict[str, Any] = {}
+        for field, value in message.ListFields():
+            kind = field.message_type
+            if kind is None:
+                fields[field.name] = list(value) if field.is_repeated else value
+            elif kind.GetOptions().map_entry:
+                fields[field.name] = dict(value)
+            elif field.is_repeated:
+                fields[field.name] = [self._one(each) for each in value]
+            else:
+                fields[field.name] = self._one(value)
+        return fields
 
+    def _one(self, message: Any) -> Any:
+        name = message.DESCRIPTOR.full_name
+        if name == _STRUCT:
+            return self._object(message, _LEVELS)
+        return self._value(message, _LEVELS) if name == _VALUE else self.fields_of(message)
 
-def _whole(value: Any, levels: int = _LEVELS) -> Any:
-    """JSON as it was meant: a Struct knows doubles only. Refuses what no event could carry back."""
-    if levels < 0:
-        raise BadInput("invalid_request", "It nests deeper than gRPC carries (28 objects, 43 lists): use another door.")
-    match value:
-        case float() if value.is_integer() and abs(value) <= INTEGER_MAX:
-            return int(value)
-        case dict():
-            return {name: _whole(each, levels - _OBJECT_LEVELS) for name, each in value.items()}
-        case list():
-            return [_whole(each, levels - _LIST_LEVELS) for each in value]
-        case _:
-            return value
+    def _object(self, struct: Any, levels: int) -> dict[str, Any]:
+        self._count(len(struct.fields))
+        return {name: self._value(each, levels - _OBJECT_LEVELS) for name, each in struct.fields.items()}
+
+    def _value(self, value: Any, levels: int) -> Any:
+        """Returns JSON as it was meant: a Struct knows doubles only. Refuses what no event could carry back."""
+        if levels < 0:
+            text = "It nests deeper than gRPC carries (28 objects, 43 lists): use another door."
+            raise BadInput("invalid_request", text)
+        match value.WhichOneof("kind"):
+            case "number_value":
+                number: float = value.number_value
+                if not math.isfinite(number):
+                    raise BadInput("invalid_request", "a number must be finite.")
+                return int(number) if number.is_integer() and abs(number) <= INTEGER_MAX else number
+            case "string_value":
+                return value.string_value
+            case "bool_value":
+                return value.bool_value
+            case "struct_value":
+                return self._object(value.struct_value, levels)
+            case "list_value":
+                values = value.list_value.values
+                self._count(len(values))
+                return [self._value(each, levels - _LIST_LEVELS) for each in values]
+            case _:
+                return None
+
+    def _count(self, values: int) -> None:
+        self._values += values
+        if self._values > VALUES_MAX:
+            raise BadFrame(f"more than {VALUES_MAX} values in one message")

@@ -25,6 +25,7 @@ from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, Sessi
 from transport import errors
 from transport.files import routes as file_routes
 from transport.gateway import Gateway
+from transport.http.compression import gzipped, takes_gzip
 from transport.http.context import gateway_of
 from transport.http.credential_gate import CredentialGate, refusal_headers
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
@@ -54,6 +55,7 @@ from transport.http.routes import (
 from transport.http.routes.health import Readiness
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.prometheus import MetricsExposition
+from transport.protocol.decoding import clipped
 from transport.push import routes as push
 from transport.retrieval import embedding_routes, vector_store_routes
 from transport.tools import routes as tools
@@ -186,13 +188,22 @@ def _add_routes(
 def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
     """Answers with the OpenAPI document, made at the first request for it in a thread."""
     making = asyncio.Lock()
-    made: list[bytes] = []
+    made: list[tuple[bytes, bytes]] = []  # plain, and as gzip
+
+    vary = {"vary": "accept-encoding"}
+
+    def make() -> tuple[bytes, bytes]:
+        plain = msgspec.json.encode(app.openapi())
+        return plain, gzipped(plain)
 
     async def document(request: Request) -> Response:
         async with making:
             if not made:
-                made.append(await asyncio.to_thread(lambda: msgspec.json.encode(app.openapi())))
-        return Response(made[0], media_type="application/json")
+                made.append(await asyncio.to_thread(make))
+        plain, packed = made[0]
+        if takes_gzip(request.headers.get("accept-encoding", "")):
+            return Response(packed, media_type="application/json", headers={**vary, "content-encoding": "gzip"})
+        return Response(plain, media_type="application/json", headers=vary)
 
     return document
 
@@ -249,7 +260,7 @@ def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
         if isinstance(part, int):
             path += f"[{part}]"
         elif part.isidentifier() and part not in _BRANCHES:
-            path += f".{part}" if path else part
+            path += f".{clipped(part)}" if path else clipped(part)
     if kind == "json_invalid":
         return BadInput("invalid_request", "The body of this request is not valid JSON.")
     if kind == "missing" and not path:
@@ -264,8 +275,6 @@ def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, SessileError):  # met while the body was read
-        return error_response(error.__cause__)
     if error.status_code == 405 and (allowed := await _methods_at(request)):
         error.headers = allow(allowed)
         answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")

@@ -74,12 +74,16 @@ def takes_gzip(accepted: str) -> bool:
     return ("gzip" in accepted or "*" in accepted) and _REFUSED.search(accepted) is None
 
 
+def worth_packing(media_type: str, length: int) -> bool:
+    """Whether a body of this type and length becomes enough smaller."""
+    return length >= PACKED_FROM_BYTES and _TYPES.match(media_type) is not None
+
+
 def packable(start: Message) -> bool:
     """Whether an answer that starts so is worth packing, and may be. Its length is named where its body is whole."""
     headers = Headers(raw=start["headers"])
     return (
-        int(headers.get("content-length", 0)) >= PACKED_FROM_BYTES
-        and _TYPES.match(headers.get("content-type", "")) is not None
+        worth_packing(headers.get("content-type", ""), int(headers.get("content-length", 0)))
         and "content-encoding" not in headers
         and "set-cookie" not in headers
         and "no-store" not in headers.get("cache-control", "")
@@ -92,7 +96,7 @@ async def pack(start: Message, message: Message) -> Message:
     body = message.get("body", b"")
     if message.get("more_body", False) or len(body) < PACKED_FROM_BYTES:
         return message
-    packed = _packed(body) if len(body) <= AT_ONCE_BYTES else await asyncio.to_thread(_packed, body)
+    packed = gzipped(body) if len(body) <= AT_ONCE_BYTES else await asyncio.to_thread(gzipped, body)
     headers = MutableHeaders(raw=start["headers"])
     headers["content-encoding"] = "gzip"
     headers["content-length"] = str(len(packed))
@@ -102,5 +106,5 @@ async def pack(start: Message, message: Message) -> Message:
     return {**message, "body": packed}
 
 
-def _packed(body: bytes) -> bytes:
+def gzipped(body: bytes) -> bytes:
     return gzip.compress(body, LEVEL, mtime=0)

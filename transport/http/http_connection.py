@@ -5,7 +5,11 @@ either refused there, or handed to an `HttpConnection`, which has a parser and m
 refusal does.
 
 A request's head must be complete within `head_s` and `head_bytes_max`, its body within `body_s`; a connection that does
-neither is answered with 408 or 431, or just closed. Idle keep-alive is uvicorn's own `timeout_keep_alive`.
+neither is answered with 408 or 431, or just closed. One that takes nothing of its answer for `write_s` is cut. Idle
+keep-alive is uvicorn's own `timeout_keep_alive`.
+
+An `Upgrade` that is not taken is no upgrade (RFC 9110, 7.8): the request is parsed again without that field, as
+ordinary HTTP with its body. httptools would take its body for the next request.
 
 Does not know requests; the size of bodies is `transport.http.app`'s business.
 """
@@ -20,7 +24,7 @@ from urllib.parse import unquote
 import httptools
 import uvicorn
 import websockets
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 from websockets.http11 import Request as Handshake
 
@@ -31,10 +35,11 @@ from transport.http.middleware import REFUSED, Scope
 from transport.websocket.timer_wheel import TimerWheel
 
 FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet
-KEEP_ALIVE_S: Final = 15
+KEEP_ALIVE_S: Final = 75.0  # balancers keep theirs for 60: one that we close first loses a request
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
 BODY_S: Final = 60.0
+WRITE_S: Final = 60.0  # without a byte that the client takes
 DISCARD_BYTES_MAX: Final = 64 * 1024  # read of a body that was refused; beyond it the connection is closed
 LINGER_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
@@ -204,11 +209,13 @@ class HttpConnection(HttpToolsProtocol):
     """One HTTP connection, until it closes or becomes a WebSocket."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _unsent: asyncio.TimerHandle | None = None  # while the client has something to take
     _head_bytes = 0
     _head_done = False
     _discarded = 0  # of the body of a request that was answered without it
     _answered = False  # by the gate; its body, if any, is still to be passed over
     _refused = False
+    _declined = False  # the upgrade that the head asks for: it is parsed again without
 
     def __init__(self, shared: Listening, place: Place | None) -> None:
         super().__init__(shared.config, shared.state, {}, shared.loop)
@@ -222,17 +229,73 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._until(None)
+        self._taken()
         self._leave_place()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        self._taken()
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_writing()
+
+    def _watch_writing(self) -> None:
+        size = self.transport.get_write_buffer_size()
+        if size and self._unsent is None:
+            self._unsent = self.loop.call_later(WRITE_S, self._check_taken, size)
+
+    def _check_taken(self, before: int) -> None:
+        self._unsent = None
+        if self.transport.get_write_buffer_size() >= before:
+            self.transport.abort()
+        else:
+            self._watch_writing()
+
+    def _taken(self) -> None:
+        if self._unsent is not None:
+            self._unsent.cancel()
+            self._unsent = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():
             return
         if not self._head_done:
             self._head_bytes += len(data)  # a line without an end never gets as far as a callback
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(memoryview(data))
         if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse_head()
+
+    def _parse(self, data: memoryview) -> None:
+        head = b""  # of a request whose upgrade is declined
+        while True:
+            try:
+                if head:
+                    self.parser.feed_data(head)
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserError:
+                self._refuse(b"400 Bad Request", b"Invalid HTTP request received.")
+                return
+            except httptools.HttpParserUpgrade as pause:
+                if self._refused:
+                    return
+                if not self._declined:
+                    self.handle_websocket_upgrade()
+                    return
+                data = data[pause.args[0] :]
+            self._declined = False
+            fields = ((name, value) for name, value in self.headers if name != b"upgrade")
+            line = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+            head = b"\r\n".join((line, *(b"%s: %s" % field for field in fields), b"\r\n"))
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -245,7 +308,12 @@ class HttpConnection(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
             self._refuse(b"400 Bad Request", b"A request has one Host header.")
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(b"400 Bad Request", b"This is no proxy: CONNECT is not possible here.")
         if self._refused:
+            return
+        self._declined = self.parser.should_upgrade() and not self._should_upgrade()
+        if self._declined:
             return
         self._head_done = True
         self._head_bytes = self._discarded = 0
@@ -283,6 +351,9 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
         return True
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else _unframed(cycle, app))
+
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
@@ -305,7 +376,7 @@ class HttpConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
-        if self._refused:
+        if self._refused or self._declined:
             return
         self._head_done = False
         self._until(None)
@@ -355,6 +426,27 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.close()
 
 
+def _unframed(cycle: RequestResponseCycle, app: Any) -> Any:
+    """The application for a client of HTTP/1.0, which knows no chunks: where an answer says no length, the end of the
+    connection is its end."""
+
+    async def run(scope: Scope, receive: Any, send: Any) -> None:
+        endless = False
+
+        async def send_plain(message: Any) -> None:
+            nonlocal endless
+            if message["type"] == "http.response.start":
+                endless = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = False if endless else None
+            elif endless:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return run
+
+
 def open_websocket(
     door: WebSocketDoor,
     transport: asyncio.Transport,
@@ -387,6 +479,7 @@ async def listen(
     shares: ConnectionShares | None = None,
     gate: Gate | None = None,
     date_header: bool = True,
+    keep_alive_s: float = KEEP_ALIVE_S,
     **options: Any,
 ) -> asyncio.Server:
     """Serves `app` on an address; `options` are `create_server`'s. Raises Unavailable for one that cannot be had."""
@@ -403,7 +496,7 @@ async def listen(
         server_header=False,
         date_header=date_header,
         workers=1,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=cast(int, keep_alive_s),  # any number does
     )
     config.load()
     loop, (host, port) = asyncio.get_running_loop(), address

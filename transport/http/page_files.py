@@ -4,7 +4,8 @@ A page names its scripts and style sheets plainly. When it is sent, each of them
 every module that its scripts import is preloaded with one, so that a browser runs nothing but these very bytes. Where
 people sign in with a provider the root element says so.
 
-Files are read when requested and kept until they change on disk; a page changes with each file whose hash it has.
+Files are read when requested and kept, with their gzip, until they change on disk; a page changes with each file whose
+hash it has. What is kept of a file is kept once, however a request spells its path.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sessions.model.errors import NotFound
+from transport.http.compression import gzipped, worth_packing
 
 PAGES: Final = {"": "index.html", "docs": "docs.html", "operator": "operator.html", "share": "share.html"}
+
+KEPT_MAX: Final = 1024  # files; a folder has tens
 
 _ROOT: Final = '<html lang="en">'
 _PART: Final = re.compile(r'<(?:script(?: type="(?P<type>module)")? src|link rel="stylesheet" href)="(?P<name>[^"]+)"')
@@ -33,6 +37,7 @@ class CachedFile(NamedTuple):
     media_type: str
     integrity: str
     imports: tuple[str, ...]  # of a script: the modules beside it that it imports
+    packed: bytes | None  # its gzip, where that pays
 
 
 class PageFiles:
@@ -41,7 +46,8 @@ class PageFiles:
     def __init__(self, folder: Path, *, signs_in: bool = False) -> None:
         self._folder = folder.resolve()
         self._root = '<html lang="en" data-sign-in="">' if signs_in else _ROOT
-        self._kept: dict[str, CachedFile] = {}
+        self._kept: dict[Path, CachedFile] = {}
+        self._pages: dict[bytes, CachedFile] = {}  # by their text before the hashes are written in
 
     def get(self, name: str) -> CachedFile:
         """The file as it is sent. Raises NotFound for everything that is not a visible file below the folder."""
@@ -51,7 +57,18 @@ class PageFiles:
 
     def _with_hashes(self, page: CachedFile) -> CachedFile:
         html = _PART.sub(self._with_hash, page.body.decode()).replace(_ROOT, self._root, 1)
-        return _cached(page.stamp, html.encode(), page.media_type)
+        body = html.encode()
+        kept = self._pages.get(page.body)
+        if kept is None or kept.body != body:
+            self._forget_some()
+            kept = self._pages[page.body] = _cached(page.stamp, body, page.media_type)
+        return kept
+
+    def _forget_some(self) -> None:
+        """Keeps both caches within `KEPT_MAX` files."""
+        for cache in (self._kept, self._pages):
+            if len(cache) >= KEPT_MAX:
+                cache.clear()
 
     def _with_hash(self, part: re.Match[str]) -> str:
         name, preloads = part["name"], ""
@@ -81,12 +98,13 @@ class PageFiles:
         except (OSError, ValueError) as error:  # names that no file system has
             raise nothing from error
         stamp = (stat.st_mtime_ns, stat.st_size)
-        kept = self._kept.get(name)
+        kept = self._kept.get(path)
         if kept is None or kept.stamp != stamp:
             media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             if media_type.startswith("text/") or media_type == "application/javascript":
                 media_type += "; charset=utf-8"
-            kept = self._kept[name] = _cached(stamp, path.read_bytes(), media_type)
+            self._forget_some()
+            kept = self._kept[path] = _cached(stamp, path.read_bytes(), media_type)
         return kept
 
 
@@ -99,4 +117,5 @@ def _cached(stamp: tuple[int, int], body: bytes, media_type: str) -> CachedFile:
         media_type=media_type,
         integrity="sha384-" + base64.b64encode(hashlib.sha384(body).digest()).decode(),
         imports=tuple(_IMPORT.findall(body.decode(errors="replace"))) if script else (),
+        packed=gzipped(body) if worth_packing(media_type, len(body)) else None,
     )

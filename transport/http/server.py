@@ -22,7 +22,7 @@ from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.http.app import make_app, make_gate
-from transport.http.http_connection import listen
+from transport.http.http_connection import KEEP_ALIVE_S, listen
 from transport.http.tls import HANDSHAKE_S, ServerTls
 from transport.ops.process_tuning import return_large_blocks
 from transport.ops.prometheus import MetricsExposition
@@ -43,6 +43,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 50_000  # WebSockets
     connection: ConnectionLimits = ConnectionLimits()
     shares: ShareLimits = ShareLimits()
+    keep_alive_s: float = KEEP_ALIVE_S
 
 
 class Server:
@@ -116,6 +117,7 @@ class Server:
             door=door,
             shares=shares,
             gate=make_gate(self.gateway),
+            keep_alive_s=self._limits.keep_alive_s,
             date_header=False,
             **options,
         )

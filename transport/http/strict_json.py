@@ -13,8 +13,10 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
-from sessions.model.errors import BadInput
+from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import INTEGER_MAX
 from transport.http.unknown_parameters import leave_out, take_out, warning
 from transport.openai.parse_request import fold_seed
@@ -58,6 +60,14 @@ def _ignores_unknown(request: Request) -> bool:
     return ignores
 
 
+def _freed(error: HTTPException) -> Exception:
+    """Returns why a body could not be read. FastAPI wraps that in an error which its own frame keeps: a cycle that
+    would hold the body until the collector runs."""
+    error.__traceback__ = None
+    cause = error.__cause__
+    return cause if isinstance(cause, SessileError | ClientDisconnect) else error
+
+
 class StrictRoute(APIRoute):
     """A route whose handler is given a `StrictRequest`."""
 
@@ -66,14 +76,22 @@ class StrictRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             strict = StrictRequest(request.scope, request.receive)
+            failure = None
             try:
                 response = await handler(strict)
+            except HTTPException as error:
+                failure = _freed(error)
             except RequestValidationError as error:
                 taken = take_out(await strict.json(), error.errors()) if _ignores_unknown(request) else []
                 if not taken:
                     raise
                 leave_out(request, taken)
                 response = await handler(strict)
+            if failure is not None:
+                try:
+                    raise failure
+                finally:
+                    del failure  # its traceback leads to this frame
             response.headers.update(warning(request))
             return response
 

@@ -15,15 +15,19 @@ from typing import Final
 
 import structlog
 
+from sessions.limits import Bucket
 from sessions.model.api_keys import ApiKey
 from sessions.model.audit import Action, Audited, AuditLog
-from sessions.model.errors import Forbidden, SessileError
+from sessions.model.errors import Forbidden, Limited, SessileError
 from sessions.model.types import Json, Principal, TenantId, UnixMs
 from transport.auth.api_key_cache import KeyListener
+from transport.auth.connection_shares import key_of
 from transport.tasks import Tasks
 
 REFUSALS_EVERY_S: Final = 60.0
 REFUSALS_KNOWN_MAX: Final = 4096
+EXPORTS_PER_MINUTE: Final = 60
+EXPORTERS_KNOWN_MAX: Final = 4096
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +40,7 @@ class AuditWriter(KeyListener):
     now_ms: Callable[[], UnixMs]
     clock: Callable[[], float]
     tasks: Tasks
+    _exports: dict[tuple[str, str], Bucket] = field(default_factory=dict)
     _refused: dict[tuple[str, ...], tuple[float, int]] = field(default_factory=dict)  # written last, left out since
 
     async def record(
@@ -51,6 +56,18 @@ class AuditWriter(KeyListener):
         """Raises Unavailable: then it is not written, and the action must not be carried out."""
         row = Audited(action=action, at=self.now_ms(), by=by, user=user, session=session, detail=detail or {})
         await self.audit.record(tenant, [row])
+
+    def take_export(self, by: Principal) -> None:
+        """Counts an export, each of which leaves a row for ever. Raises Limited where its key has made too many."""
+        name, now_ms = key_of(by), self.clock() * 1000
+        bucket = self._exports.pop(name, None) or Bucket(EXPORTS_PER_MINUTE, now_ms)
+        if len(self._exports) >= EXPORTERS_KNOWN_MAX:
+            self._exports.pop(next(iter(self._exports)))
+        self._exports[name] = bucket
+        bucket.look(EXPORTS_PER_MINUTE, now_ms)
+        if wait_ms := bucket.wait_ms(1):
+            raise Limited("rate_limited", f"A key exports {EXPORTS_PER_MINUTE} times a minute.", retry_after_ms=wait_ms)
+        bucket.take(1)
 
     async def forbidden(self, principal: Principal, error: Forbidden, what: str) -> None:
         """Records that a known principal was refused. Raises nothing."""

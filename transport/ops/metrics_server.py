@@ -1,7 +1,8 @@
 """Serves `/metrics`, `/healthz` and `/readyz` of any role on a port of their own, without keys.
 
-Replicas have no other HTTP port. It listens on loopback unless configured otherwise; whoever lets it listen elsewhere
-keeps strangers away from it by the network, as one does with every exporter. Nothing can be changed through it.
+Replicas have no other HTTP port. It listens on loopback unless configured otherwise, and answers under loopback's names
+only there, so that no web page reads it through a name of its own. Whoever lets it listen elsewhere keeps strangers
+away from it by the network, as one does with every exporter. Nothing can be changed through it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
+from sessions.model.errors import Forbidden
+from transport.auth.origins import OriginPolicy, is_loopback
 from transport.http.http_connection import listen
+from transport.http.middleware import App, Receive, Scope, Send
 
 
 class Exposition(Protocol):
@@ -48,7 +53,8 @@ class MetricsServer:
         """Raises Unavailable for an address that cannot be had."""
         routes = {"/metrics": self._metrics, "/healthz": self._alive, "/readyz": self._ready}
         app = Starlette(routes=[Route(path, answer) for path, answer in routes.items()])
-        self._listener = await listen(app, self._state, (self._host, self._port))
+        door = _OwnNames(app) if is_loopback(self._host) else app
+        self._listener = await listen(door, self._state, (self._host, self._port))
 
     async def stop(self) -> None:
         """Closes the port and cuts what is open. Idempotent."""
@@ -71,3 +77,20 @@ class MetricsServer:
     async def _ready(self, _: Request) -> Response:
         reason = self._readiness()
         return Response(f"{reason or 'ok'}\n", status_code=200 if reason is None else 503, media_type="text/plain")
+
+
+class _OwnNames:
+    """ASGI middleware: refuses a Host header that is no name of loopback."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._origins = OriginPolicy()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._origins.check_host(Headers(scope=scope).get("host"))
+        except Forbidden:
+            text = "This port answers under loopback's names only: 127.0.0.1, localhost, [::1].\n"
+            await Response(text, 403, media_type="text/plain")(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

@@ -94,7 +94,7 @@ class OtelTracer:
 def otlp(endpoint: str, *, role: str, name: str, version: str) -> OtelTracer:
     """To a collector: `http://host:4318`. Raises BadInput where the packages or the address are not right."""
     if not endpoint.startswith(("http://", "https://")):
-        raise BadInput("invalid_setting", f"otlp = {endpoint!r}: http://host:4318 or https://…", param="otlp")
+        raise BadInput("invalid_setting", "otlp: write the address as http://host:4318 or https://…", param="otlp")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final, get_args
+from typing import Final, TypeAlias, get_args
 
 import msgspec
 
@@ -36,6 +36,7 @@ DEPTH_MAX: Final = 64
 FRAMES_MAX: Final = 256
 VALUES_MAX: Final = 32_768  # in one message, in equal shares: looking at more would hold up everybody else
 ID_LENGTH_MAX: Final = 64
+NAME_LENGTH_MAX: Final = 64  # of a key in an error
 
 _TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     str(cls.__struct_config__.tag): cls
@@ -48,6 +49,10 @@ _WORDS: Final = {
     "after": "1 to 64 of A-Z, a-z, 0-9, _ and -",
 }
 _FIELD: Final = re.compile(r"required field `(?P<name>\w+)`")
+
+
+_Path: TypeAlias = "tuple[_Path, object] | None"
+"""Where a value stands: the path of its container and its name there. It is written out for errors only."""
 
 
 class BadFrame(Exception):
@@ -144,7 +149,7 @@ def invalid(error: msgspec.ValidationError) -> BadInput:
 def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> tuple[str, str] | None:
     """The path of the first value that no client may send, and what is wrong with it. Raises BadFrame on nesting."""
     # An explicit stack: a frame may be nested as deep as the decoder lets it, and that is deeper than our own calls.
-    stack: list[tuple[list[object] | dict[object, object], str, int]] = [(frame, "", 1)]
+    stack: list[tuple[list[object] | dict[object, object], _Path, int]] = [(frame, None, 1)]
     values = 0
     while stack:
         container, path, depth = stack.pop()
@@ -160,19 +165,27 @@ def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> t
             if isinstance(value, str | bool) or value is None:
                 continue
             if isinstance(value, list | dict):
-                stack.append((value, _below(path, name), depth + 1))
+                stack.append((value, (path, name), depth + 1))
             elif isinstance(value, int):
                 if abs(value) > INTEGER_MAX:
-                    return _below(path, name), "integers stay below 2**53."
+                    return _written((path, name)), "integers stay below 2**53."
             elif isinstance(value, float):
                 if not math.isfinite(value):
-                    return _below(path, name), "a number must be finite."
+                    return _written((path, name)), "a number must be finite."
             else:
-                return _below(path, name), f"{type(value).__name__} is not a value of this protocol."
+                return _written((path, name)), f"{type(value).__name__} is not a value of this protocol."
     return None
 
 
-def _below(path: str, name: object) -> str:
-    if isinstance(name, int):
-        return f"{path}[{name}]"
-    return f"{path}.{name}" if path else str(name)
+def _written(path: _Path) -> str:
+    """Returns a path as errors name it, its long names clipped."""
+    parts: list[str] = []
+    while path is not None:
+        path, name = path
+        parts.append(f"[{name}]" if isinstance(name, int) else f".{clipped(str(name))}")
+    return "".join(reversed(parts)).removeprefix(".")
+
+
+def clipped(name: str) -> str:
+    """Returns a name that a client made up, short enough for an error."""
+    return name if len(name) <= NAME_LENGTH_MAX else f"{name[:NAME_LENGTH_MAX]}..."

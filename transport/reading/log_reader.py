@@ -22,7 +22,7 @@ from sessions.model import authorization
 from sessions.model.authorization import not_found
 from sessions.model.errors import Gone, Internal
 from sessions.model.events import ContentRetracted, Record
-from sessions.model.journal_types import Head, Page, is_restored
+from sessions.model.journal_types import Head, Page
 from sessions.model.types import Epoch, Principal, SessionKey, UnixMs
 from sessions.ports import Journal
 from transport.protocol.retraction import Retraction
@@ -88,8 +88,7 @@ class LogReader:
         if offset is None:
             return await self._snapshot(feed, "snapshot")
         if epoch != head.epoch and (offset > 0 or epoch is not None):
-            changed = "journal_restored" if is_restored(head.epoch) else "epoch_changed"
-            return await self._snapshot(feed, "reset", "epoch_unknown" if epoch is None else changed)
+            return await self._snapshot(feed, "reset", "epoch_unknown" if epoch is None else "epoch_changed")
         if offset > head.top:
             return await self._snapshot(feed, "reset", "offset_ahead")
         if offset > 0 and head.top - offset > self.replay_records_max:

@@ -4,7 +4,8 @@ Nothing is indexed, for an index of encrypted bodies would be a copy of them in 
 through the sessions that a list shows, newest first, loads each as a reader would, and looks at its texts in a thread.
 
 Limits: one request looks at `SESSIONS_MAX` sessions, `TEXT_MAX` code points and for `SEARCH_S`, whichever ends first,
-and returns where the next one goes on. `SEARCHES_MAX` run at once in a process; `WAITING_MAX` of one principal wait.
+and returns where the next one goes on. `SEARCHES_MAX` run at once in a process, of one key (with all users that it
+speaks for) only one; of a principal `WAITING_MAX` wait, of a key `WAITING_PER_KEY`.
 Who sees what is the list's rule: the sessions of the principal's tenant, an end user's own alone, deleted ones never.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from sessions.model.errors import BadInput, Limited, NotFound
 from sessions.model.journal_types import Head
 from sessions.model.types import Message, Principal, SessionId, SessionKey
 from sessions.ports import Journal
+from transport.auth.connection_shares import key_of
 from transport.reading.log_reader import LogReader
 
 QUERY_MAX: Final = 256  # code points
@@ -34,6 +37,7 @@ TEXT_MAX: Final = 4_000_000
 SEARCH_S: Final = 1.0
 SEARCHES_MAX: Final = 2
 WAITING_MAX: Final = 4
+WAITING_PER_KEY: Final = 16
 HEADS_AT_ONCE: Final = 16
 BEFORE: Final = 60  # code points of a snippet before what was matched
 AFTER: Final = 120  # and behind its beginning
@@ -66,18 +70,19 @@ class SearchPage(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A query: every word of it has to stand in the same text, in any case. Plain `find`, whose time is linear: a
-    pattern takes that of query times text, and holds every other thread up meanwhile."""
+    """A query: every word of it has to stand in the same text, in any case, width and composition. Plain `find`, whose
+    time is linear: a pattern takes that of query times text, and holds every other thread up meanwhile."""
 
     folded: tuple[str, ...]
 
     def snippet(self, text: str) -> tuple[str, int, int] | None:
         """What stands around the first word, and where that is in it; None: not all words are here."""
-        lower = _fold(text)
-        start = lower.find(self.folded[0])
-        if start < 0 or not all(word in lower for word in self.folded[1:]):
+        folded, places = _fold(text)
+        found = folded.find(self.folded[0])
+        if found < 0 or not all(word in folded for word in self.folded[1:]):
             return None
-        end = start + len(self.folded[0])
+        behind = found + len(self.folded[0])
+        start, end = (found, behind) if places is None else (places[found], places[behind])
         first, last = max(0, start - BEFORE), min(len(text), max(end, start + AFTER))
         shown = _SPACE.sub(" ", text[first:last])
         dots = "…" if first else ""
@@ -92,11 +97,34 @@ def words_of(query: str) -> Words:
         raise BadInput(
             "invalid_request", f"`q` is 1 to {WORDS_MAX} words, of {QUERY_MAX} characters at most.", param="q"
         )
-    return Words(tuple(_fold(word) for word in words))
+    return Words(tuple(_fold(word)[0] for word in words))
 
 
-def _fold(text: str) -> str:
-    """In one case, with every character where it was: of what `lower` gives only one is longer."""
+def _fold(text: str) -> tuple[str, list[int] | None]:
+    """Returns the text in one case, one width and composed (NFKC), and of each of its characters, and of its end, the
+    place in `text`; None where every character stands where it stood."""
+    if unicodedata.is_normalized("NFKC", text):
+        return _in_one_case(text), None
+    parts: list[str] = []
+    places: list[int] = []
+    begin = 0
+    for end in range(1, len(text) + 1):
+        if end == len(text) or not _extends(text[end]):
+            part = _in_one_case(unicodedata.normalize("NFKC", text[begin:end]))
+            parts.append(part)
+            places += [begin] * len(part)
+            begin = end
+    return "".join(parts), [*places, len(text)]
+
+
+def _extends(char: str) -> bool:
+    """Whether NFKC may compose a character with the one before it: a mark, a later letter of a Hangul syllable, or a
+    voiced mark of halfwidth Katakana."""
+    return bool(unicodedata.combining(char)) or "\u1160" <= char <= "\u11ff" or char in "\uff9e\uff9f"
+
+
+def _in_one_case(text: str) -> str:
+    """Of what `lower` gives only one character is longer than before."""
     lower = text.replace("\u0130", "i").lower()
     return lower.replace("ς", "σ").replace("ſ", "s").replace("\u00b5", "\u03bc")
 
@@ -124,6 +152,14 @@ def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
             yield item.id, item.role, item.text
 
 
+@dataclass(slots=True)
+class _KeySearches:
+    """The searches of one key that run or wait: one after the other, so that nobody else waits for more than one."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    under_way: int = 0
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ConversationSearch:
     """The searches of one process. `clock` is monotonic, in seconds."""
@@ -133,25 +169,31 @@ class ConversationSearch:
     clock: Callable[[], float]
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEARCHES_MAX))
     _waiting: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _keys: dict[tuple[str, str], _KeySearches] = field(default_factory=dict)
 
     async def search(self, principal: Principal, query: str, *, limit: int, after: SessionId | None) -> SearchPage:
         """Raises BadInput, Limited, NotFound for an unknown `after`, Unavailable. The caller has demanded `read`."""
         words = words_of(query)
-        who = (principal.tenant, principal.id)
-        if self._waiting[who] >= WAITING_MAX:
+        who, name = (principal.tenant, principal.id), key_of(principal)
+        key = self._keys.setdefault(name, _KeySearches())
+        if self._waiting[who] >= WAITING_MAX or key.under_way >= WAITING_PER_KEY:
             raise Limited(
                 "rate_limited",
                 "Too many searches of this key are under way: wait for one to end.",
                 retry_after_ms=1_000,
             )
         self._waiting[who] += 1
+        key.under_way += 1
         try:
-            async with self._places:
+            async with key.turn, self._places:
                 return await self._search(principal, words, limit, after)
         finally:
             self._waiting[who] -= 1
             if not self._waiting[who]:
                 del self._waiting[who]
+            key.under_way -= 1
+            if not key.under_way:
+                del self._keys[name]
 
     async def _search(self, principal: Principal, words: Words, limit: int, after: SessionId | None) -> SearchPage:
         until, looked_at, num_sessions = self.clock() + SEARCH_S, 0, 0

@@ -5,8 +5,9 @@ of users' and the model's messages on the branch that was shared, with the model
 given since; no instructions, no calls of tools nor their outputs, no metadata, no ids and nobody's name. It is folded
 from the log at every read, so that what was taken back, and a session that was deleted, are gone at once.
 
-Limits, per minute: looks by one address; looks by all for tokens that were not good lately; reads of what is there by
-all. A tenant whose table says `sharing = false` shows nothing.
+Limits, per minute: looks by one address; looks by all for tokens that were not good lately; reads of one share, of all
+shares of a tenant, and of all: who has links of her own takes nothing from other tenants' readers. A tenant whose table
+says `sharing = false` shows nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, TypeVar
 
 from sessions.clock import Clock
 from sessions.governance.end_user_data import EndUserStore
@@ -37,11 +38,17 @@ from sessions.model.types import ItemId, Json, Message, Principal, SessionKey, T
 from transport.auth.client_addresses import address_group
 from transport.reading.log_reader import LogReader, visible
 
-READS_PER_MINUTE: Final = 600
+READS_PER_MINUTE: Final = 6_000
+READS_PER_TENANT: Final = 600
+READS_PER_SHARE: Final = 120
 READS_PER_ADDRESS: Final = 60  # in a minute
 UNKNOWN_PER_MINUTE: Final = 6_000
+TENANTS_MAX: Final = 10_000  # remembered; the one that was read longest ago is forgotten first
 KNOWN_MAX: Final = 4_096  # tokens that were good lately; the one that was read longest ago is forgotten first
 ADDRESSES_MAX: Final = 10_000  # remembered; the one that read longest ago is forgotten first
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class ReadRate:
@@ -51,7 +58,8 @@ class ReadRate:
         self._clock = clock
         self._all = Bucket(READS_PER_MINUTE, clock() * 1000)
         self._unknown = Bucket(UNKNOWN_PER_MINUTE, clock() * 1000)
-        self._known: OrderedDict[bytes, None] = OrderedDict()  # hashes
+        self._known: OrderedDict[bytes, tuple[TenantId, Bucket]] = OrderedDict()  # by hashes
+        self._tenants: OrderedDict[TenantId, Bucket] = OrderedDict()
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
 
     def take_look(self, address: str | None, token_hash: bytes) -> None:
@@ -59,27 +67,37 @@ class ReadRate:
         now_ms, name = self._clock() * 1000, address_group(address)
         one = self._addresses.get(name) or Bucket(READS_PER_ADDRESS, now_ms)
         _take(one, READS_PER_ADDRESS, now_ms)
-        self._addresses[name] = one
-        self._addresses.move_to_end(name)
-        if len(self._addresses) > ADDRESSES_MAX:
-            self._addresses.popitem(last=False)
-        if token_hash in self._known:
-            _take(self._all, READS_PER_MINUTE, now_ms)
-        else:
+        _remember(self._addresses, name, one, ADDRESSES_MAX)
+        known = self._known.get(token_hash)
+        if known is None:
             _take(self._unknown, UNKNOWN_PER_MINUTE, now_ms)
+        else:
+            self._take_read(token_hash, *known)
 
-    def take_read(self, token_hash: bytes) -> None:
+    def take_read(self, token_hash: bytes, tenant: TenantId) -> None:
         """One read of what is there: who guesses tokens takes nothing from who has one. Raises Limited."""
         if token_hash not in self._known:
-            _take(self._all, READS_PER_MINUTE, self._clock() * 1000)
-        self._known[token_hash] = None
-        self._known.move_to_end(token_hash)
-        if len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
+            self._take_read(token_hash, tenant, Bucket(READS_PER_SHARE, self._clock() * 1000))
+
+    def _take_read(self, token_hash: bytes, tenant: TenantId, share: Bucket) -> None:
+        now_ms = self._clock() * 1000
+        whole = self._tenants.get(tenant) or Bucket(READS_PER_TENANT, now_ms)
+        _take(share, READS_PER_SHARE, now_ms)
+        _take(whole, READS_PER_TENANT, now_ms)
+        _take(self._all, READS_PER_MINUTE, now_ms)
+        _remember(self._known, token_hash, (tenant, share), KNOWN_MAX)
+        _remember(self._tenants, tenant, whole, TENANTS_MAX)
 
     def forget(self, token_hash: bytes) -> None:
         """There is no such token (any more)."""
         self._known.pop(token_hash, None)
+
+
+def _remember(remembered: OrderedDict[K, V], name: K, value: V, at_most: int) -> None:
+    remembered[name] = value
+    remembered.move_to_end(name)
+    if len(remembered) > at_most:
+        remembered.popitem(last=False)
 
 
 def _take(bucket: Bucket, ceiling: int, now_ms: float) -> None:
@@ -141,7 +159,7 @@ class ConversationShares:
         if share is None or not self._allowed(share.key.tenant):
             self.rate.forget(token_hash)
             raise share_not_found()
-        self.rate.take_read(token_hash)
+        self.rate.take_read(token_hash, share.key.tenant)
         try:
             head, state = await self.logs.fold(share.key, in_thread=True)
         except NotFound as error:

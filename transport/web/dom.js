@@ -18,6 +18,15 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+/**
+ * Whether a key belongs to an input method. Safari ends the composition before its last Enter, which only the key code 229
+ * tells from one that sends.
+ * @param {KeyboardEvent} event
+ */
+export function isComposing(event) {
+  return event.isComposing || event.keyCode === 229;
+}
+
 /** @param {string} name one of the symbols in index.html */
 export function icon(name) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");

@@ -1,6 +1,6 @@
 /** Keyboard shortcuts, the sheet that lists them, and how the page looks and speaks. */
 import { cancel, openDialog } from "./dialogs.js";
-import { el } from "./dom.js";
+import { el, isComposing } from "./dom.js";
 import { prefer, preferences } from "./preferences.js";
 import { field } from "./settings.js";
 import { language, languages, t } from "./texts.js";
@@ -28,7 +28,7 @@ export function listen(actions) {
     { keys: ["?"], label: t("This help"), fits: (event) => event.key === "?" && preferences.helpKey !== false && !isTyping(event), act: () => openHelp(shortcuts) },
   ];
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
+    if (event.defaultPrevented || isComposing(event) || document.querySelector("dialog[open]")) return;
     const shortcut = shortcuts.find(({ fits }) => fits(event));
     if (shortcut === undefined && event.key === "Escape" && !event.shiftKey && actions.stop()) event.preventDefault();
     if (shortcut === undefined) return;

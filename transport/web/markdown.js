@@ -175,6 +175,9 @@ function leaf(token) {
   return document.createTextNode(token.content);
 }
 
+/** Blocks that are read from the side of their own first letter: Arabic and Hebrew beside English. */
+const OWN_DIRECTION = /^(p|h[1-6]|ul|li|blockquote|td)$/;
+
 /** @param {Token} token @returns {HTMLElement} */
 function container(token) {
   const href = token.type === "link_open" ? String(token.attrGet("href")) : "";
@@ -182,11 +185,11 @@ function container(token) {
   if (token.type === "link_open") {
     return el("a", { href: new URL(href, location.href).href, title: token.attrGet("title"), target: "_blank", rel: "noopener noreferrer nofollow" });
   }
-  if (token.type === "ordered_list_open") return el("ol", { start: token.attrGet("start") });
-  if (token.type === "th_open") return el("th", { scope: "col" });
+  if (token.type === "ordered_list_open") return el("ol", { dir: "auto", start: token.attrGet("start") });
+  if (token.type === "th_open") return el("th", { dir: "auto", scope: "col" });
   // The page's own headings are h1 and h2, so an answer's begin below them.
   const tag = token.type === "heading_open" ? `h${Math.min(6, Number(token.tag.slice(1)) + 2)}` : token.tag;
-  return el(/** @type {"p"} */ (tag));
+  return el(/** @type {"p"} */ (tag), OWN_DIRECTION.test(tag) ? { dir: "auto" } : {});
 }
 
 /** @param {HTMLElement} table */

@@ -6,7 +6,7 @@ import { Account } from "./account.js";
 import { base, call, storage } from "./api.js";
 import { keeping } from "./copies.js";
 import { openMenu } from "./dialogs.js";
-import { el, find } from "./dom.js";
+import { el, find, isComposing } from "./dom.js";
 import { reasonOf } from "./feedback.js";
 import { listen, openPreferences } from "./help.js";
 import { Link } from "./link.js";
@@ -432,7 +432,7 @@ message.addEventListener("input", () => {
   if (message.value !== "") session?.warm();
 });
 message.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+  if (event.key === "Enter" && !event.shiftKey && !isComposing(event)) {
     event.preventDefault();
     /** @type {HTMLFormElement} */ (find("composer")).requestSubmit();
   }

@@ -10,7 +10,7 @@ function shown(message) {
   const isUser = message.role === "user";
   const markdown = new Markdown();
   if (!isUser) markdown.update(message.text);
-  const words = isUser ? el("p", { class: "said" }, message.text) : markdown.element;
+  const words = isUser ? el("p", { class: "said", dir: "auto" }, message.text) : markdown.element;
   return el("li", { class: `message ${isUser ? "user" : "answer"}` }, el("div", { class: "body" }, el("h2", { class: "unseen" }, isUser ? t("Question") : t("Answer")), words));
 }
 

@@ -127,7 +127,7 @@ export class Sidebar {
     const text = `${title}${isOpen ? " (answering)" : ""}`;
     if (row.link.getAttribute("data-text") !== text) {
       row.link.setAttribute("data-text", text);
-      row.link.replaceChildren(el("span", { class: "row-title" }, title), isOpen ? el("span", { class: "row-busy" }, el("span", { class: "unseen" }, ` ${t("answering")}`)) : "");
+      row.link.replaceChildren(el("span", { class: "row-title", dir: "auto" }, title), isOpen ? el("span", { class: "row-busy" }, el("span", { class: "unseen" }, ` ${t("answering")}`)) : "");
       row.link.nextElementSibling?.setAttribute("aria-label", t("Actions for “{title}”", { title }));
     }
     if (id === current) row.link.setAttribute("aria-current", "page");
@@ -163,7 +163,7 @@ export class Sidebar {
   hit(hit) {
     const link = this.link(hit.id);
     const snippets = hit.matches.filter((match) => match.item_id !== null).slice(0, 2).map((match) => el("span", { class: "snippet" }, ...marked(match)));
-    link.append(el("span", { class: "row-title" }, hit.title || t("Untitled")), ...snippets);
+    link.append(el("span", { class: "row-title", dir: "auto" }, hit.title || t("Untitled")), ...snippets);
     return el("li", {}, link);
   }
 

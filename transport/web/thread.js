@@ -4,7 +4,7 @@
  *
  * It shows what the view says and calls `actions` for what the user wants; it knows nothing of connections.
  */
-import { arrange, el, icon, iconButton } from "./dom.js";
+import { arrange, el, icon, iconButton, isComposing } from "./dom.js";
 import { Markdown, copyText } from "./markdown.js";
 import { itemText } from "./sessile.js";
 import { money, number, t, time } from "./texts.js";
@@ -57,7 +57,7 @@ class Message {
     this.entry = entry;
     this.isUser = entry.item?.role === "user";
     this.markdown = new Markdown();
-    this.words = this.isUser ? el("p", { class: "said" }) : this.markdown.element;
+    this.words = this.isUser ? el("p", { class: "said", dir: "auto" }) : this.markdown.element;
     this.note = el("p", { class: "note", hidden: true });
     this.shows = /** @type {unknown[]} */ ([]);
     this.bar = el("div", { class: "bar" });
@@ -170,7 +170,7 @@ class Message {
   edit() {
     const { entry, actions } = this;
     const before = itemText(entry.item);
-    const input = el("textarea", { "aria-label": t("Edit your message"), rows: 1, maxlength: 200000 });
+    const input = el("textarea", { "aria-label": t("Edit your message"), dir: "auto", rows: 1, maxlength: 200000 });
     input.value = before;
     const leave = () => {
       form.replaceWith(this.words);
@@ -201,7 +201,7 @@ class Message {
       if (event.key === "Escape") {
         event.preventDefault(); // it would stop the answer too
         leave();
-      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      } else if (event.key === "Enter" && !event.shiftKey && !isComposing(event)) {
         event.preventDefault();
         form.requestSubmit();
       }
@@ -319,7 +319,7 @@ function waiting(text, note, buttons, kind) {
       "div",
       { class: "body" },
       el("h2", { class: "unseen" }, t("Not yet sent")),
-      el("p", { class: "said" }, text),
+      el("p", { class: "said", dir: "auto" }, text),
       el("p", { class: `note${kind === "failed" ? " bad" : ""}` }, note),
       buttons.length > 0 && el("div", { class: "bar always" }, ...buttons),
     ),

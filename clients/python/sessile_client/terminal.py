@@ -74,7 +74,11 @@ class Chat:
     async def run(self, lines: AsyncIterator[str]) -> int:
         """Until ``/quit`` or the end of the lines, and then until what was sent is answered."""
         if self._options.session is not None:
-            await self._try(self._open(self._options.session))
+            try:
+                await self._open(self._options.session)
+            except (SessileError, ValueError) as exc:
+                self._screen.note(str(exc))
+                return 2  # nothing is sent: a new session is not the one that was named
         self._screen.prompt()
         quitting = False
         async for line in lines:
@@ -382,19 +386,30 @@ def check_key_is_safe(url: str, key: str | None) -> None:
         raise ValueError(f"--url {url}: a key goes over https or wss only, or to this machine")
 
 
+def bare_key(key: str, where: str) -> str:
+    """Returns a key without the byte order mark and the line end that editors and mounted secrets put around it. Raises
+    ValueError, which repeats nothing of it, for one that no header can carry."""
+    bare = key.removeprefix("\ufeff").strip()
+    if not bare.isascii() or not bare.isprintable():
+        raise ValueError(f"{where}: a key is one line of ASCII without control characters")
+    return bare
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the chat on the process' own streams; the exit status."""
     given = parser().parse_args(argv)
     settings: dict[str, Any] = {"encoding": given.encoding}
-    if key := os.environ.get(_KEY_VARIABLE, ""):
-        settings["api_key"] = key
-    if given.key_file is not None:
-        try:
-            settings["api_key"] = given.key_file.read_text(encoding="utf-8").strip()
-        except OSError as exc:
-            print(f"chat: --key-file {given.key_file}: {exc.strerror}", file=sys.stderr)
-            return 2
     try:
+        if key := os.environ.get(_KEY_VARIABLE, ""):
+            settings["api_key"] = bare_key(key, _KEY_VARIABLE)
+        if given.key_file is not None:
+            where = f"--key-file {given.key_file}"
+            try:
+                settings["api_key"] = bare_key(given.key_file.read_text(encoding="utf-8"), where)
+            except OSError as exc:
+                raise ValueError(f"{where}: {exc.strerror}") from exc
+            except UnicodeDecodeError as exc:
+                raise ValueError(f"{where}: it is not UTF-8; save it as UTF-8") from exc
         url = socket_url(given.url)
         check_key_is_safe(url, settings.get("api_key"))
     except ValueError as exc:

@@ -195,6 +195,12 @@ def test_the_key_is_in_the_variable_or_a_file_and_never_goes_over_an_open_line(
     assert main(["--url", "https://chat.example"]) == 0
     (tmp_path / "key").write_text("sk-y\n")
     assert main(["--api-key-file", str(tmp_path / "key")]) == 0
+    monkeypatch.setenv("SESSILE_API_KEY", "sk-\nx")
+    assert main([]) == 2
+    assert "sk-" not in capsys.readouterr().err
+    monkeypatch.setenv("SESSILE_API_KEY", "\ufeffsk-x\n")
+    assert main([]) == 0
+    assert used.pop().client["api_key"] == "sk-x"
     assert [each.client["api_key"] for each in used] == ["sk-x", "sk-x", "sk-y"]
     assert main(["--url", "http://chat.example"]) == 2
     assert "a key goes over https or wss only" in capsys.readouterr().err
@@ -292,6 +298,13 @@ async def test_a_refused_message_is_shown_and_the_chat_goes_on(server: FakeServe
     person.types("good")
     await person.out.shows("you said good \n")
     assert await person.leaves() == 0
+
+
+async def test_a_session_that_is_not_there_ends_the_chat_and_nothing_is_sent(server: FakeServer) -> None:
+    person = Person(server, prompts=False, session="ses_01KBZZZZZZZZZZZZZZZZZZZZZZ")
+    person.types("Hello")
+    assert await person.leaves() == 2
+    assert person.out.getvalue() == "" and not server.logs
 
 
 async def test_control_characters_do_not_reach_the_terminal(server: FakeServer) -> None:

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from persistence.objects.file_chunks import ObjectFileChunks
-from persistence.objects.folder import FolderObjects
 from persistence.sql.files import SqlFiles
+from persistence.sql.folder_file_chunks import FolderFileChunks
 from persistence.sqlite.store import SqliteStore
 from sessions.governance.end_user_data import Erasure
 from sessions.model.audit import Audited
@@ -45,7 +44,7 @@ async def in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     folder = tmp_path_factory.mktemp("files")
     store = await SqliteBed(folder, sealed=True).open()
     assert isinstance(store, SqliteStore)
-    yield SqlFiles(store.database, ObjectFileChunks(FolderObjects(folder / "objects")))
+    yield SqlFiles(store.database, FolderFileChunks(folder / "objects"))
     await store.close()
 
 

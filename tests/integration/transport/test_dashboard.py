@@ -50,18 +50,9 @@ WHERE_WANTED = {  # with a setting that asks for what they count
     "sessile_journal_reencryption_pending",
     "sessile_journal_reencrypted_rows",
     "sessile_journal_unreadable_rows",
-    "sessile_archive_recalls",
-    "sessile_backup_verified_timestamp_seconds",  # written by `backup verify --restore`
-    "sessile_backup_verified_state_timestamp_seconds",
-    "sessile_backup_verified_records",
-    "sessile_backup_verified_findings",
-    "sessile_backup_verify_duration_seconds",
-    "sessile_archive_sessions",
-    "sessile_backup_bytes",
-    "sessile_backup_failures",
-    "sessile_backup_lag_seconds",
-    "sessile_backup_segments",
     "sessile_model_switches",
+    "sessile_replication_lag_seconds",
+    "sessile_replication_restarts",
 }
 
 

@@ -261,10 +261,13 @@ class GatewayNode:
         self.router = router
         self.cluster = cluster
 
-    async def create(self, session: str, principal: Principal = ALICE, *, tools: tuple[Tool, ...] = ()) -> SessionKey:
+    async def create(
+        self, session: str, principal: Principal = ALICE, *, tools: tuple[Tool, ...] = (), model: str | None = None
+    ) -> SessionKey:
         ok = await self.router.execute(
             request_of(
-                principal, cm.SessionCreate(id=self.cluster.command_id(), session=SessionId(session), tools=tools)
+                principal,
+                cm.SessionCreate(id=self.cluster.command_id(), session=SessionId(session), tools=tools, model=model),
             )
         )
         assert ok.session is not None

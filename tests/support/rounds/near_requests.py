@@ -11,14 +11,14 @@ from typing import Any, Final
 import msgspec
 
 from actors.results.cache import ProcessKeys, TenantResultCache
-from actors.results.memory import MemoryResultStore
+from actors.results.store import MemoryResultStore
 from sessions.limits import Limits, TenantLimits
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.generation import Chunk, EngineInfo
 from sessions.model.types import Principal, Sampling, SessionId, SessionKey, TenantId, Tool
 from sessions.turn.ledger import PromptPlan
-from sessions.turn.result_cache import RequestContext, request_name
+from sessions.turn.result_cache import request_name
 from tests.support.machine.generation_fixture import open_response
 
 BASES: Final = 500  # requests that come again, so that there are hits
@@ -65,11 +65,17 @@ class NearRequest(msgspec.Struct, frozen=True):
             slots=1,
             sampling=frozenset(),
         )
-        context = RequestContext(
-            engine=engine, tokenizer=self.tokenizer, policy=self.policy, tools=self.tools, adapter=self.adapter
-        )
         plan = PromptPlan(array("I", self.prompt), array("I"), 0, self.max_tokens, 0, None)
-        return request_name(msgspec.structs.replace(open_, sampling=self.sampling), plan, context), plan
+        name = request_name(
+            msgspec.structs.replace(open_, sampling=self.sampling),
+            plan,
+            engine,
+            tokenizer=self.tokenizer,
+            policy=self.policy,
+            tools=self.tools,
+            adapter=self.adapter,
+        )
+        return name, plan
 
 
 def pairs(rng: random.Random) -> Iterator[tuple[NearRequest, NearRequest]]:
@@ -135,8 +141,7 @@ async def foreign_hits(tries: int, seed: int) -> dict[str, Any]:
             here.add(each)
             label = f"answer {number} {len(kept)}"
             kept[label] = each
-            assert lookup.recorder is not None
-            lookup.recorder.add(Chunk((number,), label))
-            lookup.recorder.close()
+            lookup.record(Chunk((number,), label))
+            lookup.close()
             await cache.store(lookup, Principal(tenant=key.tenant, key_id="k"), [label])
     return {"tries": tries, "found": found, "own answers not found": lost, "foreign hits (bar 0)": foreign}

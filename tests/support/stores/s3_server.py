@@ -13,7 +13,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 
 @contextmanager
 def s3_server(bucket: str, *, versions: bool = False) -> Iterator[str]:
-    """The address of an empty bucket, as --backup takes it; credentials: `CREDENTIALS` in the environment."""
+    """The address of an empty bucket, as --replicate takes it; credentials: `CREDENTIALS` in the environment."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -17,7 +17,6 @@ from transport.cli.commands import VERSION, parse
 ROOT = Path(__file__).resolve().parents[3]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 SERVERS = [each for each in UNITS if "Type=notify" in each.read_text()]
-TIMERS = sorted((ROOT / "deploy" / "systemd").glob("*.timer"))
 EXPOSURE_MAX = 20  # tenths, of `systemd-analyze security`
 analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd's tools are not here")
 
@@ -34,15 +33,7 @@ def directives(path: Path) -> dict[str, list[str]]:
 def test_there_is_one_for_each_role() -> None:
     servers = ["sessile-gateway.service", "sessile-replica@.service", "sessile.service"]
     assert [each.name for each in SERVERS] == servers
-    assert {each.name for each in UNITS} == {*servers, "sessile-backup-verify.service"}
-
-
-@pytest.mark.parametrize("path", TIMERS, ids=lambda path: path.name)
-def test_a_timer_starts_a_unit_that_ends_by_itself(path: Path) -> None:
-    started = directives(path.with_suffix(".service"))
-    assert started["Type"] == ["oneshot"] and int(started["TimeoutStartSec"][0].removesuffix("h")) > 1
-    assert directives(path)["Persistent"] == ["yes"], "a night in which the machine was off is made up for"
-    assert started["User"] == ["sessile"] and started["StateDirectory"] == ["sessile"], "whose journal it reads"
+    assert {each.name for each in UNITS} == set(servers)
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
@@ -84,14 +75,12 @@ def test_the_end_has_the_time_that_draining_takes(path: Path) -> None:
 
 
 @analyze
-@pytest.mark.parametrize("path", [*UNITS, *TIMERS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_takes_it(path: Path, tmp_path: Path) -> None:
     """Its program does not lie at its place here."""
     copy = tmp_path / path.name
-    for each in UNITS:  # a timer's is looked for beside it
+    for each in UNITS:
         (tmp_path / each.name).write_text(each.read_text().replace("/opt/sessile/sessile", str(ROOT / "sessile")))
-    if path in TIMERS:
-        copy.write_text(path.read_text())
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from actors.limits.memory import MemoryLimiter
-from sessions.limits import Limits, Tally, TenantLimits
+from sessions.limits import Ceilings, Limits, Tally, TenantLimits
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Limited, Overloaded
 from sessions.model.request import Request, request_of
@@ -83,12 +84,53 @@ async def test_text_that_begins_no_answer_needs_room_too() -> None:
             id=CommandId("c"), session=session, respond=False, items=(cm.NewMessage(role="user", content="Hello"),)
         ),
         cm.SessionUpdate(id=CommandId("d"), session=session, instructions="Be brief."),
+        cm.SessionUpdate(id=CommandId("e"), session=session, title="Hello"),
+        cm.SessionUpdate(id=CommandId("f"), session=session, metadata={"a": "b"}),
+        cm.SessionCreate(id=CommandId("g")),
+        cm.FeedbackSet(id=CommandId("h"), session=session, response_id=ResponseId("r"), rating=None, reason="No."),
     ):
         with pytest.raises(Limited) as error:
             await full.execute(request_of(LOCAL_PRINCIPAL, command, None), begun)
         assert error.value.param == "stored_bytes"
-    renamed = cm.SessionUpdate(id=CommandId("e"), session=session, title="Hello")
-    await full.execute(request_of(LOCAL_PRINCIPAL, renamed, None), begun)
+    deleted = cm.SessionDelete(id=CommandId("i"), session=session)
+    await full.execute(request_of(LOCAL_PRINCIPAL, deleted, None), begun)
+
+
+WRITES: tuple[cm.ActorCommand, ...] = (
+    cm.SessionCreate(id=CommandId("c")),
+    cm.SessionUpdate(id=CommandId("c"), session=SessionId("s"), title="Hello"),
+    cm.SessionDelete(id=CommandId("c"), session=SessionId("s")),
+    cm.MessageCreate(id=CommandId("c"), session=SessionId("s"), content="Hello", respond=False),
+    cm.ItemPin(id=CommandId("c"), session=SessionId("s"), item_id=ItemId("i"), pinned=True),
+    cm.ItemDelete(id=CommandId("c"), session=SessionId("s"), item_id=ItemId("i")),
+)
+
+
+@pytest.mark.parametrize("command", WRITES, ids=lambda command: type(command).__name__)
+@pytest.mark.parametrize(
+    "table",
+    [
+        TenantLimits(requests_per_minute=3),
+        TenantLimits(user=Ceilings(requests_per_minute=3)),
+        TenantLimits(key_requests_per_minute=3),
+    ],
+    ids=["tenant", "user", "key"],
+)
+async def test_what_writes_and_begins_no_answer_is_a_request(table: TenantLimits, command: cm.ActorCommand) -> None:
+    async def written(request: Request) -> cm.Ok:
+        return cm.Ok(id=request.command.id)
+
+    held = quotas(table)
+    for number in range(4):
+        request = request_of(LOCAL_PRINCIPAL, replace(command, id=CommandId(f"c{number}")), None)
+        if number < 3:
+            await held.execute(request, written)
+            continue
+        with pytest.raises(Limited) as error:
+            await held.execute(request, written)
+        assert "requests_per_minute" in (error.value.param or "")
+    cancel = cm.ResponseCancel(id=CommandId("x"), session=SessionId("s"), response_id=ResponseId("r"))
+    await held.execute(request_of(LOCAL_PRINCIPAL, cancel, None), written)  # at any time
 
 
 async def test_a_message_that_begins_no_answer_takes_no_turn() -> None:
@@ -109,3 +151,17 @@ async def test_who_asks_whether_there_is_room_takes_no_turn_of_those_that_connec
     with pytest.raises(Overloaded) as refused_one:
         held.connect()
     assert asked.value.retry_after_ms == refused_one.value.retry_after_ms == 1000
+
+
+async def test_what_begins_no_answer_is_let_in_beside_as_many_turns_as_there_may_be() -> None:
+    held = quotas(TenantLimits(concurrent_turns=1, tokens_per_minute=100_000))
+    await held.execute(message("one"), begun)
+    for number in range(3):
+        update = cm.SessionUpdate(id=CommandId(f"u{number}"), session=SessionId("s"), title="Hello")
+        await held.execute(request_of(LOCAL_PRINCIPAL, update, None), begun_nothing)
+    with pytest.raises(Limited):
+        await held.execute(message("two"), begun)
+
+
+async def begun_nothing(request: Request) -> cm.Ok:
+    return cm.Ok(id=request.command.id)

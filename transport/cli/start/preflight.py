@@ -133,7 +133,7 @@ def check_data_folder(settings: Settings) -> None:
     """Makes the data folder if need be. Raises BadSetting where nothing can be written to it."""
     folder = Path(settings.data)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"\0")
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from sessions.model.errors import NotFound
+from transport.http.compression import takes_gzip
 from transport.http.page_files import PageFiles
 from transport.http.path_methods import PathMethods
 
@@ -55,6 +56,13 @@ def router(files: PageFiles, methods: PathMethods) -> APIRouter:
         headers = {**HEADERS, "etag": file.etag}
         if file.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        return Response(file.body, media_type=file.media_type, headers=headers)
+        if file.packed is None:
+            return Response(file.body, media_type=file.media_type, headers=headers)
+        headers["vary"] = "accept-encoding"
+        body = file.body
+        if takes_gzip(request.headers.get("accept-encoding", "")):
+            body = file.packed
+            headers |= {"content-encoding": "gzip", "etag": f"W/{file.etag}"}  # the same file in other bytes
+        return Response(body, media_type=file.media_type, headers=headers)
 
     return routes

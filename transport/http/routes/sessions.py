@@ -180,6 +180,7 @@ async def delete(request: Request, session: Name) -> Response:
 async def exported(request: Request, session: Name, format: Literal["json", "markdown"] = "json") -> Response:
     """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
     gateway, principal = gateway_of(request), principal_of(request, "read")
+    gateway.audit.take_export(principal)
     head, state = await gateway.logs.state(principal, key_of(principal, session))
     detail = {"format": format, "offset": head.top}
     await gateway.audit.record(

@@ -49,13 +49,13 @@ def router(access: Authenticator) -> APIRouter:
     async def complete(request: Request) -> Response:
         address = address_of(access, request.scope)
         try:
-            access.count_failure(address)  # beforehand: of many made-up codes at once only a few reach the provider
+            access.sign_ins.failed(address)  # beforehand: of many made-up codes at once only a few reach the provider
             done = await sign_in.complete(dict(request.query_params), cookies_of(request))
             access.verify(done.principal)
-            access.forgive_failure(address)
+            access.sign_ins.forgive(address)
         except SessileError as error:
             if not isinstance(error, Unauthorized | Limited):
-                access.forgive_failure(address)
+                access.sign_ins.forgive(address)
             body = FAILED.format(reason=html.escape(error.public_message), again=html.escape(page))
             return HTMLResponse(body, errors.row(error.code).http, NO_STORE)
         by = done.principal
@@ -107,12 +107,12 @@ def router(access: Authenticator) -> APIRouter:
     async def ended_at_provider(request: Request) -> Response:
         """OpenID Connect Back-Channel Logout 1.0: the provider says that somebody signed out there."""
         address = address_of(access, request.scope)
-        access.count_failure(address)  # beforehand: checking a signature costs
+        access.logouts.failed(address)  # beforehand: checking a signature costs
         try:
             ended = sign_in.ended_at_provider(await logout_token_of(request))
         except Unauthorized as error:
             raise BadInput("invalid_request", error.public_message, param="logout_token") from error
-        access.forgive_failure(address)
+        access.logouts.forgive(address)
         await access.end_subject(ended)
         return Response(status_code=200, headers=NO_STORE)
 

@@ -85,6 +85,7 @@ async def export(request: Request, user: User, tenant: Tenant = None, reason: Re
     (`tenant`) needs the scope `break_glass` and a `reason`."""
     gateway, principal = gateway_of(request), principal_of(request)
     owner, store, at = demand_custody(principal, tenant, reason), gateway.store, gateway.now_ms()
+    gateway.audit.take_export(principal)
     await record_break_glass(gateway, principal, owner, "user.exported", reason)
     row = Audited(action="user.exported", at=at, by=principal, user=user)
     await store.audit.record(owner, [row])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from typing import Any
+from typing import Any, NamedTuple
 
-from actors.results.cache import StoredResult, TenantResultCache
-from actors.results.memory import MemoryResultStore
-from sessions.limits import Limits, TenantLimits
+from actors.results.cache import ProcessKeys, TenantResultCache, make_results
+from actors.results.store import MemoryResultStore, StoredResult
+from actors.results.valkey import ValkeyResultStore
+from sessions.limits import Limits, LimitsNow, TenantLimits
 from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from sessions.model.generation import Chunk
@@ -62,10 +63,9 @@ class Made:
         return await self.cache.find(SessionKey(TenantId(tenant), SessionId(session)), request, PLAN)
 
     async def keep(self, lookup: ResultLookup, *texts: str, text: str = TEXT) -> None:
-        assert lookup.recorder is not None
-        lookup.recorder.add(Chunk((1, 2), text))
-        lookup.recorder.close()
-        await self.cache.store(lookup, Principal(tenant=lookup.tenant, key_id="k"), [*texts, text])
+        lookup.record(Chunk((1, 2), text))
+        lookup.close()
+        await self.cache.store(lookup, Principal(tenant=lookup.key.tenant, key_id="k"), [*texts, text])
 
     @property
     def outcomes(self) -> dict[Any, float]:
@@ -86,8 +86,7 @@ async def test_what_lies_in_the_store_opens_in_its_own_place_only_and_under_its_
     made = Made(acme=ON, other=ON)
     await made.keep(await made.find())
     await made.keep(await made.find(b"q2"), text="Rome.")
-    ((acme, name), *_) = made.store._entries
-    sealed = made.store._entries[acme, name].body
+    sealed = next(iter(made.store._entries[TenantId("acme")].values()))[0].body
     assert TEXT.encode() not in sealed
     other_name = (await made.find(b"q2")).name
     for tenant, place in (("acme", other_name), ("other", (await made.find(tenant="other")).name)):
@@ -147,3 +146,29 @@ async def test_a_store_that_is_away_is_a_miss() -> None:
     await made.keep(lookup)
     await made.cache.forget_session(SessionKey(TenantId("acme"), SessionId("s")))
     assert made.outcomes[("unavailable",)] == 1
+
+
+class Limited(NamedTuple):
+    now: LimitsNow
+
+
+LIMITED = Limited(lambda: Limits(default=TenantLimits(result_cache_s=60)))
+
+
+def configured(
+    directory: str = "", megabytes: int = 1, keys: Any = None, limited: Any = LIMITED
+) -> TenantResultCache | None:
+    return make_results(directory, megabytes, keys, limited, None, Metrics())  # type: ignore[arg-type]
+
+
+async def test_alone_it_lies_in_memory_and_in_a_cluster_on_its_valkey() -> None:
+    alone, shared = configured(), configured("redis://127.0.0.1", keys=ProcessKeys())
+    assert alone is not None and isinstance(alone._store, MemoryResultStore)
+    assert shared is not None and isinstance(shared._store, ValkeyResultStore)
+    await shared.close()
+
+
+def test_there_is_none_without_room_limits_or_keys_to_share_it_under() -> None:
+    assert configured(megabytes=0) is None
+    assert configured(limited=None) is None
+    assert configured("redis://127.0.0.1") is None

@@ -141,6 +141,30 @@ async def test_a_model_that_nobody_serves_is_refused_where_there_are_several() -
 
 
 @virtual
+async def test_a_model_that_is_away_is_waited_for_and_no_other_takes_its_sessions() -> None:
+    async with cluster(replicas=1) as made:
+        gateway = made.gateways["g1"]
+        where = gateway.router.routes
+        made.engine_options = type(made.engine_options)(model="big")
+        await made.add_replica("r2")
+        await advance(1.5)
+        one = await gateway.create("one", model="big")
+        assert made.owner(one) == "r2"
+        await made.replicas["r2"].replica.runtime.passivate(one)
+        await made.replicas["r2"].kill()
+        await advance(made.lease_ttl_s + 3)
+        await where.refresh()
+        assert [member.replica for member in where.view.members] == ["r1"]
+        where.remember(one, None)
+        for name, new in ((one, False), (key(7), True)):
+            with pytest.raises(Unavailable) as error:
+                await where.route(name, new=new, model="big", absent=None)
+            assert error.value.code == "no_replica"
+        head = await where._journal.head(one)
+        assert head is not None and not made.replicas["r1"].replica._takes(head)
+
+
+@virtual
 async def test_what_is_remembered_is_bounded() -> None:
     async with cluster(replicas=1) as made:
         where = made.gateways["g1"].router.routes

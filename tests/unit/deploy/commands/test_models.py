@@ -66,6 +66,8 @@ def test_a_pulled_model_needs_no_hub_and_gets_its_name(folder: Path) -> None:
     assert with_model(Settings(model="hf:a/b", served_model_name=("x", "y"))).served_model_name == ("x", "y")
     assert model_notice(settings) is None
     assert with_model(Settings(model="/some/m.gguf")) == Settings(model="/some/m.gguf")
+    with pytest.raises(BadSetting, match=f"did you mean {SMALL.name}"):
+        with_model(Settings(model="smollm2"))
 
 
 def test_a_taken_port_is_refused_before_anything_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:

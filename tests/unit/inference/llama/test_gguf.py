@@ -38,7 +38,7 @@ def test_a_good_file_says_what_it_is(path: Path) -> None:
 
 
 def test_missing_empty_and_foreign_files_are_refused(tmp_path: Path, path: Path) -> None:
-    assert "make model" in refused(tmp_path / "nowhere.gguf")
+    assert "models list" in refused(tmp_path / "nowhere.gguf")
     assert "folder" in refused(tmp_path)
     for data, hint in ((b"", "read"), (b"PK\x03\x04" + bytes(100), "not a GGUF"), (b"GG", "not a GGUF")):
         path.write_bytes(data)

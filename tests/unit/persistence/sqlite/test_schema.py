@@ -53,6 +53,36 @@ async def test_another_applications_file_is_refused(tmp_path: Path) -> None:
     assert (await refused(tmp_path)).code == "journal_foreign"
 
 
+@pytest.mark.parametrize("live", [True, False], ids=["in the archive", "brought back"])
+async def test_archived_sessions_are_refused_and_stubs_of_those_brought_back_go(tmp_path: Path, live: bool) -> None:
+    await a_journal(tmp_path)
+    stub = ("acme", "s", "archive/1", 20, 9, "k", b"key", 1, None if live else 2)
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
+        file.execute(
+            "INSERT INTO archived (tenant, session, object, top, size, key_id, sealed, archived_at, recalled_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            stub,
+        )
+        file.commit()
+    if live:
+        error = await refused(tmp_path)
+        assert error.code == "journal_archived" and "ec02a8a4" in error.public_message
+    else:
+        async with opened(tmp_path) as journal:
+            assert await top_of(journal) == 20
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
+        assert file.execute("SELECT count(*) FROM archived").fetchone() == (int(live),)
+
+
+async def test_notes_of_a_backup_of_the_release_before_are_refused(tmp_path: Path) -> None:
+    await a_journal(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
+        file.execute("CREATE TABLE backup_state (one INTEGER)")
+        file.commit()
+    error = await refused(tmp_path)
+    assert error.code == "journal_backed_up" and "without its backup" in error.public_message
+
+
 async def test_a_migration_runs_once_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await a_journal(tmp_path)
     longer = one_more_migration(

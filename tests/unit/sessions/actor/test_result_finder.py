@@ -46,8 +46,8 @@ class PlainCache:
         return lookup
 
     async def store(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> None:
-        assert lookup.recorder is not None and lookup.recorder.answer is not None
-        self.kept[lookup.name] = lookup.recorder.answer
+        assert lookup.recorded is not None
+        self.kept[lookup.name] = lookup.recorded
         self.texts.append(texts)
 
     async def forget_session(self, key: SessionKey) -> None:
@@ -135,7 +135,7 @@ async def test_what_only_brings_kv_up_is_not_looked_up() -> None:
 
 
 @virtual
-async def test_of_an_answer_that_was_begun_twice_the_second_run_is_kept() -> None:
+async def test_only_the_run_that_begins_an_answer_is_kept() -> None:
     async with Place() as place:
         cache, held_back = PlainCache(), KeywordFilterSet(output_phrases=["In France. Never"])
         replica, reader = await at_work(place, cache, "In France.", "Unused.", filters=held_back)
@@ -149,8 +149,7 @@ async def test_of_an_answer_that_was_begun_twice_the_second_run_is_kept() -> Non
         first = (await reader.ended(answer.response_id)).response
         await settled()
         again = await question(replica, reader)
-        assert again.service == {"cache": "hit"}
-        assert text_of(first) == text_of(again) == "In France."
+        assert text_of(first) == "In France." and again.service == {"cache": "miss"}
 
 
 @virtual
@@ -199,13 +198,18 @@ async def test_a_hit_whose_replica_died_is_written_and_billed_as_what_it_was(mon
         assert body.usage is not None and "cached_tokens" not in body.usage["output_tokens_details"]
 
 
-class Refuses:
-    """An admission that lets nobody in."""
+class RefusesWords:
+    """An admission that refuses one message and lets every other one in."""
 
     gives_extras = True
 
-    def admit(self, key: SessionKey, input: Command, new_tokens: int, *, expected: bool = True) -> Command:
-        raise Overloaded("overloaded", "Answers would come too late at the moment.")
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def admit(self, key: SessionKey, input: Command, new_tokens: int, **_: Any) -> Command:
+        if isinstance(input.command, cm.MessageCreate) and input.command.content == self._words:
+            raise Overloaded("overloaded", "Answers would come too late at the moment.")
+        return input
 
 
 def counted_appends(place: Place) -> list[int]:
@@ -260,19 +264,40 @@ async def test_a_turn_that_begins_its_session_is_one_append_too() -> None:
         assert appended == [place.head(key).top]
 
 
+async def prompts_of_a_long_session(place: Place, replica: Replica, temperatures: Sequence[float]) -> list[str]:
+    """Asks one question after the other behind 139 older messages. Returns the prompts of all runs."""
+    reader = place.read(replica)
+    for number in range(139):
+        await replica.say(f"note {number}.", respond=False)
+    for number, temperature in enumerate(temperatures):
+        answer = await replica.say(f"Question {number}?", temperature=temperature)
+        await reader.ended(answer.response_id)
+        await settled()
+    return list(replica.engine.prompts)  # type: ignore[attr-defined]
+
+
 @virtual
-async def test_nobody_is_refused_an_answer_that_is_here() -> None:
+async def test_a_lookup_leaves_no_trace_in_later_prompts() -> None:
+    """The prompts of a long session are put together from the one before: each question stands there once."""
     async with Place() as place:
-        cache, limits = PlainCache(), RuntimeLimits(actor=ActorLimits(admission=Refuses()))  # type: ignore[arg-type]
-        replica, reader = await at_work(place, cache, "In France.")
-        await question(replica, reader)
-        await replica.close()
-        place.replicas.remove(replica)
-        strict = await place.replica("r2", engine=Scripted([], {}), results=cache, limits=limits)
-        again = await question(strict, place.read(strict))
-        assert again.service == {"cache": "hit"} and text_of(again) == "In France."
+        replica, _ = await at_work(place, PlainCache(), "One.", "Two.", "Three.", "Four.")
+        prompts = await prompts_of_a_long_session(place, replica, (1.0, 0.0, 1.0, 1.0))
+        for number in range(4):
+            assert [prompt.count(f"Question {number}?") for prompt in prompts] == [0] * number + [1] * (4 - number)
+
+
+@virtual
+async def test_a_refused_message_is_in_no_prompt() -> None:
+    async with Place() as place:
+        refuses = RefusesWords("Secret?")
+        limits = RuntimeLimits(actor=ActorLimits(admission=refuses))  # type: ignore[arg-type]
+        cache = PlainCache()
+        replica, _ = await at_work(place, cache, "One.", "Two.", limits=limits)
+        await prompts_of_a_long_session(place, replica, (1.0,))
         lookups = len(cache.lookups)
         with pytest.raises(Overloaded):
-            await strict.say("Where is Rome?", parent_id=None, temperature=0)
-        assert len(cache.lookups) == lookups + 1, "looked up once, before it was judged"
-        assert len(place.records()) == place.head().top and not place.state().open
+            await replica.say("Secret?", temperature=0)
+        assert len(cache.lookups) == lookups, "admission comes before the lookup"
+        answer = await replica.say("And now?", temperature=1.0)
+        await place.read(replica).ended(answer.response_id)
+        assert not any("Secret?" in prompt for prompt in replica.engine.prompts)  # type: ignore[attr-defined]

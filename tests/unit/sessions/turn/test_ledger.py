@@ -7,6 +7,7 @@ reversible, both must agree token for token.
 from __future__ import annotations
 
 import random
+from copy import copy
 from itertools import pairwise
 
 import msgspec
@@ -429,3 +430,19 @@ async def test_an_answer_that_its_client_changed_keeps_the_ids_that_the_model_ga
         plain = list(await desk.tokenizer.message(ChatMessage(role="assistant", text=text)))
         assert decode(ids) == decode(plain)
         assert ids == (plain if not kept else [plain[0], *TOKEN_BYTES[word], *plain[2:]])
+
+
+async def test_a_plan_changes_nothing_that_another_one_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ledgers that begin from the same values: what one plans is not in the prompts of the other."""
+    monkeypatch.setattr(ledger_module, "JOINED_PIECES_MIN", 1)
+    desk = Desk()
+    first = await desk.ask("where is the river")
+    before = await desk.prompt(first)
+    other = copy(desk.ledger)
+    await desk.says(first, "over the hill")
+    desk.finish(first)
+    second = await desk.ask("and the sea")
+    expected = await desk.expected(second)
+    for ledger in (other, desk.ledger, other):
+        assert list((await ledger.plan(desk.state.open[second])).prompt) == expected
+    assert before == expected[: len(before)]

@@ -10,13 +10,12 @@ import pytest
 
 from sessions.machine.state import Open
 from sessions.model.generation import Chunk, EngineInfo, Finish, drawn_seed
-from sessions.model.types import Sampling, TextOptions, Tool
+from sessions.model.types import Sampling, SessionId, SessionKey, TenantId, TextOptions, Tool
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import (
     ANSWER_BYTES_MAX,
-    AnswerRecorder,
     CachedAnswer,
-    RequestContext,
+    ResultLookup,
     is_deterministic,
     replay,
     request_name,
@@ -26,7 +25,8 @@ from tests.support.machine.generation_fixture import open_response
 INFO = EngineInfo(
     model="m", build="b", model_fingerprint="f", context_window=100, slots=1, sampling=frozenset({"temperature"})
 )
-CONTEXT = RequestContext(engine=INFO, tokenizer="t", policy="p")
+CONTEXT: dict[str, Any] = {"engine": INFO, "tokenizer": "t", "policy": "p", "tools": (), "adapter": ""}
+KEY = SessionKey(TenantId("acme"), SessionId("s"))
 PLAN = PromptPlan(array("I", [1, 2, 3]), array("I"), 1, 50, 0, None)
 OTHER_SAMPLING: dict[str, Any] = {
     "temperature": 0.5,
@@ -61,7 +61,7 @@ def test_every_sampling_parameter_changes_the_name(field: str) -> None:
     open_ = greedy()
     changed = msgspec.structs.replace(open_.sampling, **{field: OTHER_SAMPLING[field]})
     other = msgspec.structs.replace(open_, sampling=changed)
-    assert request_name(open_, PLAN, CONTEXT) != request_name(other, PLAN, CONTEXT)
+    assert request_name(open_, PLAN, **CONTEXT) != request_name(other, PLAN, **CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,7 @@ def test_every_sampling_parameter_changes_the_name(field: str) -> None:
 )
 def test_what_it_depends_on_besides_changes_the_name(change: dict[str, Any]) -> None:
     open_ = greedy()
-    other = msgspec.structs.replace(CONTEXT, **change)
-    assert request_name(open_, PLAN, CONTEXT) != request_name(open_, PLAN, other)
+    assert request_name(open_, PLAN, **CONTEXT) != request_name(open_, PLAN, **{**CONTEXT, **change})
 
 
 @pytest.mark.parametrize(
@@ -87,13 +86,15 @@ def test_what_it_depends_on_besides_changes_the_name(change: dict[str, Any]) -> 
 )
 def test_the_prompt_changes_the_name(change: dict[str, Any]) -> None:
     open_ = greedy()
-    assert request_name(open_, PLAN, CONTEXT) != request_name(open_, msgspec.structs.replace(PLAN, **change), CONTEXT)
+    assert request_name(open_, PLAN, **CONTEXT) != request_name(
+        open_, msgspec.structs.replace(PLAN, **change), **CONTEXT
+    )
 
 
 def test_a_bare_prompt_has_another_name_than_a_conversation() -> None:
     open_ = greedy()
     bare = msgspec.structs.replace(open_, body=msgspec.structs.replace(open_.body, request={"raw_prompt": True}))
-    assert request_name(open_, PLAN, CONTEXT) != request_name(bare, PLAN, CONTEXT)
+    assert request_name(open_, PLAN, **CONTEXT) != request_name(bare, PLAN, **CONTEXT)
 
 
 def test_no_field_runs_into_the_next() -> None:
@@ -103,11 +104,11 @@ def test_no_field_runs_into_the_next() -> None:
         for cut in range(len(text) + 1):
             engine = msgspec.structs.replace(INFO, model=text[:cut], build=text[cut:])
             for context in (
-                msgspec.structs.replace(CONTEXT, engine=engine),
-                msgspec.structs.replace(CONTEXT, tokenizer=text[:cut], policy=text[cut:]),
-                msgspec.structs.replace(CONTEXT, tokenizer=text[:cut], adapter=text[cut:], policy=""),
+                {**CONTEXT, "engine": engine},
+                {**CONTEXT, "tokenizer": text[:cut], "policy": text[cut:]},
+                {**CONTEXT, "tokenizer": text[:cut], "adapter": text[cut:], "policy": ""},
             ):
-                names.add((context, request_name(greedy(), PLAN, context)))
+                names.add((repr(sorted(context.items())), request_name(greedy(), PLAN, **context)))
     assert len({name for _, name in names}) == len({context for context, _ in names})
 
 
@@ -116,7 +117,7 @@ def test_the_response_and_a_seed_that_was_drawn_for_it_are_no_part_of_the_name()
     other = msgspec.structs.replace(other, body=msgspec.structs.replace(other.body, id="resp_other", created_at=99))
     other.sampling = msgspec.structs.replace(other.sampling, seed=drawn_seed(other.id))
     assert one.sampling.seed != other.sampling.seed
-    assert request_name(one, PLAN, CONTEXT) == request_name(other, PLAN, CONTEXT)
+    assert request_name(one, PLAN, **CONTEXT) == request_name(other, PLAN, **CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +131,14 @@ def test_greedy_answers_and_those_of_a_chosen_seed_are_deterministic(
 
 
 async def test_what_was_recorded_is_replayed_as_it_was_made() -> None:
-    recorder = AnswerRecorder()
+    recorder = ResultLookup(KEY, b"name", PLAN, None)
     chunks = [Chunk((number,), f"{number} ", ({"logprob": -0.5},)) for number in range(200)]
     for chunk in chunks:
-        recorder.add(chunk)
-    assert recorder.answer is None
+        recorder.record(chunk)
+    assert recorder.recorded is None
     recorder.close()
-    assert recorder.answer is not None
-    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(recorder.answer), type=CachedAnswer)
+    assert recorder.recorded is not None
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(recorder.recorded), type=CachedAnswer)
     *parts, finish = [part async for part in replay(stored, 12)]
     assert [(part.tokens, part.text, part.logprobs) for part in parts if isinstance(part, Chunk)] == [
         (chunk.tokens, chunk.text, chunk.logprobs) for chunk in chunks
@@ -147,13 +148,13 @@ async def test_what_was_recorded_is_replayed_as_it_was_made() -> None:
 
 
 def test_what_is_discarded_or_too_long_is_not_kept() -> None:
-    recorder = AnswerRecorder()
-    recorder.add(Chunk((1,), "x"))
+    recorder = ResultLookup(KEY, b"name", PLAN, None)
+    recorder.record(Chunk((1,), "x"))
     recorder.discard()
-    recorder.add(Chunk((1,), "x"))
+    recorder.record(Chunk((1,), "x"))
     recorder.close()
-    assert recorder.answer is None
-    long = AnswerRecorder()
-    long.add(Chunk((1,), "x" * (ANSWER_BYTES_MAX + 1)))
+    assert recorder.recorded is None
+    long = ResultLookup(KEY, b"name", PLAN, None)
+    long.record(Chunk((1,), "x" * (ANSWER_BYTES_MAX + 1)))
     long.close()
-    assert long.answer is None
+    assert long.recorded is None

@@ -101,3 +101,15 @@ async def test_a_key_that_ends_calls_each_of_its_watches_but_not_those_taken_bac
     access.key_ended("k1", Unauthorized("unauthorized", "revoked"))
     access.key_ended("k1", Unauthorized("unauthorized", "revoked"))
     assert ended == ["first"]
+
+
+def test_wrong_keys_of_an_address_count_for_keys_alone() -> None:
+    """Its people still sign in, and their provider still says who signed out."""
+    door = guarded()
+    for _ in range(30):
+        with pytest.raises((Unauthorized, Limited)):
+            door.authenticate("sk-wrong", "192.0.2.1")
+    with pytest.raises(Limited):
+        door.authenticate("sk-wrong", "192.0.2.1")
+    door.sign_ins.failed("192.0.2.1")
+    door.logouts.failed("192.0.2.1")

@@ -71,3 +71,26 @@ def test_loopback() -> None:
     assert not any(
         is_loopback(host) for host in ("0.0.0.0", "::", "", "192.168.1.2", "example.com", "127.0.0.1.nip.io")
     )
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "same"),
+    [
+        ("https://chat.example", "chat.example:443", True),
+        ("https://chat.example:443", "chat.example", True),
+        ("http://chat.example", "chat.example:80", True),
+        ("http://[::1]", "[::1]:80", True),
+        ("https://chat.example", "chat.example:80", False),
+        ("http://chat.example", "chat.example:443", False),
+        ("https://chat.example", "chat.example:8443", False),
+        ("https://chat.example.evil.example", "chat.example:443", False),
+        ("null", "chat.example", False),
+    ],
+)
+def test_a_default_port_may_be_spelled_out(origin: str, host: str, same: bool) -> None:
+    policy = OriginPolicy()
+    if same:
+        policy.check_origin(origin, host)
+        return
+    with pytest.raises(Forbidden, match="--origins"):
+        policy.check_origin(origin, host)

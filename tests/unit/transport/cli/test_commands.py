@@ -54,9 +54,7 @@ OWN = {
     "encryption stop": {"--url", "--json"},
     "encryption resume": {"--url", "--json"},
     "encryption destroy": {"--tenant", "--url", "--json"},
-    "backup run": {"--json"},
-    "backup verify": {"--restore", "--metrics-file", "--json"},
-    "backup restore": {"--at", "--session", "--tenant", "--json"},
+    "restore": {"--from", "--at"},
     "users export": {"--tenant", "--reason", "--url", "--out"},
     "users erase": {"--tenant", "--reason", "--url", "--wait", "--json"},
 }

@@ -155,3 +155,61 @@ def test_a_switch_is_a_flag_without_a_value_and_a_word_elsewhere(value: bool | s
     assert not Settings().peer_insecure
     with pytest.raises(BadSetting, match=r"SESSILE_PEER_INSECURE = 'perhaps': expected true \| false"):
         read_settings({}, {"SESSILE_PEER_INSECURE": "perhaps"}, None)
+
+
+@pytest.mark.parametrize("name", ["journal", "usage_stream", "kv_redis", "otlp"])
+@pytest.mark.parametrize("password", ["se/cret", "sec@ret", "sec?ret", "sec#ret", "[secret", "12/34@secret"])
+@pytest.mark.parametrize("written", ["file", "variable"])
+def test_a_password_that_could_be_something_else_is_refused_and_not_repeated(
+    name: str, password: str, written: str, tmp_path: Path
+) -> None:
+    schemes = {"journal": "postgresql", "usage_stream": "redis", "kv_redis": "redis", "otlp": "http"}
+    url = f"{schemes[name]}://sessile:{password}@db.example:1234/x"
+    file = tmp_path / "address"
+    file.write_text(url)
+    given = {f"SESSILE_{name.upper()}_FILE": str(file)} if written == "file" else {f"SESSILE_{name.upper()}": url}
+    with pytest.raises(BadSetting, match=rf"^{name}: .*'/' is written %2F.*'@' %40") as refused:
+        read_settings({}, given, None)
+    for part in ("ret", "cret", "secret", "sec", "12"):
+        assert part not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite",
+        "postgresql://u:a%2Fb%40c@h:5432/db?sslmode=require",
+        "postgresql:///db?host=/run/postgresql&user=u&password=a@b",
+        "postgresql://u@h1:1,h2:2/db",
+    ],
+)
+def test_an_address_that_can_be_read_one_way_only_is_taken(url: str) -> None:
+    assert read_settings({}, {"SESSILE_JOURNAL": url}, None).journal == url
+
+
+@pytest.mark.parametrize("content", ["sk-sessile-a-b\n", "\ufeffsk-sessile-a-b\r\n", "  sk-sessile-a-b "])
+def test_a_mounted_secret_is_its_line_alone(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(content, encoding="utf-8")
+    assert read_settings({"api_key_file": str(file)}, {}, None).api_key == "sk-sessile-a-b"
+    assert read_settings({}, {"SESSILE_API_KEY": content}, None).api_key == "sk-sessile-a-b"
+
+
+def test_a_secret_that_is_none_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_bytes("sk-sessile-a-b".encode("utf-16"))
+    with pytest.raises(BadSetting, match="not UTF-8") as utf16:
+        read_settings({"api_key_file": str(file)}, {}, None)
+    with pytest.raises(BadSetting, match="one line") as two_lines:
+        read_settings({}, {"SESSILE_API_KEY": "sk-sessile-a\nb"}, None)
+    assert "sk-sessile" not in f"{utf16.value}{two_lines.value}"
+
+
+def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    config = tmp_path / "sessile.toml"
+    config.write_text("\ufeffport = 9000\n", encoding="utf-8")
+    assert read_settings({}, {}, str(config)).port == 9000
+    config.write_bytes("port = 9000".encode("utf-16"))
+    with pytest.raises(BadSetting, match="not UTF-8"):
+        read_settings({}, {}, str(config))

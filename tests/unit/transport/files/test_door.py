@@ -72,7 +72,7 @@ async def test_who_may_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     for principal, error in ((READER, Forbidden), (NOBODY, BadInput)):
         with pytest.raises(error):
             door.upload(principal)
-    monkeypatch.setattr(module, "UPLOADS_PER_PRINCIPAL_MAX", 1)
+    monkeypatch.setattr(module, "UPLOADS_PER_KEY_MAX", 1)
     async with door.upload(ANA):
         with pytest.raises(Limited):
             door.upload(ANA)

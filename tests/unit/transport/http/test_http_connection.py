@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from uvicorn.server import ServerState
 
 from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
+from transport.cli.settings import Settings
 from transport.http import http_connection
-from transport.http.server import Server
+from transport.http.server import Server, ServerLimits
 
 
 @pytest.fixture
@@ -103,3 +107,49 @@ async def test_a_head_in_pieces_is_judged_when_it_is_whole(keyed: int) -> None:
     async with asyncio.timeout(60):
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
     writer.close()
+
+
+@pytest.mark.parametrize("size", [200_000, 8_000_000], ids=["whole", "paused"])
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "WRITE_S", 0.05)
+    state = ServerState()
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"%d" % (2 * size))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for more in (True, False):
+            await send({"type": "http.response.body", "body": bytes(size), "more_body": more})
+
+    listener = await http_connection.listen(app, state, ("127.0.0.1", 0))
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        for listening in listener.sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, listener.sockets[0].getsockname())
+        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        lost = asyncio.Event()
+        losing = http_connection.HttpConnection.connection_lost
+
+        def connection_lost(self: http_connection.HttpConnection, exc: Exception | None) -> None:
+            losing(self, exc)
+            lost.set()
+
+        monkeypatch.setattr(http_connection.HttpConnection, "connection_lost", connection_lost)
+        async with asyncio.timeout(60):
+            await lost.wait()
+    assert not state.connections
+    listener.close()
+
+
+async def test_an_idle_connection_is_kept_as_long_as_the_setting_says() -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    assert Settings().keep_alive_s == http_connection.KEEP_ALIVE_S == ServerLimits().keep_alive_s
+    listener = await http_connection.listen(app, ServerState(), ("127.0.0.1", 0), keep_alive_s=0.05)
+    port = listener.sockets[0].getsockname()[1]
+    assert (await answer(port, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    listener.close()

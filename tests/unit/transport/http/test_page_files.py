@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from sessions.model.errors import NotFound
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
+from transport.http import app, compression, page_files
 from transport.http.page_files import PageFiles
 
 
@@ -74,3 +77,30 @@ def test_a_file_is_kept_until_it_changes(tmp_path: Path) -> None:
     assert files.get("a.js") is first and "javascript" in first.media_type
     page.write_text("22")
     assert files.get("a.js").etag != first.etag
+
+
+async def test_a_file_is_kept_and_compressed_once_however_its_path_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[int] = []
+
+    def counted(body: bytes) -> bytes:
+        packed.append(len(body))
+        return gzip.compress(body)
+
+    for module in (compression, page_files, app):
+        monkeypatch.setattr(module, "gzipped", counted)
+    script = "// " + "words " * 1000
+    (tmp_path / "a.js").write_text(script)
+    (tmp_path / "index.html").write_text('<script src="a.js"></script>' + " " * 2000)
+    async with http_client(gateway_over(await memory_sessions()), web=tmp_path) as client:
+        for _ in range(2):
+            for path in ("/a.js", "/.%2Fa.js", "/.%2F.%2Fa.js", "/.%2F%2Fa.js"):
+                answer = await client.get(path)
+                assert (answer.text, answer.headers["content-encoding"]) == (script, "gzip")
+                assert (answer.headers["vary"], answer.headers["etag"][:2]) == ("accept-encoding", "W/")
+            assert "integrity" in (await client.get("/")).text
+            assert "openapi" in (await client.get("/openapi.json")).json()
+        plain = await client.get("/a.js", headers={"accept-encoding": "identity"})
+        assert plain.text == script and "content-encoding" not in plain.headers
+    assert len(packed) == len(set(packed)) > 2

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sessions.model.errors import BadInput
+from transport.http.app import invalid
 from transport.http.strict_json import BODY_VALUES_MAX, parsed
 
 
@@ -41,3 +42,12 @@ def test_what_no_log_can_hold_is_refused(text: bytes, param: str | None) -> None
     with pytest.raises(BadInput) as caught:
         parsed(text)
     assert (caught.value.code, caught.value.param) == ("invalid_request", param)
+
+
+def test_a_long_name_is_clipped_in_its_error() -> None:
+    with pytest.raises(BadInput) as caught:
+        parsed(b'{"' + b"k" * 500_000 + b'": [[1e999]]}'.replace(b"1e999", b"9007199254740992"))
+    assert caught.value.param == f"{'k' * 64}...[0][0]"
+    with pytest.raises(BadInput) as caught:
+        raise invalid([{"type": "extra_forbidden", "msg": "", "loc": ("body", "k" * 500_000)}])
+    assert caught.value.param == f"{'k' * 64}..."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
 from persistence.memory.store import MemoryStore
 from sessions.model.audit import AuditLog, public
-from sessions.model.errors import Forbidden, Unavailable
+from sessions.model.errors import Forbidden, Limited, Unavailable
 from sessions.model.types import Principal, TenantId, UnixMs
-from transport.ops.audit_writer import REFUSALS_EVERY_S, AuditWriter
+from transport.ops.audit_writer import EXPORTS_PER_MINUTE, REFUSALS_EVERY_S, AuditWriter
 from transport.tasks import Tasks
 
 ACME = TenantId("acme")
@@ -60,3 +63,16 @@ async def test_a_log_that_is_away_keeps_nobody_from_being_refused() -> None:
 
     writer.audit.record = away  # type: ignore[method-assign, assignment]
     await writer.forbidden(ALICE, NO, "GET /x")
+
+
+async def test_exports_have_a_rate_for_each_key_whatever_users_it_names() -> None:
+    clock = Clock()
+    writer = await opened(clock)
+    service = Principal(tenant=ACME, key_id="service")
+    for number in range(EXPORTS_PER_MINUTE):
+        writer.take_export(replace(service, user=f"u{number}"))
+    with pytest.raises(Limited):
+        writer.take_export(replace(service, user="another"))
+    writer.take_export(Principal(tenant=ACME, key_id="other"))
+    clock.now += 60
+    writer.take_export(service)

@@ -32,3 +32,16 @@ async def test_it_serves_metrics_and_health_without_keys() -> None:
     finally:
         await server.stop()
         await server.stop()
+
+
+async def test_on_loopback_it_answers_under_loopback_s_names_only() -> None:
+    """A web page that points a name of its own at this machine reads nothing."""
+    server = MetricsServer(MetricsExposition(Metrics(), version="1", role="test"), host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            for host, status in (("localhost:9", 200), ("127.0.0.1", 200), ("[::1]:9", 200), ("evil.example", 403)):
+                for path in ("/metrics", "/healthz", "/readyz"):
+                    assert (await client.get(path, headers={"host": host})).status_code == status
+    finally:
+        await server.stop()

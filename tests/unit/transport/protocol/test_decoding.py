@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sessions.model.commands import MessageCreate, SessionCreate
 from sessions.model.types import INTEGER_MAX, CommandId, SessionId
 from transport import errors
-from transport.protocol.decoding import DEPTH_MAX, FRAMES_MAX, VALUES_MAX, BadFrame, RefusedFrame, decode
+from transport.protocol.decoding import DEPTH_MAX, FRAMES_MAX, VALUES_MAX, BadFrame, RefusedFrame, decode, unacceptable
 from transport.protocol.frames import ENCODINGS, JSON, MSGPACK, Ack, Hello, Ping, SessionList
 
 
@@ -230,3 +230,34 @@ def test_commands_of_our_own_doors_are_not_taken_from_clients(kind: str) -> None
     frame = {"type": kind, "id": "c1", "session": "s1", "response_id": "resp_1"}
     (refusal,) = decode(JSON.encode(frame), JSON)
     assert isinstance(refusal, RefusedFrame) and refusal.error.code == "unknown_type"
+
+
+class CountedName(str):
+    """A key that counts how often it is copied into another text."""
+
+    written = 0
+
+    def __str__(self) -> str:
+        CountedName.written += 1
+        return str.__str__(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+def test_where_a_value_stands_is_written_out_for_errors_only() -> None:
+    CountedName.written = 0
+    name = CountedName("k" * 1000)
+    inside: list[Any] = [[], {}, [{name: [[]]}]] * 20
+    assert unacceptable({name: inside}) is None
+    assert CountedName.written == 0
+    inside.append({name: [1, 2**60]})
+    assert unacceptable({name: inside}) == (f"{'k' * 64}...[60].{'k' * 64}...[1]", "integers stay below 2**53.")
+
+
+@pytest.mark.parametrize(("encoding", "write"), [(JSON, json.dumps), (MSGPACK, msgpack.packb)])
+def test_a_long_name_is_clipped_in_its_error(encoding: Any, write: Any) -> None:
+    data = write({"type": "hello", "id": "1", "k" * 500_000: {"a": 2**60}})
+    [frame] = decode(data if isinstance(data, bytes) else data.encode(), encoding)
+    assert isinstance(frame, RefusedFrame)
+    assert frame.error.param == f"{'k' * 64}....a"

@@ -50,6 +50,11 @@ def test_every_word_stands_in_the_same_text_in_any_case() -> None:
         ("die Straße", "STRAẞE", "Straße"),
         ("5 µm", "ΜM", "µm"),
         ("ЁЖ", "ёж", "ЁЖ"),
+        ("Herr Mu\u0308ller kommt", "m\u00fcller", "Mu\u0308ller"),
+        ("Herr M\u00fcller kommt", "mu\u0308ller", "M\u00fcller"),
+        ("\uff76\uff9e\uff7d料金", "ガス", "\uff76\uff9e\uff7d"),
+        ("내 \u1112\u1161\u11a8\u110c\u1165\u11b7", "학점", "\u1112\u1161\u11a8\u110c\u1165\u11b7"),
+        ("ＡＢＣ", "abc", "ＡＢＣ"),
     ],
 )
 def test_case_is_that_of_any_script_and_places_stay(text: str, query: str, found: str) -> None:
@@ -152,3 +157,27 @@ async def test_waiting_searches_of_a_principal_are_bounded() -> None:
         await searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None)
     assert [len((await each).hits) for each in begun] == [1] * search.WAITING_MAX
     assert len((await searches.search(LOCAL_PRINCIPAL, "needle", limit=1, after=None)).hits) == 1
+
+
+async def test_names_of_users_that_a_key_makes_up_are_no_searches_without_end() -> None:
+    """And somebody else's search waits for one of theirs at most."""
+    sessions = await memory_sessions()
+    searches = searching(sessions)
+    made_up = [Principal(tenant=TENANT, key_id="k", user=f"u{number}") for number in range(search.WAITING_PER_KEY)]
+    ended: list[Principal] = []
+
+    async def searched(principal: Principal) -> None:
+        await searches.search(principal, "needle", limit=1, after=None)
+        ended.append(principal)
+
+    for _ in range(search.SEARCHES_MAX):
+        await searches._places.acquire()
+    begun = [asyncio.create_task(searched(each)) for each in (*made_up, LOCAL_PRINCIPAL)]
+    await asyncio.sleep(0)
+    with pytest.raises(Limited):
+        await searched(Principal(tenant=TENANT, key_id="k", user="one more"))
+    for _ in range(search.SEARCHES_MAX):
+        searches._places.release()
+    await asyncio.gather(*begun)
+    assert ended.index(LOCAL_PRINCIPAL) <= 1
+    assert not searches._keys and not searches._waiting

@@ -13,8 +13,9 @@ from sessions.limits import TenantLimits
 from sessions.model import events as ev
 from sessions.model.audit import public
 from sessions.model.errors import Limited
-from sessions.model.types import CallId, FunctionCallOutput, ItemId, UnixMs
+from sessions.model.types import CallId, FunctionCallOutput, ItemId, TenantId, UnixMs
 from tests.support.doors.transport import (
+    TENANT,
     FakeSessions,
     begun,
     gateway_over,
@@ -23,7 +24,14 @@ from tests.support.doors.transport import (
     message_created,
 )
 from transport.gateway import Gateway
-from transport.reading.sharing import READS_PER_ADDRESS, READS_PER_MINUTE, UNKNOWN_PER_MINUTE, ReadRate
+from transport.reading.sharing import (
+    READS_PER_ADDRESS,
+    READS_PER_MINUTE,
+    READS_PER_SHARE,
+    READS_PER_TENANT,
+    UNKNOWN_PER_MINUTE,
+    ReadRate,
+)
 
 
 @pytest.fixture
@@ -187,20 +195,40 @@ def test_looks_are_limited_by_address_and_reads_in_all() -> None:
     assert refused.value.retry_after_ms is not None and refused.value.retry_after_ms > 0
     rate.take_look("127.0.0.2", b"one")
     for number in range(READS_PER_MINUTE):
-        rate.take_read(str(number).encode())
+        rate.take_read(str(number).encode(), TenantId(f"t{number}"))
     with pytest.raises(Limited):
-        rate.take_read(b"another")
+        rate.take_read(b"another", TENANT)
     with pytest.raises(Limited):
-        rate.take_look("127.0.0.2", b"0")  # a read of what was there a moment ago
+        rate.take_look("127.0.0.2", str(READS_PER_MINUTE - 1).encode())  # a read of what was there a moment ago
     now = 1.0
     rate.take_look("127.0.0.1", b"one")
-    rate.take_read(b"one")
+    rate.take_read(b"one", TENANT)
+
+
+def test_a_link_that_is_read_from_everywhere_takes_nobody_else_s_reads() -> None:
+    rate = ReadRate(lambda: 0.0)
+    hers, others = TenantId("hers"), TenantId("others")
+
+    def reads(token: bytes, tenant: TenantId) -> int:
+        """How often a link is read, from as many addresses as it takes."""
+        for number in range(READS_PER_MINUTE):
+            address = f"10.{token[0]}.{number // 250}.{number % 250}"
+            try:
+                rate.take_look(address, token)
+                rate.take_read(token, tenant)
+            except Limited:
+                return number
+        return READS_PER_MINUTE
+
+    assert reads(b"1", hers) == READS_PER_SHARE
+    assert sum(reads(bytes((number,)), hers) for number in range(2, 20)) == READS_PER_TENANT - READS_PER_SHARE
+    assert reads(b"o", others) == READS_PER_SHARE
 
 
 def test_guesses_from_everywhere_have_a_bound_that_who_has_a_token_does_not_meet() -> None:
     rate = ReadRate(lambda: 0.0)
     rate.take_look("127.0.0.1", b"good")
-    rate.take_read(b"good")
+    rate.take_read(b"good", TENANT)
     for number in range(1, UNKNOWN_PER_MINUTE):
         rate.take_look(f"10.0.{number // 250}.{number % 250}", str(number).encode())
     with pytest.raises(Limited):

@@ -171,7 +171,7 @@ async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(clien
     assert app.sent == 4 and client.transport.reading
     client.frames()
     connection.pause_writing()
-    connection.elapsed(connection.due())
+    connection.elapsed(asyncio.get_running_loop().time() + ConnectionLimits().timing.slow_reader_s)
     (close,) = client.frames()
     assert close.opcode is Opcode.CLOSE and int.from_bytes(close.data[:2]) == 4408
     connection.connection_lost(None)

@@ -1,0 +1,93 @@
+"""Where sealed answers lie: the port, and the store in this process."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from sessions.model.types import TenantId
+
+ENTRY_OVERHEAD_BYTES: Final = 256  # of what stands beside a body
+
+
+class StoredResult(NamedTuple):
+    """One sealed answer. `mark`, of 16 bytes, names the session that it came from."""
+
+    name: bytes
+    mark: bytes
+    body: bytes
+
+
+class ResultStore(Protocol):
+    """Holds sealed answers by tenant. Raises Unavailable, OutcomeUnknown."""
+
+    async def get(self, tenant: TenantId, name: bytes) -> bytes | None: ...
+
+    async def put(self, tenant: TenantId, result: StoredResult, *, ttl_s: int, bytes_max: int) -> None:
+        """Keeps a result for `ttl_s`; the tenant's least recently used ones make room."""
+        ...
+
+    async def drop(self, tenant: TenantId, mark: bytes | None) -> None:
+        """Drops the results with a mark, or all of the tenant's."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class MemoryResultStore:
+    """Implements `ResultStore`; each call is whole. `clock` counts seconds. Beyond `bytes_max` in all, the tenant that
+    has most makes room."""
+
+    def __init__(self, bytes_max: int, clock: Callable[[], float]) -> None:
+        self._bytes_max, self._clock = bytes_max, clock
+        self._entries = defaultdict[TenantId, OrderedDict[bytes, tuple[StoredResult, float]]](OrderedDict)  # with ends
+        self._bytes = Counter[TenantId]()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    @property
+    def size(self) -> int:
+        return self._bytes.total()
+
+    async def get(self, tenant: TenantId, name: bytes) -> bytes | None:
+        entry = self._entries[tenant].get(name) if tenant in self._entries else None
+        if entry is None or entry[1] <= self._clock():
+            self._remove(tenant, name)
+            return None
+        self._entries[tenant].move_to_end(name)
+        return entry[0].body
+
+    async def put(self, tenant: TenantId, result: StoredResult, *, ttl_s: int, bytes_max: int) -> None:
+        self._remove(tenant, result.name)
+        size = _size_of(result)
+        if size > min(bytes_max, self._bytes_max):
+            return
+        while self._bytes[tenant] + size > bytes_max:
+            self._remove(tenant, next(iter(self._entries[tenant])))
+        while self.size + size > self._bytes_max:
+            largest = max(self._bytes, key=self._bytes.__getitem__)
+            self._remove(largest, next(iter(self._entries[largest])))
+        self._entries[tenant][result.name] = result, self._clock() + ttl_s
+        self._bytes[tenant] += size
+
+    async def drop(self, tenant: TenantId, mark: bytes | None) -> None:
+        for result, _ in list(self._entries[tenant].values()) if tenant in self._entries else ():
+            if mark in (None, result.mark):
+                self._remove(tenant, result.name)
+
+    async def close(self) -> None:
+        self._entries.clear()
+        self._bytes.clear()
+
+    def _remove(self, tenant: TenantId, name: bytes) -> None:
+        entry = self._entries[tenant].pop(name, None) if tenant in self._entries else None
+        if entry is not None:
+            self._bytes[tenant] -= _size_of(entry[0])
+            if not self._entries[tenant]:
+                del self._entries[tenant], self._bytes[tenant]
+
+
+def _size_of(result: StoredResult) -> int:
+    return len(result.body) + ENTRY_OVERHEAD_BYTES
