@@ -149,7 +149,7 @@ class Replica:
     def _takes(self, head: Head) -> bool:
         """Whether a session without an owner is one for this replica: it has our model, or one that does not exist."""
         model, own = split_head_model(head.model)[1], self.engine.info
-        return not model or model == own.model or model in own.aliases or model not in self._pools.known()
+        return not model or model == own.model or model in own.aliases or self._pools.model_of(model) is None
 
     def unready(self) -> str | None:
         """Why sessions do not come here, or None."""

@@ -48,6 +48,7 @@ from transport.websocket.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
 MESSAGE_TOKENS: Final = 8  # of a template, around each message
+NO_TURN_HOLD_MS: Final = 1  # what a command without a turn holds: it takes no turn's place
 TALLY_S: Final = 15.0
 TALLIES_MAX: Final = 10_000
 FULL_RETRY_MS: Final = 60_000  # room comes when something is deleted
@@ -149,7 +150,7 @@ class Quotas:
         except SessileError as error:
             await self._released(principal.tenant, demand.name, unasked=error.status >= 500)
             raise
-        if ok.response_id is None and ok.compaction_id is None:
+        if text_bytes is None or (ok.response_id is None and ok.compaction_id is None):
             await self._released(principal.tenant, demand.name, unasked=False)
         return ok
 
@@ -210,7 +211,8 @@ class Quotas:
         if text_bytes is None:  # a request, but no turn
             demand = self._demand_of(principal, None, name, 0, 0)
             many = (msgspec.structs.replace(each, concurrent_turns=None) for each in (tenant, user))
-            return msgspec.structs.replace(demand, tenant_ceilings=next(many), user_ceilings=next(many))
+            held = {"hold_ms": NO_TURN_HOLD_MS, "tenant_ceilings": next(many), "user_ceilings": next(many)}
+            return msgspec.structs.replace(demand, **held)
         output_max = getattr(command, "max_output_tokens", None)
         return self._demand_of(
             principal,

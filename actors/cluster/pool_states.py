@@ -19,6 +19,7 @@ class PoolStates:
         self._view = view
         self._file = file
         self._seen = set[str]()
+        self._aliases: dict[str, str] = {}  # other names of models that were seen
         self._looked_at: View | None = None
         self._states: Mapping[str, PoolState] = {}
 
@@ -27,8 +28,15 @@ class PoolStates:
         if view is not self._looked_at:
             self._looked_at = view
             self._states = pool_states(view)
-            self._seen.update(member.model for member in view.members)
+            for member in view.members:
+                self._seen.add(member.model)
+                if member.engine is not None:
+                    self._aliases |= dict.fromkeys(member.engine.aliases, member.model)
         return self._states
+
+    def model_of(self, name: str) -> str | None:
+        """Returns the model that a name means, its own or an engine's other one; None: no such model exists."""
+        return name if name in self.known() else self._aliases.get(name)
 
     def known(self) -> set[str]:
         """Returns the models that exist: those that the models file names, and those that any view had since the start.

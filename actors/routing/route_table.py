@@ -286,15 +286,12 @@ class RouteTable:
     def _served(self, model: str | None, *, new: bool) -> str | None:
         """Returns the model to place by; None: any. A model whose replicas are away is waited for, and no other one
         takes its place. Where only one model exists, every name means that one, as in a single process."""
-        known = self.pool_states.known()
-        if len(known) == 1:
+        if model is None or len(self.pool_states.known()) <= 1:
             return None
-        if new and model not in known and model is not None:
-            for member in self.view.members:
-                if member.engine is not None and model in member.engine.aliases:
-                    return member.model
+        meant = self.pool_states.model_of(model)
+        if new and meant is None:
             raise NotFound("model_not_found", f"No replica serves the model {model!r}.", param="model")
-        return model
+        return model if meant is None else meant
 
 
 def retryable_elsewhere(error: SessileError) -> bool:

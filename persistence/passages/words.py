@@ -15,6 +15,7 @@ from typing import Final
 
 SECRET_BYTES: Final = 16
 QUERY_WORDS_MAX: Final = 12
+_MARKS: Final = re.compile("[\u0300-\u036f]")
 _WORD: Final = re.compile(r"[^\W_]+")
 _LETTERS: Final = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 _COMMON_TEXT: Final = """
@@ -27,7 +28,8 @@ _COMMON: Final = frozenset(_COMMON_TEXT.split())
 
 def words(text: str) -> Iterator[str]:
     """The words that are looked for, as often as they come."""
-    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
+    plain = _MARKS.sub("", text)  # Unicode sorts marks in the time of their number squared
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(sign))
     for match in _WORD.finditer(plain.casefold()):
         word = match[0]
         if word not in _COMMON:

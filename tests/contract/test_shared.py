@@ -50,7 +50,7 @@ def place(name: str) -> HistoryPlace:
 def history(turns: int, principal: Principal = ALICE) -> tuple[list[bytes], list[Unit]]:
     """The chains and the messages of a conversation."""
     units = [ASK, ANSWER] * turns
-    return extend_chain_all(chain_root(principal, None, "m", (), None), units), units
+    return extend_chain_all(chain_root(principal, None, "m", (), None, listed=False), units), units
 
 
 class Shared(NamedTuple):

@@ -98,7 +98,7 @@ class HealthCalls:
             raise Overloaded("overloaded", "Too many calls of health at a time.", retry_after_ms=RETRY_MS)
         self._reads[name] += 1
         try:
-            async with self._reading, asyncio.timeout(READ_S):
+            async with asyncio.timeout(READ_S), self._reading:
                 return _small(health_pb2.HealthCheckRequest, await context.read())
         except TimeoutError as error:
             raise BadInput("invalid_request", "The message of this call did not come in time.") from error

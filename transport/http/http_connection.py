@@ -298,6 +298,7 @@ class HttpConnection(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def on_message_begin(self) -> None:
+        self._taken()  # what is watched is the answer before
         super().on_message_begin()
         self.scope["state"][PLACE] = self._place
         self._until(HEAD_S)
@@ -390,6 +391,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._refused:
             return
         self._until(None)
+        self._taken()
         self._leave_place()  # a WebSocket has one of its own
         self.connections.discard(self)
         path = self.url.decode("ascii", "surrogateescape")

@@ -191,10 +191,17 @@ class Unit(NamedTuple):
 
 
 def chain_root(
-    principal: Principal, user: str | None, model: str, tools: Sequence[Tool], instructions: str | None
+    principal: Principal,
+    user: str | None,
+    model: str,
+    tools: Sequence[Tool],
+    instructions: str | None,
+    *,
+    listed: bool,
 ) -> bytes:
-    """The chain before the first message."""
+    """Returns the chain before the first message. What is not stored never goes on in a session that lists show."""
     who: list[Any] = [principal.tenant, principal.key_id, principal.user, user, model, list(tools), instructions]
+    who += ["listed"] if listed else []
     return hashlib.sha256(_encode(who)).digest()
 
 

@@ -162,7 +162,7 @@ class TurnStarter:
         some of it, comes back to. Raises SessileError."""
         principal, given, seen = request.principal, request.input, request.seen
         given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
-        root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
+        root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
         command_id = self.command_id(principal, request.route, request.idempotency_key)
         draft = _Draft(principal, command_id, given, root, await _chains(root, given.units))
         if seen is not None and seen.response is not None:
@@ -359,7 +359,7 @@ class TurnStarter:
         if create is None or not self._history.shared:
             return await self.send(principal, turn, seen)
         model = create.model or ""
-        root = chain_root(principal, user, model, create.tools, create.instructions)
+        root = chain_root(principal, user, model, create.tools, create.instructions, listed=create.listed)
         opening = opening_of(caller_of(principal, user, model), create.instructions, root, ())
         near = await self._nearest(opening)
         started = await self.send(
@@ -399,7 +399,7 @@ class TurnStarter:
 
     async def find_history(self, principal: Principal, given: TurnInput) -> HistoryMatch | None:
         """Where a history, or its beginning, lies already."""
-        root = chain_root(principal, given.user, given.model, given.tools, given.instructions)
+        root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
         return await self._find(_Draft(principal, CommandId(""), given, root, await _chains(root, given.units)))
 
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:

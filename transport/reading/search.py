@@ -39,6 +39,7 @@ SEARCHES_MAX: Final = 2
 WAITING_MAX: Final = 4
 WAITING_PER_KEY: Final = 16
 HEADS_AT_ONCE: Final = 16
+CLUSTER_MAX: Final = 32  # code points composed at once: Unicode sorts marks in the time of their number squared
 BEFORE: Final = 60  # code points of a snippet before what was matched
 AFTER: Final = 120  # and behind its beginning
 
@@ -109,7 +110,7 @@ def _fold(text: str) -> tuple[str, list[int] | None]:
     places: list[int] = []
     begin = 0
     for end in range(1, len(text) + 1):
-        if end == len(text) or not _extends(text[end]):
+        if end == len(text) or not _extends(text[end]) or end - begin == CLUSTER_MAX:
             part = _in_one_case(unicodedata.normalize("NFKC", text[begin:end]))
             parts.append(part)
             places += [begin] * len(part)
