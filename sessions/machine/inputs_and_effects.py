@@ -168,9 +168,10 @@ class ResponsesResumed(msgspec.Struct, frozen=True):
 
 
 class TitleWritten(msgspec.Struct, frozen=True):
-    """A title for a session that had none."""
+    """A title for a session that had none, made of what stood in the log up to `at`."""
 
     title: str
+    at: int
 
 
 class ModelChosen(msgspec.Struct, frozen=True):
