@@ -194,6 +194,7 @@ class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
     tokens_after: int
     usage: Usage
     cause: Literal["limit", "command"]
+    last: bool = False  # the one that a command was promised, and not a piece before it
 
 
 class CompactionGivenUp(msgspec.Struct, frozen=True):
