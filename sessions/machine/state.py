@@ -615,6 +615,14 @@ def begin(head: Head, snapshot: State | None) -> State:
     return empty(head.key, user=head.user, listed=head.listed)
 
 
+def of_head(head: Head) -> State:
+    """The state of a session of which only the head can be read: good for its deletion, and nothing else."""
+    state = empty(head.key, user=head.user, listed=head.listed)
+    state.top, state.at = head.top, head.updated_at
+    state.info = ev.SessionInfo(model=head.model, created_at=head.created_at)
+    return state
+
+
 def replay(loaded: Loaded) -> State:
     """The state that a loaded log describes.
 
