@@ -18,7 +18,7 @@ class OutputFile(io.FileIO):
 
     failure: OSError | None = None
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
@@ -33,7 +33,7 @@ def run_and_flush(work: Callable[[], int]) -> int:
     before = sys.stdout
     file = OutputFile(before.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(file), before.encoding, before.errors, line_buffering=before.line_buffering
+        io.BufferedWriter(file), before.encoding, before.errors, line_buffering=bool(before.line_buffering)
     )
     try:
         status = work()
