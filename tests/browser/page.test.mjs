@@ -496,6 +496,13 @@ test("what was typed is not lost: a refused message, a draft, a paste that is to
     await page.waitForSelector('#link[data-phase="ready"]');
     assert.equal(await page.inputValue("#message"), "This word is forbidden here.\n\nAnd more.");
     assert.equal(await page.$$eval(".failed", (found) => found.length), 0);
+    await say(page, "This one is fine.");
+    await written(page);
+    await page.click('.user button[aria-label="Edit and ask again"]');
+    await page.fill(".edit textarea", "This edit is forbidden.");
+    await page.click(".edit >> text=Ask again");
+    await page.waitForSelector(".failed .said >> text=This edit is forbidden.");
+    await page.fill("#message", "y".repeat(39));
     const refused = await page.$eval("#message", (area) => {
       const clipboardData = new DataTransfer();
       clipboardData.setData("text/plain", "x".repeat(200_000));

@@ -76,7 +76,7 @@ let fresh = JSON.parse(storage.getItem(FRESH) ?? "{}");
 const thread = new Thread(find("thread"), {
   edit: (itemId, text) => void attempt(async () => {
     tip = null;
-    await session?.edit(itemId, text);
+    await session?.edit(itemId, text).catch((error) => notSent(text, error));
   }),
   regenerate: (entry) => void attempt(async () => {
     tip = null;
@@ -306,13 +306,18 @@ async function send(text) {
       await sending;
     }
   } catch (error) {
-    const id = session?.id ?? "";
     creating = "";
-    failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
-    keepFailed();
-    find("urgent").textContent = t("Not sent: {why}", { why: explain(error) });
+    notSent(text, error);
   }
   draw();
+}
+
+/** Keeps words that were refused on the page. @param {string} text @param {unknown} error */
+function notSent(text, error) {
+  const id = session?.id ?? "";
+  failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
+  keepFailed();
+  find("urgent").textContent = t("Not sent: {why}", { why: explain(error) });
 }
 
 /** @param {Pending} pending */
