@@ -18,9 +18,12 @@ if __name__ == "__main__":
     enter_environment()  # whatever Python this is: what follows needs our packages
     if sys.argv[1:2] != ["chat"] and {"--help", "-h", "--version"} & set(sys.argv[1:]):
         from transport.cli.commands import print_help
+        from transport.cli.standard_output import run_and_flush
 
-        if print_help(sys.argv[1:], os.environ):
-            sys.exit(0)  # needs nothing of what follows, which takes a second to load
+        not_shown = -1
+        status = run_and_flush(lambda: 0 if print_help(sys.argv[1:], os.environ) else not_shown)
+        if status != not_shown:
+            sys.exit(status)  # needs nothing of what follows, which takes a second to load
 
 import asyncio
 import contextlib
@@ -88,6 +91,7 @@ from transport.cli.commands import VERSION, parse
 from transport.cli.plain_text import plain_lines
 from transport.cli.plan import PlanCluster
 from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
+from transport.cli.standard_output import run_and_flush
 from transport.cli.start.config_files import (
     ConfigFile,
     PriceFile,
@@ -161,7 +165,11 @@ def main(arguments: Sequence[str]) -> int:
 
             return run_plan(options)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run(options, prepared(options, settings)))
+            try:
+                return runner.run(run(options, prepared(options, settings)))
+            except KeyboardInterrupt:  # the command has cleaned up; a thread of it may wait for a server for minutes
+                sys.stderr.flush()
+                os._exit(INTERRUPTED)
     except (BadSetting, SessileError, StartStopped, BaseExceptionGroup) as error:
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
@@ -669,4 +677,4 @@ def admission_of(limited: LimitServices | None, engine: Engine, measures: Metric
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, on_interrupt)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_and_flush(lambda: main(sys.argv[1:])))

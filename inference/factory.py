@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 import structlog
 
@@ -92,6 +92,18 @@ class EngineSettings(Protocol):
     def sim_brownout_speed(self) -> float: ...
 
 
+MODEL_SETTINGS: Final = {
+    "speculation": ("off",),
+    "kv_dtype": ("auto",),
+    "device": ("auto", "cpu"),
+    "chat_template": ("model",),
+    "gpu_layers": (-1, 0),
+    "vllm_args": ("",),
+}
+"""Settings of a model, with the values that the simulated engine honours as well: it computes on the CPU."""
+CONTEXT_MIN: Final = 256  # as both engines with a model have it
+
+
 def make_engine(
     settings: EngineSettings, keys: Keys | None = None, environment: MutableMapping[str, str] | None = None
 ) -> Engine:
@@ -113,6 +125,13 @@ def make_engine(
     if settings.engine == "sim":
         _check_simulated(settings)
         return _simulated(settings)
+    _check_context(settings)
+    if settings.vllm_args and settings.engine != "vllm":
+        raise BadInput(
+            "invalid_setting",
+            f"vllm_args is for --engine vllm: {settings.engine} would not read it. Leave --vllm-args out.",
+            param="vllm_args",
+        )
     if settings.kv_redis:
         from inference.kv.redis import check_address  # its client is loaded only where it is needed
 
@@ -229,14 +248,24 @@ def smaller_slots(settings: EngineSettings) -> int:
 
 
 def _check_simulated(settings: EngineSettings) -> None:
-    for name, value, usual in (("speculation", settings.speculation, "off"), ("kv_dtype", settings.kv_dtype, "auto")):
-        if value != usual:
+    for name, usual in MODEL_SETTINGS.items():
+        if getattr(settings, name) not in usual:
             raise BadInput(
                 "invalid_setting",
                 f"{name} is for engines with a model: --engine sim computes nothing. Leave --{name.replace('_', '-')}"
                 " out.",
                 param=name,
             )
+
+
+def _check_context(settings: EngineSettings) -> None:
+    if 0 < settings.context < CONTEXT_MIN:
+        raise BadInput(
+            "invalid_setting",
+            f"context = {settings.context}: a conversation needs {CONTEXT_MIN} tokens at least. Give --context"
+            f" {CONTEXT_MIN} or more, or 0 for the model's own window.",
+            param="context",
+        )
 
 
 def _simulated(settings: EngineSettings) -> Engine:

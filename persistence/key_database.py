@@ -47,6 +47,10 @@ _NAME: Final = re.compile(r"\{(\w+)\}")
 class KeyDatabase(Protocol):
     """Rows of keys; good from `open` to `close`. Every call raises Unavailable."""
 
+    def has_file(self) -> bool:
+        """Whether keys lie in a file of this machine that was made before."""
+        ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
@@ -71,6 +75,9 @@ class SqliteKeyDatabase:
         self._path = path
         self._lock = asyncio.Lock()
         self._database: sqlite3.Connection | None = None
+
+    def has_file(self) -> bool:
+        return self._path.is_file()
 
     async def open(self) -> None:
         await self._run(self._open)
@@ -127,6 +134,9 @@ class PostgresKeyDatabase:
         self._schema = schema
         self._timeout_s = timeout_s
         self._pool: Any = None
+
+    def has_file(self) -> bool:
+        return False
 
     async def open(self) -> None:
         try:

@@ -167,23 +167,31 @@ class OpenableStores:
 
     @asynccontextmanager
     async def opened(self, reach: Reach = reach_once) -> AsyncIterator[Store]:
-        """The store first, whose lock keeps other processes out of its folder. Raises Unavailable and BadInput."""
+        """A file of keys is read first: a store whose bodies this process cannot read stays as it is, its
+        marker and incarnation too. Raises Unavailable and BadInput."""
         async with AsyncExitStack() as stack:
-            await reach("journal", self.store.open)
+            database = self.database
+            keys_first = database is not None and database.has_file()
+            if database is not None and keys_first:
+                await self._open_keys(database, stack, reach)
+            await reach("journal", self.store.open)  # its lock keeps other processes out of its folder
             stack.push_async_callback(self.store.close)
-            if (database := self.database) is not None:
-                await reach("journal", database.open)
-                stack.push_async_callback(database.close)
-                if not await reach("journal", self._keys_readable):
-                    raise BadInput(
-                        "journal_encrypted",
-                        "This journal is encrypted under another key than this process has: give --master-key (or"
-                        " --key-service) as the processes that wrote it have it.",
-                        param="master_key",
-                    )
-                if self.codec is not None and not self.codec.writes:
-                    await reach("journal", self.codec.keys.accept_plain)
+            if database is not None and not keys_first:
+                await self._open_keys(database, stack, reach)
+            if self.codec is not None and not self.codec.writes:
+                await reach("journal", self.codec.keys.accept_plain)
             yield self.store
+
+    async def _open_keys(self, database: KeyDatabase, stack: AsyncExitStack, reach: Reach) -> None:
+        await reach("journal", database.open)
+        stack.push_async_callback(database.close)
+        if not await reach("journal", self._keys_readable):
+            raise BadInput(
+                "journal_encrypted",
+                "This journal is encrypted under another key than this process has: give --master-key (or"
+                " --key-service) as the processes that wrote it have it.",
+                param="master_key",
+            )
 
     async def _keys_readable(self) -> bool:
         """Whether this process can read what is stored."""

@@ -14,7 +14,8 @@ After: Burrows' Chubby (2006) for fences; Gray and Cheriton (1989) for what a le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -138,6 +139,18 @@ class Ownership:
         self._held[key] = owner
         self._confirmed[key] = generation
         return ActivatedSession(owner, granted, state, loaded)
+
+    @asynccontextmanager
+    async def granted(self, key: SessionKey, head: Head, *, instead_of: Owner | None = None) -> AsyncIterator[Head]:
+        """Claims a session and is granted its next fence for as long as the context lasts, without loading it. Raises
+        like `acquire`."""
+        owner = Owner(*self._identity, ActivationId(self._clock.new_id()))
+        await self._check_previous_owner(key, head, instead_of)
+        await self._claim(key, owner, head, instead_of)
+        try:
+            yield await self._grant(key, owner, head, instead_of)
+        finally:
+            await self._give_back(key, owner)
 
     async def _claim(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> None:
         try:

@@ -42,14 +42,17 @@ from actors.hosting.single_flight import SingleFlight, shutting_down
 from actors.hosting.subscribers import OnDeactivated, Sink, Subscribers
 from sessions.actor.actor import Actor
 from sessions.actor.actor_context import ActorContext
+from sessions.actor.journal_writer import JournalWriter
 from sessions.actor.mailbox import ActorStopped, ModelSwitch
 from sessions.actor.model_router import ModelRouter
+from sessions.actor.step_observer import observed_step
 from sessions.clock import Clock
-from sessions.machine.inputs_and_effects import Activated
+from sessions.machine.inputs_and_effects import Activated, Command
 from sessions.machine.machine import Machine
+from sessions.machine.state import of_head
 from sessions.model import commands as cm
 from sessions.model.authorization import deleted, demand, may_see, not_found
-from sessions.model.errors import BadInput, Gone, NotFound, Overloaded, SessileError
+from sessions.model.errors import BadInput, Fenced, Gone, Internal, NotFound, Overloaded, SessileError
 from sessions.model.journal_types import Head
 from sessions.model.request import Request, recorded_answer
 from sessions.model.types import Principal, SessionKey, TenantId
@@ -62,6 +65,7 @@ log = structlog.get_logger(__name__)
 
 ATTEMPTS = 4
 CONFIRMATIONS_AT_ONCE = 16
+UNREADABLE = ("body_unreadable", "journal_hole")
 
 
 class Runtime:
@@ -197,6 +201,10 @@ class Runtime:
                     if answer is None:
                         raise
                     return answer
+                except Internal as error:
+                    if not isinstance(request.command, cm.SessionDelete) or error.code not in UNREADABLE:
+                        raise
+                    return await self._delete_unread(request, instead_of)
             elif not self.ownership.is_confirmed(key):
                 await self._confirm(actor)
             try:
@@ -216,6 +224,31 @@ class Runtime:
                 continue
             return msgspec.structs.replace(answer, epoch=actor.epoch) if create else answer
         raise session_moving_error()
+
+    async def _delete_unread(self, request: Request, instead_of: Owner | None) -> cm.Ok:
+        """Deletes a session whose log cannot be read, by its head alone. Raises like `execute`."""
+        key, context = request.key, self._context
+        head = await self._read_head(key)
+        if head is None or head.deleted_at is not None:
+            raise session_moving_error()  # somebody was faster: the next attempt finds the answer
+        async with self.ownership.granted(key, head, instead_of=instead_of) as granted:
+            about = log.bind(session=key.session, tenant=key.tenant, fence=granted.fence)
+            about.warning("unreadable_session_deleted", offset=granted.top)
+            info, tokenizer = self._engine.info, self._engine.tokenizer
+            machine = Machine(of_head(granted), default_model=info.model, fingerprint=tokenizer.fingerprint)
+            input = Command(request.principal, request.command, request.digest)
+            step = observed_step(input, machine, context, about, context.now_ms())
+            if not isinstance(step.answer, cm.Ok):
+                raise step.answer or session_moving_error()
+            writer = JournalWriter(granted, context, about, top=granted.top, snapshot_at=granted.top)
+            try:
+                await writer.step(step, machine.state, on_away=lambda: None)
+            except Fenced:
+                raise session_moving_error() from None
+            self._publish(Published(key, granted.epoch, tuple(step.records)))
+            with isolate_errors("kv_erasure_failed", key):  # the purge tries again
+                await self.erase(key)
+            return step.answer
 
     def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
         """See the `Sessions` port."""

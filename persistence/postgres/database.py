@@ -225,7 +225,8 @@ class PostgresDatabase:
 
     def _cannot_open(self, exc: BaseException) -> Unavailable:
         parts = urlsplit(self._dsn)
-        place = f"{parts.hostname or parts.query or 'the local socket'}{parts.path}"
+        host = parts.netloc.rpartition("@")[2]
+        place = f"{host or parts.query or 'the local socket'}{parts.path}"
         return Unavailable(
             "journal_unusable",
             f"PostgreSQL at {place} cannot be used ({exc.__cause__ or exc}). See that it runs and takes writes, and "

@@ -46,7 +46,7 @@ class PostgresJournal(SqlJournal):
                 raise translate(exc) from exc
         if row is None:
             raise fenced()
-        return await self._with_keys(lambda: sql.head_of(self._codec, row))
+        return await self._head_of(row)
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs

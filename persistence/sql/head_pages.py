@@ -2,7 +2,7 @@
 
 What people wrote of a head (its title and metadata) is a body; who owns it, its model and whether a turn is open are
 columns. A head whose body is damaged, or whose key is destroyed, stands in the page without a title: it is listed,
-swept, erased and deleted like any other. Reads of that one session still raise.
+swept, erased and deleted like any other. So does one that is read or granted alone: reads of its log still raise.
 """
 
 from __future__ import annotations

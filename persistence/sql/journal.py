@@ -118,7 +118,12 @@ class SqlJournal:
         check_key(key)
         await self._resolve_unknown()
         rows = await self._fetch(self._sql.HEAD, *key)
-        return await self._with_keys(lambda: self._sql.head_of(self._codec, rows[0])) if rows else None
+        return await self._head_of(rows[0]) if rows else None
+
+    async def _head_of(self, row: Any) -> Head:
+        """Returns the head of a row, without a title where its body cannot be read."""
+        (head,) = await read_heads(self._codec, lambda codec: [self._sql.head_of(codec, row)])
+        return head
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
         check_key(key)

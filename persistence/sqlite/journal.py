@@ -27,7 +27,7 @@ class SqliteJournal(SqlJournal):
     ) -> Head:
         write = await self._with_keys(lambda: GrantWrite(self._codec, key, expected_fence, owner, new_epoch, now_ms))
         row = await self._submit(write)
-        return await self._with_keys(lambda: sql.head_of(self._codec, row))
+        return await self._head_of(row)
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs

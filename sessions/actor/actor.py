@@ -204,6 +204,7 @@ class Actor:
             self.post(inputs_and_effects.ResponsesPaused())
             self.post(inputs_and_effects.ResponsesResumed())
             self._tools.come_back()
+            self._compactor.come_back()
             self._settle()
 
     async def settled(self) -> None:
@@ -318,6 +319,8 @@ class Actor:
         step = self._take_released(None)
         if step is not None:
             await self._commit(step)
+            if self.phase is Phase.WARM:
+                self._compactor.resume()
 
     def _take_released(self, step: Step | None) -> Step | None:
         """What engines have released at this moment, behind `step`."""

@@ -81,13 +81,17 @@ class Compactor:
         self._spent = Usage(0, 0)  # on what was requested
         self._principal: Principal | None = None
         self._waiting: _Waiting | None = None
+        self._leaving = False
         self._prefilled: ItemId | None = None  # the summary whose prompts are
 
     def request(self, effect: Compact) -> None:
         """Makes a compaction that a command requested, now or behind the turn that comes before it is made."""
         self._give_up(Internal("compaction_failed", "Another compaction was requested meanwhile."))
         self._requested = effect
-        self.consider(effect.principal)
+        if self._leaving:
+            self.leave()
+        else:
+            self.consider(effect.principal)
 
     def consider(self, principal: Principal | None = None, *, prefill: bool = False) -> None:
         """Makes a compaction if one is due. `prefill`: then, or else, brings up the KV of what prompts begin with."""
@@ -109,13 +113,21 @@ class Compactor:
 
     def resume(self) -> None:
         """Goes on with what was requested, or waits for its prefill, where something that began no answer has broken it
-        off."""
-        if (self._requested is not None or self._waiting is not None) and self._task is None:
+        off, or has ended the turn that it waited for."""
+        if self._state.busy:
+            return
+        idle = self._task is None or (self._task.done() and self._requested is not None)
+        if idle and (self._requested is not None or self._waiting is not None):
             self.consider()
 
     def leave(self) -> None:
-        """The session leaves this replica: what was requested is not made."""
+        """The session leaves this replica: what was requested, or still is, is not made."""
+        self._leaving = True
         self._abandon("The session moved meanwhile: request it again.")
+
+    def come_back(self) -> None:
+        """The session stays after all."""
+        self._leaving = False
 
     def undone(self, name: ItemId | None) -> None:
         """Somebody undoes a summary: what is under way may have read it. `name`: one that is not in force, and may be
@@ -151,6 +163,7 @@ class Compactor:
             self._world.metrics.compactions.add("written")
             if written.compaction_id == requested.compaction_id:
                 self._requested, self._spent = None, Usage(0, 0)
+                written = msgspec.structs.replace(written, last=True)
             self._post(written)
         elif requested is not None:
             self._give_up(Conflict("nothing_to_compact", "There is nothing to summarise here."))

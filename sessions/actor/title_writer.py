@@ -74,7 +74,7 @@ class TitleWriter(msgspec.Struct, frozen=True):
 
     async def write(self, principal: Principal) -> TitleWritten | None:
         """None: there is nothing to make a title of. Raises nothing but what cancels it."""
-        title, source = "", "model"  # or: words
+        at, title, source = self.state.top, "", "model"  # or: words
         try:
             async with asyncio.timeout(TITLE_S):
                 title = await self._of_model(principal)
@@ -87,7 +87,7 @@ class TitleWriter(msgspec.Struct, frozen=True):
         if not title:
             return None
         self.world.metrics.titles.add(source)
-        return TitleWritten(title)
+        return TitleWritten(title, at)
 
     async def _of_model(self, principal: Principal) -> str:
         engine, admission = self.world.engine, self.world.limits.admission

@@ -22,7 +22,7 @@ from sessions.machine.state import State, compaction_of, summaries_of
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Conflict, NotFound
+from sessions.model.errors import BadInput, Conflict, Internal, NotFound
 from sessions.model.types import InputText, ItemId, Message, Principal, ResponseId
 
 PINNED_MAX: Final = 64
@@ -67,14 +67,18 @@ def pin(build: StepBuilder, command: cm.ItemPin) -> cm.Ok:
 
 
 def write_summary(build: StepBuilder, input: CompactionWritten) -> None:
-    """Puts a summary in force, unless what it was made of has changed, or an answer has begun meanwhile."""
+    """Puts a summary in force, unless what it was made of has changed, or an answer has begun meanwhile: a command that
+    was promised it is told so."""
     state = build.state
-    if state.info is None or state.deleted or state.busy:
+    if state.info is None or state.deleted or input.compaction_id in state.compactions:
         return
-    if state.retracted_at > input.at or input.read not in state.items or input.compaction_id in state.compactions:
-        return
-    path = item_tree.branch(state, input.read)
-    if not 0 < input.items <= len(path):
+    stands = state.retracted_at <= input.at and input.read in state.items
+    path = item_tree.branch(state, input.read) if stands else []
+    if state.busy or not 0 < input.items <= len(path):
+        if input.last:
+            what = "An answer began, or something was taken back, before the summary was written: request it again."
+            spent = input.usage.input_tokens + input.usage.output_tokens
+            give_up(build, CompactionGivenUp(input.compaction_id, Internal("compaction_failed", what), spent))
         return
     summary = Message(
         id=input.compaction_id,

@@ -168,9 +168,10 @@ class ResponsesResumed(msgspec.Struct, frozen=True):
 
 
 class TitleWritten(msgspec.Struct, frozen=True):
-    """A title for a session that had none."""
+    """A title for a session that had none, made of what stood in the log up to `at`."""
 
     title: str
+    at: int
 
 
 class ModelChosen(msgspec.Struct, frozen=True):
@@ -193,6 +194,7 @@ class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
     tokens_after: int
     usage: Usage
     cause: Literal["limit", "command"]
+    last: bool = False  # the one that a command was promised, and not a piece before it
 
 
 class CompactionGivenUp(msgspec.Struct, frozen=True):

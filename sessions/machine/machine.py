@@ -154,7 +154,7 @@ class Machine:
             case ResponsesResumed():
                 responses.start_all(build)
             case TitleWritten():
-                session_commands.set_title(build, input.title)
+                session_commands.set_title(build, input)
             case ModelChosen():
                 model_routing.leave_for_model(build, input.routing)
             case CompactionWritten():

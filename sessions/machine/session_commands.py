@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessions.machine import compaction
-from sessions.machine.inputs_and_effects import Command, Erase
+from sessions.machine.inputs_and_effects import Command, Erase, TitleWritten
 from sessions.machine.item_tree import busy_conflict
 from sessions.machine.responses import end_incomplete, end_queued, response_not_found
 from sessions.machine.server_tools import continuations_of, outputs_of
@@ -34,7 +34,6 @@ from sessions.model.types import (
     is_derived_session_id,
 )
 
-ERASED = "deleted"  # the category of what a client had erased
 # What a session says of how its answers are drawn, and of its context.
 _SAMPLING: Final = ("temperature", "max_output_tokens", "context_policy", "compact_threshold")
 
@@ -97,11 +96,11 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
 
 
-def set_title(build: StepBuilder, title: str) -> None:
-    """Gives a session a title of the server's, unless it has got one meanwhile."""
-    info = build.state.info
-    if info is not None and info.title is None and not build.state.deleted:
-        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=title, title_made=True)))
+def set_title(build: StepBuilder, input: TitleWritten) -> None:
+    """Gives a session a title of the server's, unless it has got one meanwhile, or something was taken back."""
+    state, info = build.state, build.state.info
+    if info is not None and info.title is None and not state.deleted and state.retracted_at <= input.at:
+        build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=input.title, title_made=True)))
 
 
 def _unset_if_none(value: Any) -> Any:
@@ -137,7 +136,7 @@ def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
         items = [*answer.items, *outputs_of(state, answer)]
         spans = [span for item_id in items for span in _spans(state.items[item_id])]
         of_none = ItemId(answer.items[0] if answer.items else name)
-        _take_back(build, name, spans or [(of_none, 0, 0, "")], ERASED)
+        _take_back(build, name, spans or [(of_none, 0, 0, "")], ev.ERASED)
     return cm.Ok(id=command.id, response_id=response_id, offset=state.top)
 
 

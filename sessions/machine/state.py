@@ -37,7 +37,7 @@ from sessions.model.types import (
 )
 from sessions.model.verdicts import Finding
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 FINDINGS_MAX = 32  # of one answer that are remembered
 COMPACTIONS_MAX = 64  # of one session, on all its branches
 
@@ -110,7 +110,7 @@ class Answer(msgspec.Struct, kw_only=True):
     tail: str = ""
     fingerprint: str = ""
     findings: tuple[Finding, ...] = ()
-    parent: ItemId | None | UnsetType = UNSET  # of one without items; unset: folded before it was kept
+    parent: ItemId | None | UnsetType = UNSET  # of one without items; unset: it never began
     reason: str = ""  # why it is incomplete
     status: str = ""  # this and the next as its last event said them; "": this was folded before they were kept
     model: str = ""
@@ -450,14 +450,20 @@ def _follow(state: State, after: ResponseId | None, instead: ResponseId) -> None
 def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
     """A response has ended: its items are final, its ledger stands, its turn may wait for tools."""
     state.recoveries = 0
+    waited = next((each for each in state.queue if each.body.id == event.response_id), None)
     _leave_queue(state, event.response_id, None)
     ended = state.open.pop(event.response_id, None)
     body = event.response
+    reason = str((body.incomplete_details or {}).get("reason", ""))
+    parent: ItemId | None | UnsetType = UNSET if body.output or waited is not None else body.parent_id
+    if waited is not None and waited.item is not None and reason == "steered":
+        parent = waited.item.id  # the same step lays it below the tools' outputs
     for item in body.output:
         _set(state, item)
     answer = Answer(
         items=tuple(item.id for item in body.output),
-        parent=UNSET if body.output else body.parent_id,
+        parent=parent,
+        reason=reason,
         status=body.status,
         model=body.model,
         created_at=body.created_at,
@@ -465,8 +471,6 @@ def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
         usage=body.usage,
         continued_by=body.continued_by or None,
     )
-    if body.incomplete_details is not None:
-        answer.reason = str(body.incomplete_details.get("reason", ""))
     if private is not None:
         answer.tokens, answer.tail, answer.fingerprint = private.tokens, private.tail, private.fingerprint
         _add_findings(answer, ended.findings if ended is not None else ())
@@ -609,6 +613,14 @@ def begin(head: Head, snapshot: State | None) -> State:
     if snapshot is not None and snapshot.key == head.key:
         return snapshot
     return empty(head.key, user=head.user, listed=head.listed)
+
+
+def of_head(head: Head) -> State:
+    """The state of a session of which only the head can be read: good for its deletion, and nothing else."""
+    state = empty(head.key, user=head.user, listed=head.listed)
+    state.top, state.at = head.top, head.updated_at
+    state.info = ev.SessionInfo(model=head.model, created_at=head.created_at)
+    return state
 
 
 def replay(loaded: Loaded) -> State:

@@ -27,7 +27,7 @@ from sessions.machine.state import Awaiting, State, stands_below
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Conflict
+from sessions.model.errors import BadInput
 from sessions.model.generation import ITEMS_LEFT_OUT
 from sessions.model.types import (
     CallId,
@@ -144,9 +144,10 @@ def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnC
 
 
 def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
-    """The last item of a response, which the turn goes on from; of one that wrote none, what it would have answered."""
+    """Returns the last item of a response, which the turn goes on from; of one that wrote none, what it would have
+    answered. Raises BadInput for one that never began: its message stands in no branch."""
     response_id = newest_of(state, response_id)
-    if response_id in state.open:
+    if response_id in state.open or any(waiting.body.id == response_id for waiting in state.queue):
         raise busy_conflict("response_in_progress")
     answer = state.answers.get(response_id)
     if answer is None:
@@ -154,7 +155,8 @@ def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
     if answer.items:
         return answer.items[-1]
     if answer.parent is UNSET:
-        raise Conflict("invalid_request", "This response has no output to go on from.", param="previous_response_id")
+        what = "This response never began, or its output was deleted: go on from the response before it, and send its"
+        raise BadInput("invalid_request", f"{what} message again.", param="previous_response_id")
     return answer.parent
 
 

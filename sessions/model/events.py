@@ -273,6 +273,7 @@ class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.fai
 
 
 COMPACTION_VOIDED: Final = "compaction_voided"  # a category: of a summary, for something that it read was taken back
+ERASED: Final = "deleted"  # a category: of an answer that a client had erased
 ITEM_DELETED: Final = "item_deleted"  # a category: the item is out of the tree, what stood below it is its parent's
 
 

@@ -474,6 +474,48 @@ test("what is refused stays in the reader's hands; what is withheld is said to b
   }
 });
 
+test("what was typed is not lost: a refused message, a draft, a paste that is too long", async () => {
+  const server = await new Server(["--input-keywords", "forbidden", "--sim-tokens-per-s", "200"]).start();
+  try {
+    const page = await visit(server);
+    await page.fill("#message", "a draft of nowhere");
+    await page.reload();
+    await page.waitForSelector('#link[data-phase="ready"]');
+    assert.equal(await page.inputValue("#message"), "a draft of nowhere");
+    await say(page, "This word is forbidden here.");
+    await page.waitForSelector(".failed .note >> text=Not sent:");
+    await page.reload();
+    await page.waitForSelector(".failed .note >> text=Not sent:");
+    assert.deepEqual(await texts(page, ".failed .said"), ["This word is forbidden here."]);
+    await page.fill("#message", "And more.");
+    await page.click('.failed button:text-is("Edit")');
+    await page.waitForFunction(() => document.querySelectorAll(".failed").length === 0);
+    assert.equal(await page.inputValue("#message"), "This word is forbidden here.\n\nAnd more.");
+    assert.equal(await page.isDisabled("#send"), false);
+    await page.reload();
+    await page.waitForSelector('#link[data-phase="ready"]');
+    assert.equal(await page.inputValue("#message"), "This word is forbidden here.\n\nAnd more.");
+    assert.equal(await page.$$eval(".failed", (found) => found.length), 0);
+    await say(page, "This one is fine.");
+    await written(page);
+    await page.click('.user button[aria-label="Edit and ask again"]');
+    await page.fill(".edit textarea", "This edit is forbidden.");
+    await page.click(".edit >> text=Ask again");
+    await page.waitForSelector(".failed .said >> text=This edit is forbidden.");
+    await page.fill("#message", "y".repeat(39));
+    const refused = await page.$eval("#message", (area) => {
+      const clipboardData = new DataTransfer();
+      clipboardData.setData("text/plain", "x".repeat(200_000));
+      return !area.dispatchEvent(new ClipboardEvent("paste", { clipboardData, cancelable: true, bubbles: true }));
+    });
+    assert.equal(refused, true);
+    assert.match(await page.textContent("#notice-text"), /200,039 characters, and 200,000 are the most/);
+    assert.deepEqual(page.troubles, []);
+  } finally {
+    await server.dispose();
+  }
+});
+
 test("the page shows what the server says its model is worth, and nothing where it says nothing", async () => {
   const page = await browser.page();
   open.add(page);

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from persistence import connect_store
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.library import sqlite3
 from persistence.sqlite.store import SqliteStore
@@ -28,6 +29,7 @@ from sessions.model.types import UnixMs
 from tests.support.doors.assembly import wall_ms
 from tests.support.stores.journals import ACME, NOW, key
 from transport.auth.api_key_cache import ApiKeyCache
+from transport.cli.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -62,15 +64,11 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 async def keys_of_acme(folder: Path) -> tuple[str, str]:
     """An operator's key and Mary's, made while no server runs."""
-    store = SqliteStore(SqliteDatabase(folder))
-    await store.open()
-    try:
+    async with connect_store(Settings(data=str(folder)), wall_ms) as store:
         ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=asyncio.get_running_loop().time)
         _, boss = await ring.create(ApiKeyRequest(tenant="acme", role="operator"))
         _, mary = await ring.create(ApiKeyRequest(tenant="acme", user="mary"))
         return boss, mary
-    finally:
-        await store.close()
 
 
 def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Path) -> None:
@@ -111,9 +109,7 @@ def test_what_happened_is_told_after_a_kill_and_a_person_is_erased(tmp_path: Pat
 
 async def trimmed_log(folder: Path) -> str:
     """A log whose three oldest rows are gone, made while no server runs; an operator's key to it."""
-    store = SqliteStore(SqliteDatabase(folder))
-    await store.open()
-    try:
+    async with connect_store(Settings(data=str(folder)), wall_ms) as store:
         ring = ApiKeyCache(store.api_keys, now_ms=wall_ms, clock=asyncio.get_running_loop().time)
         audit = store.audit
         old = [Audited(action="verdict", at=UnixMs(NOW + n), detail={"n": n}) for n in range(3)]
@@ -121,8 +117,6 @@ async def trimmed_log(folder: Path) -> str:
         _, boss = await ring.create(ApiKeyRequest(tenant="acme", role="operator"))
         assert await trim(audit, ACME, before=UnixMs(NOW + 3), now=wall_ms()) == 3
         return boss
-    finally:
-        await store.close()
 
 
 def test_a_trimmed_log_is_shown_and_checked(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.doors.wire_client import WireClient, connected, text_of
 from tests.support.stores.journals import NOW
 from transport.cli.settings import Settings
+from transport.cli.start.startup import WITHOUT_END
 from transport.ops.operator_requests import SessionPage, SessionQuery, list_sessions
 from transport.peer import PeerSecurity
 
@@ -220,7 +221,8 @@ def test_a_replica_names_the_directory_that_it_waits_for() -> None:
 
 def test_a_gateway_names_the_journal_that_it_waits_for(cluster: Cluster) -> None:
     entry = first_wait("gateway", "--config", cluster.settings, "--journal", NOWHERE)
-    assert entry["name"] == "journal" and "PostgreSQL at 127.0.0.1/nothing cannot be used" in entry["error"]
+    assert entry["name"] == "journal" and "PostgreSQL at 127.0.0.1:1/nothing cannot be used" in entry["error"]
+    assert entry["hint"] == WITHOUT_END
 
 
 def test_a_replica_with_another_model_is_refused_at_the_start(cluster: Cluster, folder: str) -> None:

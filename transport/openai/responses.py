@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
 from sessions.model.errors import NotFound, SessileError
+from sessions.model.events import ERASED
 from sessions.model.types import Item, Json, ResponseId, UnixMs
 from transport import errors
 from transport.http import sse

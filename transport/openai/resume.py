@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sessions.machine.session_commands import ERASED
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Gone, NotFound
+from sessions.model.events import ERASED
 from sessions.model.types import ItemId, Principal, ResponseId
 from transport.gateway import Gateway
 from transport.http.headers import EventId, bad_event_id

@@ -4,6 +4,9 @@ A `content.retracted` names code points [start, end) of a part as it stood when 
 it that carries some of that text is replayed with those code points replaced, one for one, by `BLOT`. The length
 stays, so that the retraction itself, which the reader meets later in the log, still fits, as does all after it.
 
+A title that the server made is made of people's words: where a client had something deleted or erased behind it, the
+whole title is blotted out, whatever it was made of. What a filter takes back is of an answer that no title has read.
+
 Several retractions of one part: a later one counts in the text that the earlier one left, so a span is
 carried back through the retractions between it and the record.
 
@@ -34,6 +37,7 @@ from sessions.model.types import (
 BLOT: Final = "\N{FULL BLOCK}"
 
 Retraction = tuple[int, ev.ContentRetracted]  # with its offset
+_BY_CLIENTS: Final = (ev.ERASED, ev.ITEM_DELETED)
 _Part = tuple[ItemId, int]
 _Partial = ev.OutputTextDelta | ev.RefusalDelta | ev.ArgumentsDelta
 
@@ -53,6 +57,7 @@ class Scrubber:
         self.newest = self._retractions[-1][0] if self._retractions else 0
         self._parts: set[_Part] = {(event.item_id, event.content_index) for _, event in self._retractions}
         self._lengths: dict[_Part, int] = {}
+        self._taken_back_at = max((at for at, event in self._retractions if event.category in _BY_CLIENTS), default=0)
 
     def scrub(self, record: ev.Record) -> ev.Record:
         """The record as it may be shown. Raises OutOfSight."""
@@ -68,6 +73,11 @@ class Scrubber:
             case ev.ContentPartAdded():
                 self._lengths.setdefault((event.item_id, event.content_index), 0)
                 return record
+            case ev.SessionUpdated() if record.offset < self._taken_back_at:
+                info = event.info
+                if info.title is None or info.title_made is not True:
+                    return record
+                shown = replace(event, info=replace(info, title=BLOT * len(info.title)))
             case ev.ItemCreated():
                 shown = replace(event, item=self._item(event.item, record.offset))
             case ev.OutputItemAdded() | ev.OutputItemDone():

@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import structlog
+
 from sessions.machine.item_tree import ancestors
 from sessions.machine.state import State
 from sessions.model.authorization import may_see
-from sessions.model.errors import BadInput, Limited, NotFound
+from sessions.model.errors import BadInput, Internal, Limited, NotFound
 from sessions.model.journal_types import Head
 from sessions.model.types import Message, Principal, SessionId, SessionKey
 from sessions.ports import Journal
@@ -44,6 +46,8 @@ BEFORE: Final = 60  # code points of a snippet before what was matched
 AFTER: Final = 120  # and behind its beginning
 
 _SPACE: Final = re.compile(r"\s")
+
+log = structlog.get_logger(__name__)
 
 
 class Match(NamedTuple):
@@ -224,6 +228,9 @@ class ConversationSearch:
         try:
             head, state = await self.logs.fold(key, in_thread=True)
         except NotFound:  # purged since it was listed
+            return None, 0
+        except Internal as error:  # damaged, or its key is destroyed: the others are found all the same
+            log.warning("session_unreadable", session=key.session, tenant=key.tenant, error=error.code)
             return None, 0
         if head.deleted_at is not None or not may_see(principal, key, head.user):
             return None, 0

@@ -14,7 +14,7 @@ import { ConversationList } from "./list.js";
 import { prefer, preferences } from "./preferences.js";
 import { PushButton } from "./push.js";
 import { edited, given } from "./settings.js";
-import { fit, Thread } from "./thread.js";
+import { fit, refuseLonger, Thread } from "./thread.js";
 import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "./sessile.js";
 import { t, translate } from "./texts.js";
 import { leaving } from "./wipe.js";
@@ -31,6 +31,7 @@ const TITLE_AFTER_MS = 30_000; // a model that writes titles has written by then
 const SPOKEN_MAX = 2000;
 const STARTERS = [t("Explain how tides work, in four sentences."), t("Write a haiku about a lighthouse."), t("Give me three ideas for a rainy Sunday.")];
 const FRESH = "sessile-fresh";
+const FAILED = "sessile-failed";
 
 translate(document.body);
 const client = new SessileClient({ url: base, storage: keeping, auth: () => account.key() });
@@ -56,7 +57,8 @@ let tip = null;
 /** @type {(() => void)[]} */
 let leave = [];
 /** Refused sends, per session (the empty name: a conversation that was not made yet). @type {Map<string, Pending[]>} */
-const failed = new Map();
+const failed = new Map(JSON.parse(storage.getItem(FAILED) ?? "[]"));
+const keepFailed = () => storage.setItem(FAILED, JSON.stringify([...failed].filter(([, list]) => list.length > 0)));
 /** How many items there were when a send was first seen. @type {Map<string, number>} */
 const itemsBefore = new Map();
 /** Answers that were open when last drawn, for telling when one ends. @type {Set<string>} */
@@ -74,7 +76,7 @@ let fresh = JSON.parse(storage.getItem(FRESH) ?? "{}");
 const thread = new Thread(find("thread"), {
   edit: (itemId, text) => void attempt(async () => {
     tip = null;
-    await session?.edit(itemId, text);
+    await session?.edit(itemId, text).catch((error) => notSent(text, error));
   }),
   regenerate: (entry) => void attempt(async () => {
     tip = null;
@@ -92,6 +94,13 @@ const thread = new Thread(find("thread"), {
     void send(pending.text);
   },
   discard,
+  compose: (pending) => {
+    message.value = [pending.text, message.value].filter((words) => words.trim() !== "").join("\n\n");
+    keepDraft();
+    fit(message);
+    discard(pending);
+  },
+  tell: (text) => tell(text),
   appeal: (about) => void attempt(async () => {
     if ("responseId" in about) return void (await session?.appeal(about));
     await (session ?? (await begun(about.pending.text))).appeal({ content: about.pending.text });
@@ -115,6 +124,8 @@ const list = new ConversationList(client, {
   changed: () => draw(),
   deleted: (id) => {
     storage.removeItem(`sessile-draft:${id}`);
+    failed.delete(id);
+    keepFailed();
     if (session?.id === id) go(null);
   },
   failed: (text) => tell(text),
@@ -295,17 +306,24 @@ async function send(text) {
       await sending;
     }
   } catch (error) {
-    const id = session?.id ?? "";
     creating = "";
-    failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
-    find("urgent").textContent = t("Not sent: {why}", { why: explain(error) });
+    notSent(text, error);
   }
   draw();
+}
+
+/** Keeps words that were refused on the page. @param {string} text @param {unknown} error */
+function notSent(text, error) {
+  const id = session?.id ?? "";
+  failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
+  keepFailed();
+  find("urgent").textContent = t("Not sent: {why}", { why: explain(error) });
 }
 
 /** @param {Pending} pending */
 function discard(pending) {
   for (const [id, list] of failed) failed.set(id, list.filter((each) => each.id !== pending.id));
+  keepFailed();
   message.focus();
   draw();
 }
@@ -437,6 +455,7 @@ message.addEventListener("keydown", (event) => {
     /** @type {HTMLFormElement} */ (find("composer")).requestSubmit();
   }
 });
+refuseLonger(message, (text) => tell(text));
 stopButton.addEventListener("click", () => {
   stop();
   message.focus();
@@ -623,4 +642,5 @@ window.addEventListener("popstate", () => go(new URLSearchParams(location.search
 drawSide();
 link.show(client.status);
 client.connect();
+message.value = storage.getItem("sessile-draft:") ?? ""; // `go` keeps what stands there
 go(new URLSearchParams(location.search).get("session"), true);

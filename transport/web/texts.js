@@ -180,6 +180,8 @@ const GERMAN = {
   "Not sent: {why}": "Nicht gesendet: {why}",
   "Not yet sent": "Noch nicht gesendet",
   "Discard": "Verwerfen",
+  "Edit": "Bearbeiten",
+  "Not inserted: the message would have {n} characters, and {max} are the most. Send it in parts.": "Nicht eingefügt: Die Nachricht hätte {n} Zeichen, höchstens {max} sind möglich. Bitte in Teilen senden.",
   "Copy the code": "Code kopieren",
   "Table": "Tabelle",
   "Formula": "Formel",

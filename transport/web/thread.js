@@ -21,6 +21,8 @@ import { money, number, t, time } from "./texts.js";
  * @property {(responseId: string) => void} cancel
  * @property {(pending: Pending) => void} retry
  * @property {(pending: Pending) => void} discard
+ * @property {(pending: Pending) => void} compose puts its words back into the message field
+ * @property {(text: string) => void} tell
  * @property {(about: { responseId: string } | { pending: Pending }) => void} appeal
  * @property {(responseId: string, rating: "up" | "down" | null) => void} rate
  * @property {() => unknown} prices another object when they are others
@@ -172,6 +174,7 @@ class Message {
     const before = itemText(entry.item);
     const input = el("textarea", { "aria-label": t("Edit your message"), dir: "auto", rows: 1, maxlength: 200000 });
     input.value = before;
+    refuseLonger(input, actions.tell);
     const leave = () => {
       form.replaceWith(this.words);
       this.element.classList.remove("editing");
@@ -232,6 +235,19 @@ function thumb(way, label, rating, act) {
 /** @param {string} text @param {string} label */
 function toolCall(text, label) {
   return el("figure", { class: "code" }, el("figcaption", {}, label), el("pre", { tabindex: 0 }, el("code", {}, text)));
+}
+
+/** Refuses a paste or drop that the field would cut at its end. @param {HTMLTextAreaElement} area @param {(text: string) => void} tell */
+export function refuseLonger(area, tell) {
+  /** @param {Event} event @param {DataTransfer | null} data */
+  const check = (event, data) => {
+    const n = area.value.length - (area.selectionEnd - area.selectionStart) + (data?.getData("text/plain") ?? "").length;
+    if (n <= area.maxLength) return;
+    event.preventDefault();
+    tell(t("Not inserted: the message would have {n} characters, and {max} are the most. Send it in parts.", { n: number(n), max: number(area.maxLength) }));
+  };
+  area.addEventListener("paste", (event) => check(event, event.clipboardData));
+  area.addEventListener("drop", (event) => check(event, event.dataTransfer));
 }
 
 /** As high as its text. @param {HTMLTextAreaElement} area */
@@ -304,9 +320,10 @@ export class Thread {
       return waiting(pending.text, pending.state === "sending" ? t("Sending…") : t("Will be sent when the connection is back."), [], "pending");
     }
     const again = el("button", { class: "plain", type: "button", click: () => this.actions.retry(pending) }, icon("again"), t("Try again"));
+    const edit = el("button", { class: "plain", type: "button", click: () => this.actions.compose(pending) }, icon("edit"), t("Edit"));
     const drop = el("button", { class: "plain", type: "button", click: () => this.actions.discard(pending) }, t("Discard"));
     const review = pending.refused ? [reviewButton(() => this.actions.appeal({ pending }))] : [];
-    return waiting(pending.text, t("Not sent: {why}", { why: pending.error ?? "" }), [again, drop, ...review], "failed");
+    return waiting(pending.text, t("Not sent: {why}", { why: pending.error ?? "" }), [again, edit, drop, ...review], "failed");
   }
 }
 

@@ -35,6 +35,7 @@ from .response import Response
 from .session import Session
 
 _EXAMPLE = "Example: ./sessile chat --url ws://127.0.0.1:8080 --session ID\n\n"
+_DIALS_OF_A_PIPE = 8  # about half a minute, in which a server has started again
 _SCHEMES = {"http": "ws", "https": "wss"}
 _KEY_VARIABLE = "SESSILE_API_KEY"
 _HELP = """\
@@ -55,6 +56,8 @@ class Options:
     model: str | None = None
     instructions: str | None = None
     client: dict[str, Any] = field(default_factory=dict)
+    dials_max: int | None = None
+    """How many attempts to connect may fail, one after the other, before the chat ends; None: it never gives up."""
 
 
 class Chat:
@@ -70,6 +73,9 @@ class Chat:
         self._listed: list[SessionInfo] = []
         self._idle = asyncio.Event()
         self._disconnected = False
+        self._unwritten: OSError | None = None
+        self._failed_dials = 0
+        self.gave_up = asyncio.Event()
 
     async def run(self, lines: AsyncIterator[str]) -> int:
         """Until ``/quit`` or the end of the lines, and then until what was sent is answered."""
@@ -93,6 +99,8 @@ class Chat:
             self._idle.clear()
             await self._idle.wait()
         await self._leave()
+        if self._unwritten is not None:
+            raise self._unwritten
         if self._client.error is not None:
             self._screen.note(str(self._client.error))
             return 1
@@ -108,6 +116,7 @@ class Chat:
 
     def on_link(self, notice: LinkNotice) -> None:
         """Say once that the connection is lost, and once that it is back."""
+        self._count_dials(notice)
         match notice:
             case Ready() if self._disconnected:
                 self._disconnected = False
@@ -121,6 +130,15 @@ class Chat:
                 self._screen.note(str(error))
             case Stopped():
                 self._idle.set()
+
+    def _count_dials(self, notice: LinkNotice) -> None:
+        match notice:
+            case Ready():
+                self._failed_dials = 0
+            case Disconnected():
+                self._failed_dials += 1
+                if self._failed_dials == self._options.dials_max:
+                    self.gave_up.set()
 
     @property
     def _busy(self) -> bool:
@@ -283,6 +301,8 @@ class Chat:
         except SessileError as exc:
             self._screen.end()
             self._screen.note(str(exc))
+        except OSError as exc:
+            self._unwritten = exc  # standard output takes no more
         follower.over = True
         follower.sent.clear()
         follower.begun.set()
@@ -304,6 +324,8 @@ async def chat(options: Options, lines: AsyncIterator[str], screen: Screen) -> i
     program = Chat(client, screen, options)
     async with client:
         work = asyncio.ensure_future(program.run(lines))
+        giving_up = asyncio.create_task(program.gave_up.wait())
+        giving_up.add_done_callback(lambda _: work.cancel())
         cancels: list[asyncio.Task[None]] = []
 
         def on_interrupt() -> None:
@@ -320,8 +342,14 @@ async def chat(options: Options, lines: AsyncIterator[str], screen: Screen) -> i
             return await work
         except asyncio.CancelledError:
             screen.end()
+            if program.gave_up.is_set():
+                screen.note(
+                    f"no connection to {options.url} after {options.dials_max} attempts; is the server running?"
+                )
+                return 1
             return 130
         finally:
+            giving_up.cancel()
             if in_main_thread:
                 loop.remove_signal_handler(signal.SIGINT)
 
@@ -415,7 +443,8 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as exc:
         print(f"chat: {exc}", file=sys.stderr)
         return 2
-    options = Options(url, given.session, given.model, given.instructions, settings)
+    dials_max = None if sys.stdin.isatty() else _DIALS_OF_A_PIPE  # a script is told; a person sees it and may wait
+    options = Options(url, given.session, given.model, given.instructions, settings, dials_max)
     width = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty(), width=width)
     if sys.stdin.isatty() and (notice := model_notice(options.url, settings.get("api_key"))):

@@ -6,6 +6,7 @@ import asyncio
 import io
 import random
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -323,6 +324,37 @@ async def test_a_client_that_stopped_ends_the_chat(server: FakeServer) -> None:
     await server.close_all(4401)
     assert await person.leaves() == 1
     assert "4401" in person.notes.getvalue()
+
+
+@pytest.mark.parametrize("session", [None, "s1"])
+async def test_a_pipe_gives_up_where_nobody_answers(session: str | None) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # not listening: every attempt is refused
+        url = f"ws://127.0.0.1:{reserved.getsockname()[1]}/v1/ws"
+        options = Options(
+            url, session, client={"limits": Limits(backoff_first_s=0.001), "rng": random.Random(6)}, dials_max=3
+        )
+
+        async def lines() -> AsyncIterator[str]:
+            yield "hello"
+
+        out, notes = io.StringIO(), io.StringIO()
+        status = await asyncio.wait_for(chat(options, lines(), Screen(out, notes, prompts=False)), 60)
+    assert (status, out.getvalue()) == (1, "")
+    assert f"no connection to {url} after 3 attempts" in notes.getvalue()
+
+
+async def test_output_that_nobody_takes_ends_the_chat(server: FakeServer) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    async def lines() -> AsyncIterator[str]:
+        yield "hello"
+
+    options = Options(server.url)
+    with pytest.raises(BrokenPipeError):
+        await asyncio.wait_for(chat(options, lines(), Screen(Closed(), io.StringIO(), prompts=False)), 60)
 
 
 async def test_the_process_itself_on_a_pipe(server: FakeServer) -> None:

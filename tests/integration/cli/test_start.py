@@ -91,3 +91,35 @@ def test_a_server_starts_from_any_folder_and_logs_json_where_nobody_looks(tmp_pa
         _, logged = server.communicate(timeout=60)
     assert server.returncode == 0 and (tmp_path / "data" / "journal.db").exists()
     assert logged and all(line.startswith("{") for line in logged.splitlines()), logged
+
+
+@pytest.mark.parametrize("words", [("models", "list"), ("--help",), ("--version",), ("keys",)])
+def test_output_that_nobody_takes_ends_a_command_as_it_ends_cat(words: tuple[str, ...]) -> None:
+    command = [sys.executable, str(ROOT / "app.py"), *words]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        gone = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(writer)
+    assert (gone.returncode, gone.stderr) == (141, "")
+    with open("/dev/full", "w") as full:
+        unwritten = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert unwritten.returncode == 1
+    assert unwritten.stderr == "sessile: standard output cannot be written: No space left on device\n"
+
+
+def test_an_interrupt_ends_a_command_that_waits_for_a_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, str(ROOT / "app.py"), "encryption", "rotate", "--url", url]
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env={**os.environ, "SESSILE_API_KEY": "k"}
+        ) as running:
+            silent.settimeout(60)
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)
+                running.send_signal(signal.SIGINT)
+                _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (130, "")

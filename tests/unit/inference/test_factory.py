@@ -86,6 +86,22 @@ def test_a_standby_of_an_engine_without_processes_is_refused(engine: Any) -> Non
     assert error.value.param == "vllm_standby"
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"device": "cuda"},
+        {"chat_template": "chatlm"},
+        {"gpu_layers": 4},
+        {"vllm_args": "{}"},
+    ],
+)
+def test_what_only_a_model_reads_is_refused_where_there_is_none(setting: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="computes nothing") as error:
+        make_engine(Settings(engine="sim", **setting))
+    (name,) = setting
+    assert error.value.param == name and f"--{name.replace('_', '-')}" in error.value.public_message
+
+
 @pytest.mark.parametrize("setting", [{"speculation": "ngram"}, {"kv_dtype": "8bit"}])
 def test_what_changes_how_a_model_computes_is_refused_where_there_is_none(setting: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="computes nothing") as error:
@@ -124,3 +140,10 @@ def test_served_names_and_layers_reach_the_engine() -> None:
     assert (simulated.info.model, simulated.info.aliases) == ("a", ("b",))
     with pytest.raises(BadInput, match="has no CUDA"):
         make_engine(Settings(device="cuda"))
+
+
+def test_a_setting_that_is_too_small_or_for_another_engine_is_named_as_its_flag_is() -> None:
+    for setting, flag in (({"context": 5}, "--context"), ({"vllm_args": "{}"}, "--vllm-args")):
+        with pytest.raises(BadInput, match=flag) as refused:
+            make_engine(Settings(**setting))
+        assert refused.value.param in setting and "context_window" not in refused.value.public_message

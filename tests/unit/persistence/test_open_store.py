@@ -128,3 +128,18 @@ async def test_plain_rows_are_refused_where_no_process_writes_them_any_more(tmp_
             return was
 
     assert [await refused(mode) for mode in ("auto", "auto", "off")] == [False, True, False]
+
+
+async def test_a_store_under_another_key_stays_as_it_is(tmp_path: Path) -> None:
+    settings = Settings(journal="sqlite", data=str(tmp_path))
+    stores = make_stores(settings, folder=tmp_path, now_ms=lambda: NOW)
+    async with stores.opened():
+        assert stores.codec is not None
+        await stores.codec.keys.writing(ACME)
+    (tmp_path / "master.key").write_text(os.urandom(32).hex())
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    with pytest.raises(BadInput) as refused:
+        async with connect_store(settings, lambda: NOW):
+            pass
+    assert refused.value.code == "journal_encrypted"
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before

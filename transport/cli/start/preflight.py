@@ -119,14 +119,32 @@ def new_data_folder(settings: Settings) -> Iterator[None]:
 
 
 def check_journal_complete(settings: Settings) -> None:
-    """Raises BadSetting where a data folder has keys of a journal that is not there: it was moved or deleted, and the
-    server would begin with a new, empty one as if nothing had been."""
+    """Raises BadSetting where a data folder has lost one of the files that belong together (moved, deleted, not
+    restored): the server would begin with a new, empty one as if nothing had been."""
+    if settings.journal != "sqlite":
+        return
     folder = Path(settings.data)
-    if settings.journal == "sqlite" and (folder / KEYS).is_file() and not (folder / JOURNAL).is_file():
-        raise BadSetting(
-            f"data = {settings.data!r}: {KEYS} is there and {JOURNAL} is not; put the journal back, from a backup if"
-            f" need be, or move {KEYS} away to begin without what was in it"
+    journal, keys = folder / JOURNAL, folder / KEYS
+    has_rows = journal.is_file() and journal.stat().st_size > 0
+    lost = ""
+    if keys.is_file() and not journal.is_file():
+        lost = (
+            f"{KEYS} is there and {JOURNAL} is not; put the journal back, from a backup if need be, or move {KEYS} away"
+            " to begin without what was in it"
         )
+    elif has_rows and not keys.is_file():
+        lost = (
+            f"{KEYS} is missing: nobody can read what {JOURNAL} has without it; put it back, from a backup if need be,"
+            f" or move {JOURNAL} away to begin without what is in it"
+        )
+    elif keys.is_file() and not (settings.master_key or settings.key_service or (folder / MASTER_KEY).is_file()):
+        lost = (
+            f"{MASTER_KEY} is missing: nobody can read what {JOURNAL} has without it; put it back from where it is"
+            f" kept, or name its file with --master-key, or move {JOURNAL} and {KEYS} away to begin without what is in"
+            " them"
+        )
+    if lost:
+        raise BadSetting(f"data = {settings.data!r}: {lost}")
 
 
 def check_data_folder(settings: Settings) -> None:

@@ -21,6 +21,8 @@ from sessions.model.errors import Unavailable
 FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 15.0
 
+WITHOUT_END: Final = "the start waits without an end, until it answers; Ctrl-C or SIGTERM gives up"
+
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
@@ -60,7 +62,14 @@ class Startup:
                     raise
                 pause_s, waited = backoff.next_s(), True
                 self._reason = f"waiting for the {name}"
-                log.warning("dependency_awaited", name=name, error=error.public_message, next_try_s=round(pause_s, 1))
+                log.warning(
+                    "dependency_awaited",
+                    name=name,
+                    error=error.public_message,
+                    waited_s=round(loop.time() - begun, 1),
+                    next_try_s=round(pause_s, 1),
+                    hint=WITHOUT_END,
+                )
             else:
                 self._reason = "starting"
                 if waited:

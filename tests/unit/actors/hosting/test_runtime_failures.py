@@ -16,7 +16,7 @@ from sessions.actor.actor_context import ActorLimits
 from sessions.machine.state import replay
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import SessileError, Unavailable
+from sessions.model.errors import Gone, Internal, NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Loaded
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -569,6 +569,35 @@ async def test_one_session_that_cannot_be_loaded_does_not_keep_others_from_recov
         keys = [SessionKey(TenantId("local"), name) for name in names[1:]]
         await until(lambda: not any(place.head(key).open for key in keys))
         assert place.head(SessionKey(TenantId("local"), names[0])).open
+
+
+@virtual
+@pytest.mark.parametrize("code", ["body_unreadable", "journal_hole"])
+async def test_a_session_that_cannot_be_loaded_is_deleted_by_its_head(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        await replica.create()
+        reader = place.read(replica)
+        await reader.ended((await replica.say(QUESTION)).response_id)
+        await replica.runtime.passivate(KEY)
+        top = place.head().top
+
+        async def load(key: SessionKey, **_: object) -> Loaded:
+            raise Internal(code, "A stored record cannot be read.")
+
+        monkeypatch.setattr(replica.journal, "load", load)
+        assert isinstance(await outcome(replica.say("more")), Internal)
+        delete = cm.SessionDelete(id=place.name(), session=SESSION)
+        stranger = Principal(tenant=TenantId("local"), key_id="app", user="ben")
+        assert isinstance(await outcome(replica.do(delete, stranger)), NotFound)
+        ok = await replica.do(delete)
+        assert ok.offset == top + 1 == reader.records[-1].offset
+        assert isinstance(place.records()[-1].event, ev.SessionDeleted) and place.head().deleted_at is not None
+        assert await replica.do(delete) == ok
+        assert isinstance(await outcome(replica.say("more")), Gone)
+        assert await replica.directory.locate(KEY) is None and replica.engine.place(KEY).tokens == 0
 
 
 @virtual

@@ -21,7 +21,7 @@ from sessions.governance.audit_verify import verify
 from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data
 from sessions.model import commands as cm
 from sessions.model.audit import Audited, public
-from sessions.model.errors import Unavailable
+from sessions.model.errors import Internal, Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId
 from tests.support.cluster.replicas import Place, Replica
 from tests.support.virtual_time import virtual
@@ -128,6 +128,25 @@ async def test_everything_of_a_user_goes_at_once_and_nothing_of_another() -> Non
         assert await eraser.sweep() == 1
         await check_erased(place, replica, keys)
         assert await eraser.sweep() == 0, "an erasure that is done is not done again"
+
+
+@virtual
+async def test_what_cannot_be_read_any_more_is_erased_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeyStore()
+        await populated(place, replica, keys)
+        await replica.runtime.passivate(ENDED)
+        load = replica.journal.load
+
+        async def damaged(key: SessionKey, **more: Any) -> Any:
+            if key == ENDED:
+                raise Internal("body_unreadable", "A stored record cannot be read.")
+            return await load(key, **more)
+
+        monkeypatch.setattr(replica.journal, "load", damaged)
+        await request_erasure(place, replica)
+        assert await an_eraser(replica, keys).sweep() == 1
+        await check_erased(place, replica, keys)
 
 
 def steps_of_an_erasure() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -393,3 +394,12 @@ async def test_another_timeline_or_database_is_a_new_incarnation(server: Postgre
         assert journal.incarnation != first
         with pytest.raises(Fenced):
             await append(journal, head, 0)
+
+
+async def test_a_database_that_is_away_is_named_with_its_port_and_without_its_password() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # not listening
+        port = reserved.getsockname()[1]
+        with pytest.raises(Unavailable, match=rf"PostgreSQL at 127\.0\.0\.1:{port}/x cannot be used") as refused:
+            await PostgresDatabase(f"postgresql://me:secret@127.0.0.1:{port}/x").open()
+    assert refused.value.retryable and "secret" not in refused.value.public_message.split("(")[0]

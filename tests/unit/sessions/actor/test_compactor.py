@@ -10,11 +10,12 @@ import pytest
 from actors.hosting.runtime import RuntimeLimits
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.compactor import INSTRUCTION, PRIORITY, cleaned
+from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.generation import EngineInfo, GenerationRequest
-from sessions.model.types import ContextPolicy, ItemId, ResponseId, TenantId
+from sessions.model.types import ContextPolicy, ItemId, ResponseId, TenantId, Tool
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
@@ -447,6 +448,62 @@ async def test_a_request_is_given_up_when_the_session_leaves() -> None:
         await actor.passivate()
         (failed,) = events(place, ev.CompactionFailed)
         assert failed.compaction_id == ok.compaction_id and failed.error["code"] == "compaction_failed"
+
+
+def outcomes(place: Place) -> list[tuple[type[Any], ItemId]]:
+    summaries = [(ev.ContextCompacted, each.summary.id) for each in events(place, ev.ContextCompacted)]
+    return summaries + [(ev.CompactionFailed, each.compaction_id) for each in events(place, ev.CompactionFailed)]
+
+
+@virtual
+async def test_a_request_whose_summary_an_answer_overtakes_is_given_up() -> None:
+    async with Place() as place:
+        engine = Small("One.", "Ana is 7.", "Two.")
+        replica, reader = await at_work(place, engine, "truncate")
+        await turn(replica, reader, "first")
+        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None and ok.compaction_id is not None
+        replica.faults.slow("append", 5.0)
+        actor.post(TitleWritten("a title", actor.top))  # the summary is ready while this is being appended
+        await settled()
+        second = await replica.say("second")
+        await reader.ended(second.response_id)
+        await advance(60.0)
+        assert outcomes(place) == [(ev.CompactionFailed, ok.compaction_id)]
+        (private,) = [each.private for each in place.records() if isinstance(each.event, ev.CompactionFailed)]
+        assert private is not None and private.spent > len(engine.summaries[0].prompt)
+
+
+@virtual
+async def test_a_request_that_is_taken_while_the_session_leaves_is_given_up() -> None:
+    async with Place() as place:
+        replica, reader = await at_work(place, Small("One.", "Ana is 7."), "truncate")
+        await turn(replica, reader, "first")
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        replica.faults.slow("append", 5.0)
+        asked = asyncio.create_task(replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0)))
+        await settled()
+        await actor.passivate()
+        assert outcomes(place) == [(ev.CompactionFailed, (await asked).compaction_id)]
+
+
+@virtual
+async def test_a_request_comes_behind_a_turn_whose_tools_give_nothing() -> None:
+    async with Place() as place:
+        call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+        engine = Small("One.", "Unused.", call, "Ana is 7.")
+        replica, reader = await at_work(place, engine, "truncate")
+        tools = (Tool(name="look", parameters={"type": "object"}),)
+        await replica.do(cm.SessionUpdate(id=place.name(), session=SESSION, tools=tools))
+        await turn(replica, reader, "first")
+        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
+        await advance(0.05)  # the model is at it
+        await turn(replica, reader, "second")
+        assert place.state().awaiting
+        await advance(3_600.0)
+        assert not place.state().awaiting and outcomes(place) == [(ev.ContextCompacted, ok.compaction_id)]
 
 
 @virtual

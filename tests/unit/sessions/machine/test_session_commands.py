@@ -7,9 +7,10 @@ from msgspec import UNSET
 
 from sessions.machine.client_state import client_state
 from sessions.machine.event_writer import CallArguments, CallBegin, Text
-from sessions.machine.session_commands import ERASED
+from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.model import commands as cm
 from sessions.model import events as ev
+from sessions.model.events import ERASED
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool
 from tests.support.machine.machine_fixture import SESSION, TERMINAL, Ground
 
@@ -113,6 +114,19 @@ def test_an_item_that_is_deleted_is_out_of_the_tree_and_its_text_out_of_the_log(
     ]
     ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer), "item_not_found")
     ground.say("again")
+
+
+def test_a_title_of_what_was_taken_back_meanwhile_is_refused() -> None:
+    ground = Ground()
+    ground.create()
+    said = ground.say("My PIN is 4711")
+    assert said.response_id is not None and said.item_id is not None
+    ground.answer(said.response_id)
+    read = ground.state.top
+    ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=said.item_id))
+    assert ground.input(TitleWritten("My PIN is 4711", read)).records == []
+    ground.input(TitleWritten("Nothing of it", ground.state.top))
+    assert ground.state.info is not None and ground.state.info.title == "Nothing of it"
 
 
 def test_a_sessions_own_settings_hold_for_answers_that_name_none() -> None:

@@ -88,8 +88,34 @@ def test_what_follows_a_response_without_output_stands_where_that_would_have_sto
     ok = ground.ok(turn(ground, asked(), after_response=said.response_id))
     added = [item for name, item in ground.state.items.items() if name not in before]
     assert added[0].parent_id == said.item_id and ok.response_id is not None
-    ground.state.answers[said.response_id].parent = UNSET  # as a snapshot has it that was made before it was kept
+    ground.state.answers[said.response_id].parent = UNSET  # as of one that never began
     ground.refused(turn(ground, asked(), after_response=said.response_id), "invalid_request")
+
+
+def test_a_response_that_waited_and_was_cancelled_is_refused_as_what_a_turn_goes_on_from(ground: Ground) -> None:
+    ground.create()
+    first, waits = ground.say().response_id, ground.say("later", queue=True).response_id
+    assert first is not None and waits is not None
+    refused = ground.refused(turn(ground, asked(), after_response=waits), "response_in_progress")
+    assert refused.retryable
+    ground.cancel(waits)
+    ground.answer(first)
+    refused = ground.refused(turn(ground, asked(), after_response=waits), "invalid_request")
+    assert refused.status == 400 and "never began" in refused.public_message
+    ground.check_folding(3)
+
+
+def test_a_turn_goes_on_from_the_words_of_a_response_that_was_taken_up(ground: Ground) -> None:
+    response_id, missing = waiting_for_tools(ground)
+    steer = cm.ResponseSteer(id=ground.name(), session=SESSION, response_id=response_id, content="shorter")
+    steered = ground.ok(steer)
+    for call_id in missing:
+        ground.ok(cm.ToolOutput(id=ground.name(), session=SESSION, call_id=call_id, output="found"))
+    (successor,) = ground.state.open
+    ground.answer(successor)
+    ok = ground.ok(turn(ground, asked(), after_response=steered.response_id))
+    assert ok.item_id is not None and ground.state.items[ok.item_id].parent_id == steered.item_id
+    ground.check_folding(3)
 
 
 def test_outputs_go_on_with_the_turn_that_waits_for_all_of_them(ground: Ground) -> None:

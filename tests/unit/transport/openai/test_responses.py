@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from sessions.machine.session_commands import ERASED
 from sessions.model.errors import BadInput, NotFound
-from sessions.model.events import SessionDeleted
+from sessions.model.events import ERASED, SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, Epoch, ResponseId
 from tests.support.doors.transport import (
     FakeSessions,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sessions.machine.state import apply, begin
 from sessions.model import events as ev
@@ -52,6 +53,24 @@ def test_the_span_is_blotted_out_code_point_for_code_point() -> None:
 def test_two_retractions_count_each_in_the_text_that_it_found() -> None:
     records = log_of(*begun(), delta("aa SECRET bb HIDDEN cc", 3), retracted(3, 9, "-"), retracted(8, 14, "**"))
     assert deltas(replayed(records)) == [f"aa {BLOT * 6} bb {BLOT * 6} cc"]
+
+
+def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_back_behind_it() -> None:
+    def titled(title: str | None, **made: Any) -> ev.SessionUpdated:
+        return ev.SessionUpdated(info=ev.SessionInfo(model="m", title=title, created_at=UnixMs(1), **made))
+
+    taken_back = replace(retracted(0, 4, ""), category=ev.ITEM_DELETED)
+    records = log_of(
+        titled("My PIN", title_made=True),
+        titled("given by a person"),
+        titled("again", title_made=True),
+        taken_back,
+        titled(None),
+        titled("made since", title_made=True),
+        replace(taken_back, category="pii"),  # by a filter, of an answer that no title has read
+    )
+    titles = [record.event.info.title for record in replayed(records) if isinstance(record.event, ev.SessionUpdated)]
+    assert titles == [BLOT * 6, "given by a person", BLOT * 5, None, "made since"]
 
 
 def test_what_came_after_a_retraction_is_not_touched_by_it() -> None:

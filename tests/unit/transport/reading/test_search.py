@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+import structlog
 
 from sessions.machine.state import State, apply, empty
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Limited
-from sessions.model.types import LOCAL_PRINCIPAL, ItemId, Principal, SessionId, UnixMs
+from sessions.model.errors import BadInput, Internal, Limited
+from sessions.model.types import LOCAL_PRINCIPAL, ItemId, Principal, SessionId, SessionKey, UnixMs
 from tests.support.doors.transport import TENANT, FakeSessions, key_of, memory_sessions, message_created
 from transport.reading import search
 from transport.reading.log_reader import LogReader
@@ -133,6 +135,24 @@ async def test_a_search_is_bounded_and_says_where_it_stopped(monkeypatch: pytest
     monkeypatch.setattr(search, "TEXT_MAX", 5)
     second = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=first.last_id)
     assert second.hits == () and second.has_more and second.last_id not in (None, first.last_id)
+
+
+async def test_a_session_that_cannot_be_read_is_passed_over_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = await memory_sessions()
+    for name in ("a", "b", "c"):
+        await sessions.append(name, named(None), message_created(f"bread {name}", name))
+    load = sessions.journal.load
+
+    async def damaged(key: SessionKey, **more: Any) -> Any:
+        if key == key_of("b"):
+            raise Internal("body_unreadable", "A stored record cannot be read.")
+        return await load(key, **more)
+
+    monkeypatch.setattr(sessions.journal, "load", damaged)
+    with structlog.testing.capture_logs() as logged:
+        page = await searching(sessions).search(LOCAL_PRINCIPAL, "bread", limit=9, after=None)
+    assert {hit.head.key.session for hit in page.hits} == {"a", "c"} and not page.has_more
+    assert [entry["session"] for entry in logged if entry["event"] == "session_unreadable"] == ["b"]
 
 
 async def test_an_end_user_finds_no_session_of_another() -> None:

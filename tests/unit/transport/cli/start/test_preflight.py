@@ -17,6 +17,7 @@ from transport.cli.start.preflight import (
     check_journal_exists,
     check_model,
     check_ports,
+    checked_start,
     new_data_folder,
 )
 
@@ -95,7 +96,31 @@ def test_keys_without_their_journal_are_no_new_beginning(tmp_path: Path) -> None
         raise AssertionError("it was started")
     check_journal_complete(Settings(data=str(tmp_path), journal="memory"))
     (tmp_path / "journal.db").touch()
+    (tmp_path / "master.key").touch()
     check_journal_complete(Settings(data=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (("journal.db", "keys.db"), r"master\.key is missing: .*put it back .*--master-key"),
+        (("journal.db", "master.key"), r"keys\.db is missing: .*put it back"),
+        (("journal.db",), r"keys\.db is missing: .*put it back"),
+    ],
+)
+def test_a_folder_that_lost_a_file_is_refused_as_it_is(tmp_path: Path, files: tuple[str, ...], sentence: str) -> None:
+    for name in files:
+        (tmp_path / name).write_text("rows")
+    with pytest.raises(BadSetting, match=sentence), checked_start(Settings(data=str(tmp_path)), ()):
+        raise AssertionError("it was started")
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(files)
+
+
+def test_a_master_key_that_is_elsewhere_is_not_missed(tmp_path: Path) -> None:
+    for name in ("journal.db", "keys.db"):
+        (tmp_path / name).write_text("rows")
+    check_journal_complete(Settings(data=str(tmp_path), master_key="elsewhere"))
+    check_journal_complete(Settings(data=str(tmp_path), key_service="http://127.0.0.1/transit/k"))
 
 
 def test_a_data_folder_is_made(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import structlog.testing
 
 from sessions.model.errors import BadInput, Unavailable
 from tests.support.virtual_time import virtual
-from transport.cli.start.startup import PAUSE_MAX_S, StartStopped, Startup
+from transport.cli.start.startup import PAUSE_MAX_S, WITHOUT_END, StartStopped, Startup
 
 AWAY = Unavailable("directory_unavailable", "The session directory does not answer.")
 
@@ -39,6 +39,8 @@ async def test_it_waits_with_growing_pauses_and_says_so() -> None:
     awaited = [each for each in logged if each["event"] == "dependency_awaited"]
     assert [each["next_try_s"] for each in awaited] == [0.5, 1, 2, 4, 8, PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_MAX_S]
     assert {(each["name"], each["error"]) for each in awaited} == {("directory", AWAY.public_message)}
+    assert [each["waited_s"] for each in awaited] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 30.5, 45.5]
+    assert {each["hint"] for each in awaited} == {WITHOUT_END}
     (reached,) = (each for each in logged if each["event"] == "dependency_reached")
     assert reached["after_s"] == pytest.approx(60.5)
     assert startup.readiness() == "starting"
