@@ -23,9 +23,11 @@ collect_ignore = ["sdks"]  # in environments of their own: `make test-sdks`
 # Servers that tests start serve the small model, whatever else is on this machine.
 os.environ["SESSILE_MODEL"] = "smollm2-135m"
 
-# The machine is shared, so the time that one example takes says nothing. A failure prints how to replay it.
-settings.register_profile("sessile", deadline=None, print_blob=True)
-settings.load_profile("sessile")
+# The machine is shared, so the time that one example takes says nothing. A failure prints how to replay it. `make test`
+# tries the same examples each time; `make test-all` draws new ones.
+settings.register_profile("sessile", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("exploring", deadline=None, print_blob=True)
+settings.load_profile("exploring" if os.environ.get("SESSILE_TEST_EXPLORE") else "sessile")
 
 # A traceback with all locals, which structlog draws where it finds rich, takes long enough to upset tests of timing.
 structlog.configure(

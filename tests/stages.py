@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = ROOT / "dist" / "test-all"
 RESULTS: Final = FOLDER / "results.json"
 SHOWN_LINES: Final = 40
-PASSED: Final = (re.compile(r"\b(\d+) passed"), re.compile(r"^\W*(?:tests|pass)\s+(\d+)", re.MULTILINE))
+PASSED: Final = (re.compile(r"\b(\d+) passed"), re.compile(r"^\W*pass\s+(\d+)", re.MULTILINE))
 
 
 def pytest(*arguments: str, workers: int = 2) -> tuple[str, ...]:
@@ -43,6 +43,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "jvm": make("jvm"),
     "simulator": (sys.executable, "-m", "tests.simulation.seeds", "--first", "60", "--seeds", "2000"),
     "planted": pytest("-m", "slow", "tests/simulation"),
+    "examples": pytest("-m", "not slow", "tests/unit", "tests/contract"),
     "slow": pytest("-m", "slow and not (browser or chaos or containers or vllm)", *OTHERS),
     "attacks": pytest("-m", "not vllm", "tests/attacks"),
     "browser": pytest("tests/browser"),
@@ -72,7 +73,9 @@ def run_stage(name: str, command: Sequence[str]) -> Result:
     print(f"== {name}: {log.relative_to(ROOT)}", flush=True)
     began = time.monotonic()
     with log.open("wb") as output:
-        status = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+        environment = os.environ | {"SESSILE_TEST_EXPLORE": "1"}  # Hypothesis draws new examples
+        ran = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    status = ran.returncode
     text = log.read_text(errors="replace")
     if status:
         print("\n".join(text.splitlines()[-SHOWN_LINES:]), flush=True)

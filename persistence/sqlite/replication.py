@@ -241,7 +241,7 @@ class Replication:
 
 
 def _without_bundle(environment: Mapping[str, str]) -> dict[str, str]:
-    """It has AWS's credentials, and none of the server's settings. Litestream 0.5.17 fails where `AWS_CA_BUNDLE` is set:
+    """It has AWS's credentials, and no setting of the server. Litestream 0.5.17 fails where `AWS_CA_BUNDLE` is set:
     Go has another name for it."""
     changed = {name: value for name, value in environment.items() if not name.startswith("SESSILE_")}
     if bundle := changed.pop("AWS_CA_BUNDLE", ""):

@@ -398,9 +398,14 @@ class TurnStarter:
                 await check(cursor, after, seen)
 
     async def find_history(self, principal: Principal, given: TurnInput) -> HistoryMatch | None:
-        """Where a history, or its beginning, lies already."""
-        root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
-        return await self._find(_Draft(principal, CommandId(""), given, root, await _chains(root, given.units)))
+        """Returns where a history, or its beginning, lies already: in a session that lists show, or in one that they do
+        not show."""
+        for listed in (True, False):
+            root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=listed)
+            draft = _Draft(principal, CommandId(""), given, root, await _chains(root, given.units))
+            if (match := await self._find(draft)) is not None:
+                return match
+        return None
 
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
         """Raises NotFound, Unavailable."""

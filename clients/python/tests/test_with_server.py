@@ -121,9 +121,12 @@ async def test_the_server_keeps_to_its_cases(server: Process) -> None:
                 failures.append(f"{encoding}: {mismatch}")
 
     cases = [case for case in load_cases("server") if set(case.get("settings", {})) <= has]
+    # A summary is written behind everybody's answers, and some cases leave answers without an end behind them.
+    cases.sort(key=lambda case: case["name"] != "server-compact")
     runs = [run(case, encoding) for case in cases for encoding in case.get("encodings", ["json", "msgpack"])]
     assert len(runs) > 80
-    await asyncio.gather(*runs)
+    await asyncio.gather(*runs[:2])
+    await asyncio.gather(*runs[2:])
     assert not failures, "\n".join(failures)
 
 

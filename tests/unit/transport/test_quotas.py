@@ -133,6 +133,19 @@ async def test_what_writes_and_begins_no_answer_is_a_request(table: TenantLimits
     await held.execute(request_of(LOCAL_PRINCIPAL, cancel, None), written)  # at any time
 
 
+async def test_a_command_that_names_a_response_and_begins_none_takes_no_turn() -> None:
+    async def rated(request: Request) -> cm.Ok:
+        return cm.Ok(id=request.command.id, response_id=ResponseId("r"))
+
+    held = quotas(TenantLimits(concurrent_turns=1))
+    for number in range(4):
+        rating = cm.FeedbackSet(
+            id=CommandId(f"c{number}"), session=SessionId("s"), response_id=ResponseId("r"), rating="up"
+        )
+        await held.execute(request_of(LOCAL_PRINCIPAL, rating, None), rated)
+    await held.execute(message("m"), begun)
+
+
 async def test_a_message_that_begins_no_answer_takes_no_turn() -> None:
     held = quotas(TenantLimits(concurrent_turns=1, stored_bytes=1_000))
     for number in range(3):

@@ -104,7 +104,7 @@ def test_the_ranking_is_part_of_what_processes_agree_on() -> None:
 @given(members=member_lists, numbers=st.lists(st.integers(0, 50), min_size=1, max_size=60), holders=st.data())
 @example(members=[member("a", load=0.9), member("b", load=0.0)], numbers=list(range(60)), holders=None)
 def test_the_bound_is_never_broken(members: list[Member], numbers: list[int], holders: st.DataObject | None) -> None:
-    """Whatever is announced and whoever holds the KV: no placement takes a member above 1.25 times its share."""
+    """Whatever is announced and whoever holds the KV: nothing is placed at a member that has 1.25 times its share."""
     placement = BoundedRendezvous(session_load=SESSION_LOAD)
     now = view(*members)
     work = {each.replica: each.load * each.weight for each in members}
@@ -113,9 +113,8 @@ def test_the_bound_is_never_broken(members: list[Member], numbers: list[int], ho
         chosen = placement.choose(key(number), now, holder=holder)
         assert chosen is not None
         share = BOUND * (sum(work.values()) + SESSION_LOAD) * chosen.weight / sum(each.weight for each in members)
+        assert work[chosen.replica] < share + 1e-6
         work[chosen.replica] += SESSION_LOAD
-        whole_sessions = math.ceil(share / SESSION_LOAD - 1e-6)
-        assert work[chosen.replica] <= (whole_sessions + 1e-6) * SESSION_LOAD
 
 
 def test_sessions_that_all_hash_to_one_member_are_shared_out_before_any_load_is_announced() -> None:

@@ -7,11 +7,13 @@ import asyncio
 import msgspec
 import pytest
 
+from actors.cluster.pool_states import PoolStates
 from actors.peer.links import LinkDown
 from actors.routing.route_table import RouteUnavailable
 from sessions.model.errors import NotFound, Unavailable
+from sessions.model.generation import EngineInfo
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey
-from sessions.ports import Owner, View
+from sessions.ports import Member, Owner, View
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
 from tests.support.virtual_time import outcome, virtual
 
@@ -162,6 +164,25 @@ async def test_a_model_that_is_away_is_waited_for_and_no_other_takes_its_session
             assert error.value.code == "no_replica"
         head = await where._journal.head(one)
         assert head is not None and not made.replicas["r1"].replica._takes(head)
+
+
+def test_another_name_of_a_model_that_is_away_is_still_its_name() -> None:
+    engine = EngineInfo(
+        model="big",
+        build="",
+        model_fingerprint="",
+        context_window=1,
+        slots=1,
+        sampling=frozenset(),
+        aliases=("large",),
+    )
+    member = Member(replica=ReplicaId("r"), incarnation="i", address="", model="big", fingerprint="", engine=engine)
+    views = [View(1, (member,))]
+    states = PoolStates(lambda: views[-1])
+    assert states.model_of("large") == "big"
+    views.append(View(2, ()))
+    assert states.known() == {"big"}
+    assert (states.model_of("large"), states.model_of("big"), states.model_of("other")) == ("big", "big", None)
 
 
 @virtual

@@ -38,7 +38,11 @@ class Clock:
 
 def start(principal: Principal = LOCAL_PRINCIPAL, user: str | None = None, **more: object) -> bytes:
     given: dict[str, object] = {"model": "m", "tools": (), "instructions": None, **more}
-    return chain_root(principal, user, **given)  # type: ignore[arg-type]
+    return chain_root(principal, user, **({"listed": False} | given))  # type: ignore[arg-type]
+
+
+def test_what_is_not_stored_is_never_found_in_a_listed_session() -> None:
+    assert start() == start(listed=False) != start(listed=True)
 
 
 def place(name: str) -> HistoryPlace:

@@ -64,6 +64,11 @@ def test_case_is_that_of_any_script_and_places_stay(text: str, query: str, found
     assert match.snippet[match.start : match.end] == found
 
 
+def test_a_letter_with_half_a_million_marks_is_searched_in_the_time_of_its_length() -> None:
+    """Sorted at once the marks would hold the process up for minutes: the time-out of this test."""
+    assert words_of("b").snippet("a" + "\u0301" * 240_000 + "\u0323" * 240_000) is None
+
+
 def test_a_long_query_that_almost_matches_everywhere_is_not_found() -> None:
     assert words_of("a" * 255 + "b").snippet("a" * 2_000_000) is None
 
