@@ -200,6 +200,7 @@ def known_groups() -> list[str]:
 
 
 def main() -> int:
+    os.umask(0o022)  # a server that was started as root, PostgreSQL among them, runs what is installed as somebody else
     if sys.version_info < PYTHON_MIN:
         log(f"Python {'.'.join(map(str, PYTHON_MIN))} or newer is needed; this is {sys.version.split()[0]}")
         return 1

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -47,7 +46,7 @@ def test_what_no_process_reads_is_taken_away(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name).write_bytes(LIBRARY if ".so" in name else b"text")
     tool = tmp_path.parent / "tools" / "strip"
     tool.parent.mkdir()
-    tool.write_text(f'#!{sys.executable}\nimport sys\nopen(sys.argv[3], "wb").write(b"stripped")\n')
+    tool.write_text('#!/usr/bin/env python3\nimport sys\nopen(sys.argv[3], "wb").write(b"stripped")\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
     linked = tmp_path.parent / "linked.so"

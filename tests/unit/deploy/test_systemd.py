@@ -79,8 +79,9 @@ def test_the_end_has_the_time_that_draining_takes(path: Path) -> None:
 def test_systemd_takes_it(path: Path, tmp_path: Path) -> None:
     """Its program does not lie at its place here."""
     copy = tmp_path / path.name
+    program = str(ROOT / "sessile").replace(" ", r"\x20")
     for each in UNITS:
-        (tmp_path / each.name).write_text(each.read_text().replace("/opt/sessile/sessile", str(ROOT / "sessile")))
+        (tmp_path / each.name).write_text(each.read_text().replace("/opt/sessile/sessile", program))
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

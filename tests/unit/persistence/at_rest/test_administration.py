@@ -40,8 +40,10 @@ async def test_actions_change_keys_and_the_status_shows_it(tmp_path: Path) -> No
     with pytest.raises(BadInput):
         await administration.act("destroy", None)
     assert (await administration.act("destroy", ACME)).changed == 3
+    head = await store.journal.head(key("s"))
+    assert head is not None and head.title is None, "there is a session, of which nothing can be read"
     with pytest.raises(Internal):
-        await store.journal.head(key("s"))
+        await store.journal.read(key("s"), after=0, limit=10, bytes_max=1 << 20)
     assert await store.journal.head(key("s", "globex")) is not None
     await store.close()
 

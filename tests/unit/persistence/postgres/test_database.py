@@ -62,7 +62,7 @@ async def test_a_server_that_is_not_there_is_refused_with_its_place_and_without_
     with pytest.raises(Unavailable) as caught:
         await database.open()
     assert caught.value.code == "journal_unusable"
-    assert "127.0.0.1/db" in caught.value.public_message
+    assert "127.0.0.1:1/db" in caught.value.public_message
     assert "secret" not in caught.value.public_message
     assert caught.value.retryable, "it may come"
 
