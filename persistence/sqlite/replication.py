@@ -15,7 +15,6 @@ Source: https://litestream.io/reference/config/ and /reference/replicate/.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import fcntl
 import json
@@ -145,6 +144,8 @@ class Replication:
                 log.error("replication_killed", hint="the last commits may not be in the replica")
                 process.kill()
                 await process.wait()
+        else:
+            log.error("replication_not_finished", hint="Litestream was not running: the last commits are not copied")
         shutil.rmtree(self._own, ignore_errors=True)
 
     async def sync(self) -> None:
@@ -219,11 +220,11 @@ class Replication:
         log.info("replication_started", replica=self._url, pid=process.pid)
         assert process.stderr is not None
         last = b""
-        with contextlib.suppress(ValueError):  # a line beyond all measure
-            async for line in process.stderr:
-                last = line
+        while piece := await process.stderr.read(1 << 16):  # to the end, for a full pipe would hold Litestream up
+            last = (last + piece)[-2_000:]
         status = await process.wait()
-        log.error("replication_ended", status=status, said=last.decode(errors="replace").strip()[:500])
+        said = last.decode(errors="replace").strip().rpartition("\n")[2]
+        log.error("replication_ended", status=status, said=said[:500])
 
     def _config(self) -> dict[str, object]:
         database = {

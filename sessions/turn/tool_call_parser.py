@@ -228,8 +228,9 @@ class ToolCallParser:
         call, raw = self._call, self._text[:end]
         self._text = self._text[end:]
         self._in_text = False
+        is_call = True
         if call is None:
-            self._close_unread(raw, tag, pieces)
+            is_call = self._close_unread(raw, tag, pieces)
         elif _is_checked(call.tool):
             if not call.whole or not _TAIL.fullmatch(raw[1:]):
                 raise invalid_call(call.tool.name, "they are not whole")
@@ -238,10 +239,11 @@ class ToolCallParser:
         elif call.whole:
             pieces.append(event_writer.CallArguments(raw[0]))
         self._call, self._inside, self._skipped = None, False, 0
-        self.ended = self._bare or not self._parallel
+        self.ended = self._bare or (is_call and not self._parallel)
 
-    def _close_unread(self, raw: str, tag: str, pieces: list[event_writer.Piece]) -> None:
-        """A call that could not be followed as it came; what names no function is text."""
+    def _close_unread(self, raw: str, tag: str, pieces: list[event_writer.Piece]) -> bool:
+        """Writes a call that could not be followed as it came. Returns False for what names no function, which is
+        text."""
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):
@@ -250,7 +252,7 @@ class ToolCallParser:
         if not isinstance(body, dict) or not _is_name(name):
             pieces.append(event_writer.Text(raw if self._bare else OPEN + raw + tag))
             self._in_text = True
-            return
+            return False
         arguments = body.get("arguments", body.get("parameters", {}))
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         tool = self._tool(name)
@@ -258,6 +260,7 @@ class ToolCallParser:
             self._whole.append(_whole_call(tool, text))
         pieces.append(event_writer.CallBegin(name))
         pieces.append(event_writer.CallArguments(text))
+        return True
 
     def _tool(self, name: str) -> Tool:
         return self._tools.get(name) or Tool(name=name)

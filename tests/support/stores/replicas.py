@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -34,6 +35,7 @@ class Client:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._num_sent = 0
+        self._name = secrets.token_hex(9).upper()  # ids of its own: a restored server knows those of the rounds before
 
     async def until(self, *types: str) -> dict[str, Any]:
         """The next frame, or event, of one of these types."""
@@ -45,7 +47,7 @@ class Client:
 
     async def send(self, type_: str, **frame: Any) -> None:
         self._num_sent += 1
-        numbered = {"id": f"01J{self._num_sent:023d}"} if type_ != "hello" else {}
+        numbered = {"id": f"01J{self._name}{self._num_sent:05d}"} if type_ != "hello" else {}
         await self._connection.send(json.dumps({"type": type_, **numbered, **frame}))
 
 
