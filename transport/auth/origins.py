@@ -54,7 +54,7 @@ class OriginPolicy:
             return
         raise Forbidden(
             "forbidden",
-            f"Pages of {origin[:100]!r} may not connect: that is not this server's own address, nor one of --origins.",
+            "This page may not connect: its origin is not this server's own address, nor one of --origins.",
         )
 
 
