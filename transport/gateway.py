@@ -206,9 +206,15 @@ class Gateway:
 
     # -- operations -------------------------------------------------------------------------------------------------
 
-    async def execute(self, principal: Principal, command: ActorCommand, near: SessionKey | None = None) -> Ok:
+    async def execute(
+        self,
+        principal: Principal,
+        command: ActorCommand,
+        near: SessionKey | None = None,
+        summary: CommandId | None = None,
+    ) -> Ok:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise. A session that
-        it makes is placed where `near` is, if that can be."""
+        it makes is placed where `near` is, if that can be. `summary`: as for `Quotas.execute`."""
         self.measures.commands.add()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
@@ -224,7 +230,7 @@ class Gateway:
                 if read is not command:  # a repeat is the same request, whatever was read of its files
                     sent = msgspec.structs.replace(sent, digest=command_digest(command))
                 if self._quotas is not None:
-                    ok = await self._quotas.execute(sent, self._sessions.execute)
+                    ok = await self._quotas.execute(sent, self._sessions.execute, summary)
                 else:
                     ok = await self._sessions.execute(sent)
                 if tracer is not None and isinstance(ok.response_id, str):

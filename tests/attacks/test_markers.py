@@ -82,10 +82,22 @@ def function(m: Iterator[str]) -> Sample:
     return {"name": next(m), "description": next(m), "parameters": schema(m)}
 
 
+def bookkeeping(m: Iterator[str]) -> Sample:
+    """What coding agents send along for themselves."""
+    return {"client_metadata": {next(m): next(m)}}
+
+
+def foreign_tools(m: Iterator[str]) -> list[Sample]:
+    """Kinds of tools that nobody here carries out: left out, unless the choice names one."""
+    return [{"type": next(m), **function(m)}]
+
+
 def sampling(m: Iterator[str]) -> Sample:
     return {
         "stop": [next(m)],
         "metadata": {next(m): next(m)},
+        **bookkeeping(m),
+        "prompt_cache_options": {next(m): next(m)},
         **{
             name: next(m)
             for name in (
@@ -147,6 +159,8 @@ def chat(m: Iterator[str]) -> list[Sample]:
             "messages": user,
             "tool_choice": {"type": "function", "function": {"name": next(m)}},
         },
+        {"model": "simulated", "messages": user, "tools": foreign_tools(m)},
+        {"model": "simulated", "messages": user, "tool_choice": {"type": next(m)}},
     ]
 
 
@@ -229,13 +243,15 @@ def responses(m: Iterator[str]) -> list[Sample]:
         {"model": "simulated", "input": "x", "conversation": next(m)},
         {"model": "simulated", "input": "x", "conversation": {"id": next(m)}},
         {"model": "simulated", "input": "x", "tool_choice": {"type": "function", "name": next(m)}},
+        {"model": "simulated", "input": "x", "tool_choice": {"type": next(m)}},
+        {"model": "simulated", "input": "x", "tools": foreign_tools(m)},
     ]
 
 
 def compactions(m: Iterator[str]) -> list[Sample]:
     kept = {name: next(m) for name in ("prompt_cache_key", "prompt_cache_retention", "service_tier")}
     return [
-        {"model": "simulated", "input": items(m), "instructions": next(m), **kept},
+        {"model": "simulated", "input": items(m), "instructions": next(m), **kept, **bookkeeping(m)},
         {"model": "simulated", "input": next(m)},
         *({"model": "simulated", "input": [each]} for each in item_refusals(m)),
         {"model": next(m), "input": "x"},
@@ -271,6 +287,8 @@ def token_counts(m: Iterator[str]) -> list[Sample]:
         {"conversation": next(m)},
         {"conversation": {"id": next(m)}},
         {"input": "x", "tool_choice": {"type": "function", "name": next(m)}},
+        {"input": "x", "tool_choice": {"type": next(m)}},
+        {"input": "x", "tools": foreign_tools(m)},
         *({"input": "x", "tools": [each]} for each in mcp_tools(m)),
     ]
 

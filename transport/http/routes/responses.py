@@ -280,7 +280,8 @@ async def compact(request: Request, body: CompactRequest) -> Response:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
     command_id = starter.command_id(principal, COMPACT_ROUTE, read_retry_headers(request).idempotency_key)
     turn = await _compact_turn(request, principal, body, command_id)
-    sent = await starter.send(principal, turn)
+    summary = CommandId(f"{command_id}.c")
+    sent = await starter.send(principal, turn, summary=summary)
     with sent.cursor as cursor:
         leaf = sent.last if turn.items else turn.parent_id
         if not isinstance(leaf, str):
@@ -288,7 +289,7 @@ async def compact(request: Request, body: CompactRequest) -> Response:
             leaf = await _last_item(request, principal, cursor.key, turn.after_response)
         ok = await gateway.execute(
             principal,
-            cm.SessionCompact(id=CommandId(f"{command_id}.c"), session=turn.session, keep_turns=0, item_id=leaf),
+            cm.SessionCompact(id=summary, session=turn.session, keep_turns=0, item_id=leaf),
         )
         assert ok.compaction_id is not None and ok.offset is not None
         outcome = asyncio.wait_for(_compaction_outcome(cursor, ok.offset, ok.compaction_id), SUMMARY_WAIT_S)
