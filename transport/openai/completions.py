@@ -9,7 +9,6 @@ import itertools
 from typing import Any
 
 from sessions.model.types import Json
-from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage
 from transport.openai.resume import StartedTurn
@@ -60,12 +59,10 @@ class CompletionReader(ChatCompletionReader):
         del head["service_tier"]
         return {**head, "id": f"cmpl-{head['id'].removeprefix('chatcmpl-')}", "object": "text_completion"}
 
-    def _chunk(
-        self, entries: list[dict[str, Json]], event_id: EventId | None, usage: dict[str, Json] | None = None
-    ) -> bytes:
+    def _chunk(self, entries: list[dict[str, Json]], usage: dict[str, Json] | None) -> dict[str, Any]:
         texts = [each["delta"].get("content") or each["delta"].get("refusal") or "" for each in entries]
         shown = [self._choice(each, text) for each, text in zip(entries, texts, strict=True)]
-        return super()._chunk(shown, event_id, usage)
+        return super()._chunk(shown, usage)
 
 
 def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:

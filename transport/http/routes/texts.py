@@ -106,7 +106,7 @@ async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
     units = await gateway.files.attachments.units(principal, input_units([*items, *given]))
     if not units and not instructions:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
-    question = PromptTokens(instructions=instructions, tools=tools, messages=_messages(units))
+    question = PromptTokens(instructions=instructions, tools=tools, messages=prompt_messages(units))
     found = await gateway.inspect(principal, model.id, question)
     assert isinstance(found, TokenIds)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": len(found.tokens)})
@@ -153,7 +153,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         question = PromptTokens(
             instructions=instructions,
             tools=chat_tools(body.tools),
-            messages=_messages(units),
+            messages=prompt_messages(units),
             answer=body.add_generation_prompt is not False,
         )
         found = await gateway.inspect(principal, model.id, question)
@@ -162,7 +162,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     return JSONResponse(shown)
 
 
-def _messages(units: Sequence[Unit]) -> tuple[PromptMessage, ...]:
+def prompt_messages(units: Sequence[Unit]) -> tuple[PromptMessage, ...]:
     """Units as a template renders them: an answer with its calls is one message."""
     messages = []
     names: dict[str, str] = {}
