@@ -38,7 +38,7 @@ from inference.standby import Standby
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
-from inference.vllm.concurrency_gate import ConcurrencyGate, GatedRun
+from inference.concurrency_gate import ConcurrencyGate, GatedRun
 from inference.vllm.crash_isolation import CrashIsolation
 from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from inference.vllm.concurrency_gate import ConcurrencyGate
+from inference.concurrency_gate import ConcurrencyGate
 from sessions.model.errors import EngineLost, SessileError, Unavailable
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from inference.fair_queue import MARGIN
-from inference.vllm.concurrency_gate import ConcurrencyGate, GatedRun
+from inference.concurrency_gate import ConcurrencyGate, GatedRun
 from sessions.model.errors import Overloaded, Unavailable
 from sessions.model.types import TenantId
 

@@ -1,0 +1,38 @@
+"""Options of the remote engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from inference.options import bad_option, check_least
+
+ENGINE = "remote"
+
+
+class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`tokenizer` is the model's folder as Hugging Face has it (its weights are not needed), or its GGUF file where the
+    servers are llama-server."""
+
+    urls: tuple[str, ...]
+    tokenizer: Path
+    key: str = ""  # sent as a bearer token
+    model_name: str | None = None  # the public name; None: the servers' own
+    model_aliases: tuple[str, ...] = ()
+    chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
+    context_window: int = 0  # 0: the smallest of the servers'
+    slots: int = 4
+    waiting_max: int = 64
+    away_s: float = 5.0  # for so long nothing is sent to a server that failed
+
+    def __post_init__(self) -> None:
+        check_least(self, ENGINE, 1, "slots")
+        check_least(self, ENGINE, 0, "waiting_max", "context_window")
+        if not self.urls:
+            raise bad_option(ENGINE, "engine_url", "the address of a server: http://HOST:PORT")
+        for url in self.urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+                raise bad_option(ENGINE, "engine_url", "http://HOST:PORT or https://HOST, with a path if there is one")

@@ -1,0 +1,80 @@
+"""Which server a session goes to: the same one each time while it lives (rendezvous hashing), and the next one where
+that failed.
+
+A server that failed is left alone for a while; where all have, they are tried all the same: nobody is refused who could
+be served. The pool knows no tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+import structlog
+
+from inference.http_client import HttpClient
+from sessions.model.errors import Unavailable
+
+log = structlog.get_logger(__name__)
+
+
+class RemoteServer:
+    """One address. `away_until`: when it may be asked again, after it failed."""
+
+    def __init__(self, url: str, key: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        headers = {"authorization": f"Bearer {key}"} if key else None
+        self.name = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+        self.path = parts.path.rstrip("/").removesuffix("/v1")
+        self.http = HttpClient(parts.hostname, parts.port or (443 if tls else 80), tls=tls, headers=headers)
+        self.away_until = 0.0
+
+
+class RemotePool:
+    """The servers of one model."""
+
+    def __init__(self, servers: Sequence[RemoteServer], clock: Callable[[], float], away_s: float) -> None:
+        self.servers = servers
+        self._clock = clock
+        self._away_s = away_s
+
+    def in_order(self, name: bytes) -> list[RemoteServer]:
+        """Returns the servers as they come into question for `name`: those that are there first."""
+        now = self._clock()
+
+        def rank(server: RemoteServer) -> tuple[bool, bytes]:
+            return server.away_until > now, hashlib.blake2b(name + server.name.encode(), digest_size=8).digest()
+
+        return sorted(self.servers, key=rank)
+
+    def failed(self, server: RemoteServer, why: str) -> None:
+        """Notes that a server did not answer, or broke an answer off."""
+        if server.away_until <= self._clock():
+            log.warning("remote_engine_failed", server=server.name, reason=why)
+        server.away_until = self._clock() + self._away_s
+
+    def answered(self, server: RemoteServer) -> None:
+        server.away_until = 0.0
+
+    @property
+    def away(self) -> list[str]:
+        """Names of the servers that failed a moment ago."""
+        now = self._clock()
+        return [server.name for server in self.servers if server.away_until > now]
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """(status, body) from the first server that answers; as `HttpClient.call`. Raises Unavailable."""
+        for server in self.in_order(b""):
+            try:
+                status, answer = await server.http.call(method, server.path + path, body)
+            except Unavailable as error:
+                self.failed(server, str(error))
+                continue
+            if status < 500:
+                return status, answer
+            self.failed(server, f"status {status}")
+        raise Unavailable("engine_unavailable", "None of the model's servers answers.")
