@@ -207,7 +207,8 @@ class VllmEngine:
         async with contextlib.AsyncExitStack() as undo:
             self._offload = await self._start_core(undo, model, window)
             self._undo = undo.pop_all()
-        ends = {tokenizer.answer_closing[0], tokenizer.token_id(model.token_text("eos_token"))}
+        await tokenizer.measure()
+        ends = {*tokenizer.answer_end, tokenizer.token_id(model.token_text("eos_token"))}
         self._ends = tuple(sorted(end for end in ends if end is not None))
         self._model, self._tokenizer = model, tokenizer
         self._info = EngineInfo(
