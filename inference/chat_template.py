@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from inference.template_environment import FAILURES, clock_at, compile_template, literals, to_json
 from inference.whole_conversation import Conversations, Piece, probe, refused
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
+
+log = structlog.get_logger(__name__)
 
 CHATML: Final = """\
 {%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
@@ -134,6 +137,11 @@ class ChatTemplate:
         if functions and not self.scaffold.tools:
             instructions, functions = _with_tools(instructions, [to_json(each) for each in functions]), []
         return self._conversations.pieces(instructions, functions, messages, at, answer=answer)
+
+    def announce(self) -> None:
+        """Logs what becomes of conversations, once."""
+        history = "whole conversations" if self.whole else "pieces"
+        log.info("chat_template", renders=history, foldings=self.foldings, tools=self.scaffold.tools)
 
     def answer_end(self) -> str:
         """What stands behind an answer; "" where nothing does."""

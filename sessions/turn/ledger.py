@@ -303,9 +303,10 @@ class Ledger:
             emitted.extend(await self._tokenizer.text(open_.tail))
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         truncates = self._truncates(open_.body.request, self._chosen_policy)
+        head, shared = len(opening.tokens) + line.summary_length, opening.shared
         fitting = partial(
             fit,
-            line.segments,
+            opening=head,
             closing=len(begun),
             window=window,
             answer=answer_max,
@@ -314,14 +315,13 @@ class Ledger:
             kept=line.kept,
             truncate=truncates,
         )
-        head, shared = len(opening.tokens) + line.summary_length, opening.shared
         if self._tokenizer.gap is None:
-            fitted = fitting(opening=head)
+            fitted = fitting(line.segments)
             prompt = self._joined_prompt(opening.tokens, line, fitted.first)
         else:
             settings = self._settings
             room = window - reserved(window, answer_max, self._answer_room) - len(begun)
-            fitted, prompt = await self._fit_whole(fitting, settings, line, (), head, room)
+            fitted, prompt = await self._fit_whole(fitting, line.segments, settings, line, (), head, room)
             alone = await self._conversation(settings._replace(memories=()), Line((), path=line.path), 0, answer=False)
             shared = shared_length(prompt, alone)
         prompt.extend(begun)
@@ -339,7 +339,8 @@ class Ledger:
 
     async def _fit_whole(
         self,
-        fitting: Callable[..., Fit],
+        fitting: Callable[[Sequence[Segment]], Fit],
+        segments: Sequence[Segment],
         settings: _Settings,
         line: Line,
         brought: Sequence[ChatMessage],
@@ -347,15 +348,16 @@ class Ledger:
         room: int,
     ) -> tuple[Fit, array[int]]:
         """Where a prompt begins that is rendered as a whole, and that prompt. How long it is shows only then: where it
-        is too long for `room`, it is fitted again with what it has more than its parts promised."""
+        is too long for `room`, it is fitted again with what each message takes more than was thought."""
         while True:
-            fitted = fitting(opening=opening)
+            fitted = fitting(segments)
             prompt = await self._conversation(settings, line, fitted.first, brought)
             if len(prompt) <= room:
                 return fitted, prompt
-            told = sum(len(message.tokens or ()) + (self._tokenizer.gap or 0) for message in brought)
-            known = opening + line.length(fitted.first) - line.summary_length + told
-            opening += max(1, len(prompt) - known)
+            kept = [each for index, each in enumerate(segments) if index >= fitted.first or index in line.pinned]
+            missing = len(prompt) - opening - sum(each.length for each in kept)
+            more = max(1, -(-missing // max(1, len(kept))))
+            segments = [msgspec.structs.replace(each, length=each.length + more) for each in segments]
 
     async def _conversation(
         self,
@@ -444,7 +446,7 @@ class Ledger:
         closing = len(self._tokenizer.answer_opening)
         fitting = partial(
             fit,
-            segments,
+            opening=head,
             closing=closing,
             window=window,
             answer=answer,
@@ -455,9 +457,9 @@ class Ledger:
         )
         try:
             if self._tokenizer.gap is None:
-                return fitting(opening=head).dropped
+                return fitting(segments).dropped
             room = window - reserved(window, answer, self._answer_room)
-            return (await self._fit_whole(fitting, settings, line, messages, head, room))[0].dropped
+            return (await self._fit_whole(fitting, segments, settings, line, messages, head, room))[0].dropped
         except BadInput as error:
             if error.code != "context_length_exceeded":
                 raise

@@ -16,6 +16,7 @@ class Capabilities(BaseModel):
     tools: bool
     structured_output: bool
     logprobs: bool
+    foldings: list[str]
 
 
 class PriceObject(BaseModel):
