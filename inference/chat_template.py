@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from inference.template_environment import FAILURES, clock_at, compile_template, literals, to_json
-from inference.whole_conversation import Conversations, Piece, probe, refused
+from inference.whole_conversation import Conversations, Piece, Shape, content_text, probe, refused
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
@@ -88,6 +88,7 @@ class ChatTemplate:
     """A template, and what it takes. Immutable.
 
     `whole`: it is no sum of pieces. `foldings`: what conversations are changed in before it sees them, by name.
+    `calls`: how it is given calls of tools; "": as text.
     """
 
     def __init__(self, source: str, *, bos: str, eos: str, specials: Sequence[str] = ()) -> None:
@@ -106,7 +107,9 @@ class ChatTemplate:
         shape = probe(self.render)
         self._conversations = Conversations(self.render, shape, sought, self._specials)
         self.foldings = shape.foldings
-        self.whole = "strftime_now" in source or not (shape.system and shape.neighbours) or not self._is_sum(sought)
+        self.calls = f"{shape.calls} short ids" if shape.calls and shape.short_ids else shape.calls
+        folds = not (shape.system and shape.neighbours)
+        self.whole = "strftime_now" in source or folds or not self._is_sum(sought, shape)
         if self.whole:
             self.scaffold = msgspec.structs.replace(NO_SCAFFOLD, tools=self._renders_tools())
 
@@ -209,7 +212,7 @@ class ChatTemplate:
         head = _between(text, "", _USER + self.scaffold.roles["user"].after)
         return _without_end(head, self.scaffold.roles["user"].before)
 
-    def _is_sum(self, sought: Collection[str]) -> bool:
+    def _is_sum(self, sought: Collection[str], shape: Shape) -> bool:
         """Takes the template apart; whether that can be done."""
         try:
             self.scaffold = self._take_apart()
@@ -218,24 +221,34 @@ class ChatTemplate:
                 self._opening(_SYSTEM, [_function_of(Tool(name=_TOOL, parameters={"type": "object"}))])
             for text in sorted(sought):
                 self._verify_words(text)
-        except (*FAILURES, _NotSeparable):
+            user, answer = ChatMessage(role="user", text=_USER), ChatMessage(role="assistant", text=_ANSWER)
+            self._verify_talk([user, user, answer, answer, user])
+            if shape.calls:
+                call = ChatMessage(role="assistant", text="", calls=(("call_1", _TOOL, '{"p": "q"}'),))
+                output = ChatMessage(role="tool", text=_USER, call_id="call_1", name=_TOOL)
+                self._verify_talk([user, call, output, answer, user])
+        except (*FAILURES, _NotSeparable, BadInput):
             return False
         return True
+
+    def _verify_talk(self, talk: Sequence[ChatMessage]) -> None:
+        """Verifies that a conversation put together is what the template has for it."""
+        text = self._opening(None, [])
+        for message in talk:
+            around = self.scaffold.roles[message.role]
+            text += around.before + content_text(message) + around.after
+        pieces = self._conversations.pieces(None, [], talk, 0, answer=True)
+        if text + self.scaffold.answer_opening != "".join(piece.text for piece in pieces):
+            raise _NotSeparable("messages depend on their neighbours")
 
     def _verify_words(self, sought: str) -> None:
         """Verifies that nothing which the template looks for changes what is made of a message that has it."""
         words = f"a{sought}b"
         user, around = self.scaffold.roles["user"], self.scaffold.roles["assistant"]
         head = "".join(text for text, _ in self._whole_opening(words, []))
-        question = f"{user.before}{words}{user.after}"
-        talk = [
-            _message("system", words),
-            _message("user", words),
-            _message("assistant", words),
-            _message("user", words),
-        ]
-        text = f"{head}{question}{around.before}{words}{around.after}{question}{around.before}"
-        if self.render(talk, answer=True) != text:
+        turn = f"{user.before}{words}{user.after}{around.before}"
+        talk = [_message(role, words) for role in ("system", "user", "assistant", "user", "assistant", "user")]
+        if self.render(talk, answer=True) != f"{head}{turn}{words}{around.after}{turn}{words}{around.after}{turn}":
             raise _NotSeparable("it looks into messages")
 
     def _take_apart(self) -> Scaffold:

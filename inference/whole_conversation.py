@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -96,6 +97,11 @@ class _Part(NamedTuple):
     text: _Text
     begin: int
     end: int
+
+
+class _Mark(NamedTuple):
+    part: _Part
+    spelled: str  # as it stands in the rendering
 
 
 def probe(render: Render) -> Shape:
@@ -206,8 +212,9 @@ class Conversations:
         marked = rendered(lambda each: self._marked(each, parts, frame), harmless)
         cuts = re.compile(f"{cut}|\\\\u{ord(cut):04x}")
         split = re.split(f"{frame}([0-9]+){frame}", marked)
-        whole = "".join(_value(parts[int(each)]) if odd % 2 else cuts.sub("", each) for odd, each in enumerate(split))
-        if whole != text:
+        ours = [cuts.sub("", each) for each in split[::2]]
+        theirs = _spelled(text, ours, [parts[int(each)] for each in split[1::2]])
+        if theirs is None:
             marked = rendered(lambda each: harmless(each.value), harmless)
             pieces = [Piece(each, True) for each in cuts.split(marked)]
             if not answer:
@@ -215,7 +222,8 @@ class Conversations:
                 pieces[last:] = [Piece(pieces[last].text.rpartition(_NEXT)[0], True)]
             return [each for each in pieces if each.text]
         calling = [turn for turn in turns if turn.calls]
-        return list(_Walk(text, split, parts, cuts, calling, None if answer else texts[-1]))
+        marks = [_Mark(parts[int(each)], spelled) for each, spelled in zip(split[1::2], theirs, strict=True)]
+        return list(_Walk(text, split[::2], marks, cuts, calling, None if answer else texts[-1]))
 
     def _marked(self, text: _Text, parts: list[_Part], frame: str) -> str:
         marked, at = [], 0
@@ -238,15 +246,16 @@ class _Walk:
     def __init__(
         self,
         text: str,
-        split: list[str],
-        parts: list[_Part],
+        scaffold: list[str],
+        marks: list[_Mark],
         cuts: re.Pattern[str],
         calling: list[_Turn],
         end: _Text | None,
     ) -> None:
+        """`scaffold`: what stands around the marks, one more than these are."""
         self._text = text
-        self._split = split
-        self._parts = parts
+        self._scaffold = scaffold
+        self._marks = marks
         self._cuts = cuts
         self._calling = [turn for turn in calling if isinstance(turn.content[0], _Text) and not turn.content[0].value]
         self._end = end
@@ -254,21 +263,18 @@ class _Walk:
 
     def __iter__(self) -> Iterator[Piece]:
         at = 0
-        for odd, each in enumerate(self._split):
-            if odd % 2 == 0:
-                yield from self._ours(each, at)
-                at += len(self._cuts.sub("", each))
-                continue
-            part = self._parts[int(each)]
-            if part.text is self._end:
+        for scaffold, mark in zip_longest(self._scaffold, self._marks):
+            yield from self._ours(scaffold, at)
+            at += len(self._cuts.sub("", scaffold))
+            if mark is None or mark.part.text is self._end:
                 return
             if at >= self._done:
-                yield self._theirs(part, at)
-            at += part.end - part.begin
+                yield self._theirs(mark, at)
+            at += len(mark.spelled)
 
-    def _theirs(self, part: _Part, at: int) -> Piece:
-        """The text that the part is of, as a whole where it stands there as it was written."""
-        begin, text = at - part.begin, part.text
+    def _theirs(self, mark: _Mark, at: int) -> Piece:
+        """The text that the mark is of, as a whole where it stands there as it was written."""
+        begin, text = at - mark.part.begin, mark.part.text
         wholes = [(text.value, text.tokens if text.whole == text.value else None)]
         if text.tokens is not None:
             wholes.insert(0, (text.whole, text.tokens))
@@ -276,8 +282,8 @@ class _Walk:
             if begin >= self._done and self._text.startswith(whole, begin):
                 self._done = begin + len(whole)
                 return Piece(whole, False, tokens)
-        self._done = at + part.end - part.begin
-        return Piece(_value(part), False)
+        self._done = at + len(mark.spelled)
+        return Piece(mark.spelled, False)
 
     def _ours(self, scaffold: str, at: int) -> Iterator[Piece]:
         """What stands between two marks, less what was yielded already; answers of calls alone stand in it."""
@@ -420,8 +426,20 @@ def _piece(text: str) -> Iterator[Piece]:
         yield Piece(text, True)
 
 
-def _value(part: _Part) -> str:
-    return part.text.value[part.begin : part.end]
+def _spelled(text: str, ours: list[str], parts: list[_Part]) -> list[str] | None:
+    """How each part stands in the rendering: as written, or as JSON spells it; None where neither leads there."""
+    spelled, at = list[str](), len(ours[0])
+    if not text.startswith(ours[0]):
+        return None
+    for part, behind in zip(parts, ours[1:], strict=True):
+        value = part.text.value[part.begin : part.end]
+        spellings = (value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1])
+        found = next((each for each in spellings if text.startswith(each + behind, at)), None)
+        if found is None:
+            return None
+        spelled.append(found)
+        at += len(found) + len(behind)
+    return spelled if at == len(text) else None
 
 
 def _is_tag(text: str) -> bool:
