@@ -45,6 +45,7 @@ class VllmTokenizer(TemplateTokenizer):
         for around in template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = self._encode(piece, special=True)
+        self.answer_end: tuple[int, ...] = self._encode(template.answer_end(), special=True)[:1]
 
     @property
     def vocabulary_size(self) -> int:
