@@ -33,7 +33,11 @@ class EngineSettings(Protocol):
     """What of the application's settings concerns engines; their meaning is documented by `--help`."""
 
     @property
-    def engine(self) -> Literal["llama", "vllm", "sim"]: ...
+    def engine(self) -> Literal["llama", "vllm", "remote", "sim"]: ...
+    @property
+    def engine_url(self) -> tuple[str, ...]: ...
+    @property
+    def engine_key(self) -> str: ...
     @property
     def data(self) -> str: ...
     @property
@@ -122,10 +126,18 @@ def make_engine(
             f"vllm_standby is for --engine vllm: {settings.engine} has no process that could die. Leave it out.",
             param="vllm_standby",
         )
+    if settings.engine_url and settings.engine != "remote":
+        raise BadInput(
+            "invalid_setting",
+            f"engine_url is for --engine remote: {settings.engine} would not ask it. Leave --engine-url out.",
+            param="engine_url",
+        )
     if settings.engine == "sim":
         _check_simulated(settings)
         return _simulated(settings)
     _check_context(settings)
+    if settings.engine == "remote":
+        return _remote(settings)
     if settings.vllm_args and settings.engine != "vllm":
         raise BadInput(
             "invalid_setting",
@@ -144,6 +156,30 @@ def make_engine(
             )
         return _vllm(settings, keys, environment)
     return _llama(settings, keys)
+
+
+def _remote(settings: EngineSettings) -> Engine:
+    from inference.remote.engine import RemoteEngine
+    from inference.remote.options import RemoteOptions
+
+    usual = {"brownout_model": "", "speculation": "off", "kv_dtype": "auto", "device": "auto", "gpu_layers": -1}
+    for name, value in {**usual, "kv_redis": "", "vllm_args": ""}.items():
+        if getattr(settings, name) != value:
+            what = f"{name} is the servers' own business: leave --{name.replace('_', '-')} out, and set it there."
+            raise BadInput("invalid_setting", what, param=name)
+    if not settings.engine_url:
+        raise BadInput("invalid_setting", "--engine remote needs --engine-url http://HOST:PORT.", param="engine_url")
+    options = RemoteOptions(
+        urls=settings.engine_url,
+        tokenizer=Path(settings.model),
+        key=settings.engine_key,
+        model_name=settings.served_model_name[0] if settings.served_model_name else None,
+        model_aliases=settings.served_model_name[1:],
+        chat_template=_chat_template(settings.chat_template),
+        context_window=settings.context,
+        slots=settings.slots,
+    )
+    return RemoteEngine(options)
 
 
 def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMapping[str, str] | None) -> Engine:

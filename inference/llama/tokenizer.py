@@ -7,12 +7,11 @@ models write goes to the server's /tokenize, which answers without waiting for t
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from inference.chat_template import ChatTemplate
-from inference.http_client import HttpClient
 from inference.llama.vocabulary import Vocabulary
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from sessions.model.errors import Internal
@@ -26,10 +25,16 @@ class _Tokenized(msgspec.Struct, frozen=True):
 _DECODER: Final = msgspec.json.Decoder(_Tokenized)
 
 
+class Calls(Protocol):
+    """A server, or several of one model."""
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]: ...
+
+
 class LlamaTokenizer(TemplateTokenizer):
     """Implements `Tokenizer`. `start` comes first."""
 
-    def __init__(self, http: HttpClient, vocabulary: Vocabulary, template: ChatTemplate) -> None:
+    def __init__(self, http: Calls, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}".encode(), digest_size=12)
         bos = vocabulary.bos_id if vocabulary.adds_bos else None
         super().__init__(template, f"gguf-{digest.hexdigest()}", () if bos is None else (bos,))

@@ -1,31 +1,73 @@
-"""What a server is told of a run, and how what it says of it is read: vLLM's completions, llama-server's.
+"""What a server is told of a run, and how what it says of it is read.
 
-Both take the prompt as token ids and name the ids that they decoded. vLLM does so from version 0.10.2 on
-(`return_token_ids`).
+A dialect belongs to one kind of server (`vllm_dialect`, `llama_dialect`). All take a prompt as token ids and name the
+ids that they decoded, so that a ledger stays true whoever goes on with it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncGenerator
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from inference.chat_template import ChatTemplate, template_beside, template_source
-from inference.http_client import SseReader
-from inference.llama.completion import CompletionEvent, completion_error, read_event
-from inference.llama.gguf import read_model
-from inference.llama.sampling import STOP_TOKENS, completion_parameters
-from inference.llama.tokenizer import LlamaTokenizer
-from inference.llama.vocabulary import read_vocabulary
-from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
-from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases, unfit_continuation
 from inference.template_tokenizer import TemplateTokenizer
-from inference.vllm.model_folder import read_vllm_model
-from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
-from sessions.model.errors import BadInput, Internal, Overloaded, SessileError, Unavailable
-from sessions.model.generation import GenerationRequest
-from sessions.model.types import Json
+from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
+from sessions.model.generation import Chunk, GenerationRequest
+
+
+class RunEnded(NamedTuple):
+    reason: Literal["stop", "length"]
+    cached_tokens: int
+
+
+class ServedModel(NamedTuple):
+    """What a server says of its model."""
+
+    name: str
+    context_window: int
+
+
+class Dialect(Protocol):
+    """How servers of one kind are spoken to. `build` names the kind."""
+
+    build: str
+    sampling: frozenset[str]
+
+    async def model_of(self, server: RemoteServer) -> ServedModel:
+        """Asks a server what it serves. Raises Unavailable."""
+        ...
+
+    async def open_tokenizer(self, pool: RemotePool, model: str) -> TemplateTokenizer:
+        """Makes the tokenizer, and holds it against a server's. Raises BadInput, Unavailable."""
+        ...
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises BadInput for what cannot be honoured."""
+        ...
+
+    def run(
+        self, server: RemoteServer, model: str, request: GenerationRequest
+    ) -> AsyncGenerator[Chunk | RunEnded, None]:
+        """Chunks, then one RunEnded. Raises Unavailable where the server is gone or broke it off."""
+        ...
+
+
+def refusal(status: int, answer: bytes) -> SessileError:
+    """The error of a server that took no request. 5xx: another server may."""
+    try:
+        body: Any = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        body = {}
+    error = body.get("error", body) if isinstance(body, dict) else {}
+    message = str(error.get("message", "") if isinstance(error, dict) else error)[:200]
+    if status == 429:
+        return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=1000)
+    if status in (401, 403):
+        return Unavailable("engine_unavailable", "The model's server refuses the key of engine_key.")
+    if status >= 500 or status == 404:
+        return Unavailable("engine_unavailable", f"The model's server answers with {status}.")
+    if "context" in message or "max_model_len" in message:
+        return BadInput("context_length_exceeded", "The prompt does not fit the model's context window.")
+    return BadInput("engine_refused", f"The model's engine refused the request: {message}")

@@ -23,7 +23,7 @@ import msgspec
 import structlog
 from vllm import SamplingParams
 
-from inference.chat_template import ChatTemplate, template_source
+from inference.concurrency_gate import ConcurrencyGate, GatedRun
 from inference.continuation import continuation_of
 from inference.forecast import LoadForecast
 from inference.kv.catalog import make_catalog
@@ -38,7 +38,6 @@ from inference.standby import Standby
 from inference.tokens import as_tokens, common_prefix
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
-from inference.concurrency_gate import ConcurrencyGate, GatedRun
 from inference.vllm.crash_isolation import CrashIsolation
 from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model
@@ -46,7 +45,7 @@ from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import prefill_params, sampling_params
 from inference.vllm.supervisor import VllmSupervisor
-from inference.vllm.tokenizer import VllmTokenizer, read_tokenizer
+from inference.vllm.tokenizer import VllmTokenizer, folder_template, read_tokenizer
 from inference.vllm.worker_events import Report, WorkerEventListener, WorkerReady, WorkerUnfit
 from inference.warming import Warmings
 from sessions.limits import Forecast, Share
@@ -198,7 +197,7 @@ class VllmEngine:
 
     async def start(self) -> None:
         model = await asyncio.to_thread(read_vllm_model, self.options.model_path, self.options.adapter)
-        template = _template(self.options.chat_template, model)
+        template = folder_template(self.options.chat_template, model)
         template.announce()
         tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
         window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
@@ -668,18 +667,3 @@ def _can_pause(request: GenerationRequest) -> bool:
 def _is_whole(chunk: Chunk) -> bool:
     """Whether its text ends with its tokens. Several that came together may end within a character."""
     return len(chunk.tokens) == 1 and bool(chunk.text)
-
-
-def _template(name: str | None, model: VllmModel) -> ChatTemplate:
-    missing = "The model brings no chat template. Start with --chat-template chatml, or give one."
-    source = template_source(name, model.chat_template, missing)
-    settings = model.tokenizer_config
-    added = settings.get("added_tokens_decoder", {})
-    specials = [entry["content"] for entry in added.values() if isinstance(entry, dict) and entry.get("special")]
-    extra = [text for text in (model.token_text("bos_token"), model.token_text("eos_token")) if text]
-    return ChatTemplate(
-        source,
-        bos=model.token_text("bos_token"),
-        eos=model.token_text("eos_token"),
-        specials=[*specials, *extra],
-    )

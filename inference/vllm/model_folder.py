@@ -51,7 +51,7 @@ class VllmModel(msgspec.Struct, frozen=True):
         return value if isinstance(value, str) else ""
 
 
-def read_vllm_model(path: Path, adapter: Path | None = None) -> VllmModel:
+def read_vllm_model(path: Path, adapter: Path | None = None, *, weights_needed: bool = True) -> VllmModel:
     """Blocking. Raises BadInput that names the path and what to do."""
     if not path.is_dir():
         raise _refused(path, "is no folder. Name the folder that holds the model's config.json and safetensors")
@@ -59,7 +59,7 @@ def read_vllm_model(path: Path, adapter: Path | None = None) -> VllmModel:
     for name in ("config.json", "tokenizer.json"):
         if not (path / name).is_file():
             raise _refused(path, f"has no {name}. A GGUF of the small model becomes such a folder by `make setup-vllm`")
-    if not weights:
+    if weights_needed and not weights:
         raise _refused(path, "has no weights (*.safetensors)")
     try:
         config = json.loads((path / "config.json").read_bytes())

@@ -12,7 +12,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, Final
 
-from inference.chat_template import ChatTemplate
+from inference.chat_template import ChatTemplate, template_source
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from inference.vllm.model_folder import VllmModel
 from sessions.model.errors import BadInput
@@ -107,3 +107,19 @@ def read_tokenizer(model: VllmModel, template: ChatTemplate) -> VllmTokenizer:
             f"The tokenizer {file} cannot be used ({exc}). Fetch the model's folder anew.",
             param="model",
         ) from exc
+
+
+def folder_template(name: str | None, model: VllmModel) -> ChatTemplate:
+    """The template that an engine's option names, for a model's folder. Raises BadInput."""
+    missing = "The model brings no chat template. Start with --chat-template chatml, or give one."
+    source = template_source(name, model.chat_template, missing)
+    settings = model.tokenizer_config
+    added = settings.get("added_tokens_decoder", {})
+    specials = [entry["content"] for entry in added.values() if isinstance(entry, dict) and entry.get("special")]
+    extra = [text for text in (model.token_text("bos_token"), model.token_text("eos_token")) if text]
+    return ChatTemplate(
+        source,
+        bos=model.token_text("bos_token"),
+        eos=model.token_text("eos_token"),
+        specials=[*specials, *extra],
+    )

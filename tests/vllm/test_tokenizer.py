@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from inference.vllm.engine import _template
 from inference.vllm.model_folder import read_vllm_model
-from inference.vllm.tokenizer import VllmTokenizer
+from inference.vllm.tokenizer import VllmTokenizer, folder_template
 from sessions.model.types import Sampling
 from sessions.ports import ChatMessage
 from sessions.turn.tool_call_parser import CLOSE, OPEN
@@ -61,7 +60,8 @@ async def test_tags_that_are_special_tokens_are_read_and_written(world: VllmWorl
 
 async def test_a_long_message_with_calls_is_encoded_in_a_thread(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = read_vllm_model(model)
-    tokenizer = VllmTokenizer(model / "tokenizer.json", _template("chatml", read), bos=read.token_text("bos_token"))
+    template = folder_template("chatml", read)
+    tokenizer = VllmTokenizer(model / "tokenizer.json", template, bos=read.token_text("bos_token"))
     encode, threads = tokenizer._encode, set[int]()
 
     def noted(text: str, *, special: bool) -> tuple[int, ...]:
@@ -91,7 +91,8 @@ class _Watched:
 
 async def test_a_long_text_is_encoded_without_the_interpreters_lock_to_the_same_tokens(model: Path) -> None:
     read = read_vllm_model(model)
-    tokenizer = VllmTokenizer(model / "tokenizer.json", _template("chatml", read), bos=read.token_text("bos_token"))
+    template = folder_template("chatml", read)
+    tokenizer = VllmTokenizer(model / "tokenizer.json", template, bos=read.token_text("bos_token"))
     watched = tokenizer._plain = _Watched(tokenizer._plain)
     text = "A word, <|im_end|> and 日本語 after it. " * 2_000
     assert list(await tokenizer.text(text)) == watched._encoder.encode(text, add_special_tokens=False).ids

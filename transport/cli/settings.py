@@ -86,9 +86,14 @@ class Settings:
     public_url: str = option("", "URL", "where browsers reach this server: https://HOST; people come back there")
     sign_in_s: float = option(43_200.0, "SECONDS", "after so long people sign in again", gt=0, le=2_592_000)
 
-    engine: Literal["llama", "vllm", "sim"] = option(
-        "llama", None, "llama.cpp, vLLM, or simulated text for tests", group="Engine"
+    engine: Literal["llama", "vllm", "remote", "sim"] = option(
+        "llama", None, "llama.cpp, vLLM, servers that run already, or simulated text for tests", group="Engine"
     )
+    engine_url: tuple[str, ...] = option(
+        (), "URL,...", "for remote: addresses of vLLM or llama-server, all of one model; see docs/models.md"
+    )
+    engine_key: str = option("", "KEY", "what they take as a bearer token; never as a flag")
+    engine_key_file: str = option("", "FILE", "file that holds it")
     model: str = option(
         DEFAULT_MODEL,
         "MODEL",
@@ -284,7 +289,7 @@ class BadSetting(Exception):
     """A setting has a value that is not allowed, or does not exist; the message names it and says what is expected."""
 
 
-SECRETS: Final = ("peer_token", "api_key", "oidc_client_secret")
+SECRETS: Final = ("peer_token", "api_key", "oidc_client_secret", "engine_key")
 RENEWED: Final = ("key_service_token",)  # secrets whose file is read again for each use, not here
 ADDRESSES: Final = ("journal", "directory", "kv_redis", "usage_stream", "otlp")  # with a password in them, secrets too
 FIELDS: Final = {each.name: each for each in fields(Settings)}

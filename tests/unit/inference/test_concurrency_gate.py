@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from inference.fair_queue import MARGIN
 from inference.concurrency_gate import ConcurrencyGate, GatedRun
+from inference.fair_queue import MARGIN
 from sessions.model.errors import Overloaded, Unavailable
 from sessions.model.types import TenantId
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from inference.vllm import supervisor as module
 from inference.concurrency_gate import ConcurrencyGate, GatedRun
+from inference.vllm import supervisor as module
 from inference.vllm.supervisor import VllmSupervisor
 from sessions.model.errors import Unavailable
 from sessions.model.types import TenantId

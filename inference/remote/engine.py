@@ -1,0 +1,231 @@
+"""The engine that runs already: turns go to servers of one model, found by their addresses.
+
+A session goes to the same server while that lives, so the server's own prefix cache has its turns. One that fails
+before it said anything is passed over; where it breaks an answer off, the run ends with EngineLost, and its actor has
+the answer gone on with, from the same tokens, at the next. Who runs is `ConcurrencyGate`'s to say, so that tenants
+share the servers fairly.
+
+KV is the servers' business: `place` knows none, nothing is exported, and what a deleted session left in their caches
+goes when they need the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from array import array
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+
+import structlog
+
+from inference.concurrency_gate import ConcurrencyGate, GatedRun
+from inference.remote.dialects import Dialect, RunEnded, ServedModel
+from inference.remote.options import RemoteOptions
+from inference.remote.pool import RemotePool, RemoteServer
+from inference.request_checks import check_model, check_prompt
+from inference.template_tokenizer import TemplateTokenizer
+from sessions.limits import Forecast, Share
+from sessions.model.errors import BadInput, EngineLost, Unavailable
+from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
+
+log = structlog.get_logger(__name__)
+
+
+class RemoteEngine:
+    """Implements `Engine`. `start` comes first."""
+
+    def __init__(self, options: RemoteOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        servers = [RemoteServer(url, options.key) for url in options.urls]
+        self._pool = RemotePool(servers, clock, options.away_s)
+        self._dialect = _dialect_of(options)
+        self._gate = ConcurrencyGate(options.slots, options.waiting_max)
+        self._counters: Counter[str] = Counter()
+        self._model = ""  # the servers' name of it
+        self._info: EngineInfo | None = None
+        self._tokenizer: TemplateTokenizer | None = None
+        self._closed: Unavailable | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        assert self._info is not None
+        return self._info
+
+    @property
+    def tokenizer(self) -> TemplateTokenizer:
+        assert self._tokenizer is not None
+        return self._tokenizer
+
+    async def start(self) -> None:
+        """Raises Unavailable where no server answers, BadInput where they are of several models, or `--model` of
+        another."""
+        served = await self._served()
+        names = sorted({model.name for model in served})
+        if len(names) > 1:
+            what = f"engine_url: the servers have several models, {', '.join(names)}."
+            raise BadInput("invalid_setting", what, param="engine_url")
+        self._model = names[0]
+        windows = [model.context_window for model in served if model.context_window]
+        windows += [self.options.context_window] if self.options.context_window else []
+        if not windows:
+            raise BadInput("invalid_setting", "The servers do not say their window: give --context.", param="context")
+        self._tokenizer = await self._dialect.open_tokenizer(self._pool, self._model)
+        self._info = EngineInfo(
+            model=self.options.model_name or self._model,
+            build=self._dialect.build,
+            model_fingerprint=f"remote-{self._model}",
+            context_window=min(windows),
+            slots=self.options.slots,
+            sampling=self._dialect.sampling,
+            tool_format="hermes",
+            aliases=self.options.model_aliases,
+            foldings=self._tokenizer.template.foldings,
+        )
+
+    async def close(self) -> None:
+        self._closed = Unavailable("engine_unavailable", "The engine has been closed.")
+        self._gate.refuse_all(self._closed)
+
+    # -- generating ------------------------------------------------------------------------------------
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        if self._closed is not None:
+            raise self._closed
+        check_prompt(len(request.prompt), request.max_tokens, self.info.context_window)
+        check_model(self.info, request.model)
+        self._dialect.check(request)
+        turn = GatedRun(request.key.tenant, request.priority, request.weight, len(request.prompt), pauses=False)
+        await self._gate.acquire(turn)
+        try:
+            async with contextlib.aclosing(self._output(request)) as items:
+                async for item in items:
+                    if isinstance(item, Chunk):
+                        self._gate.on_output(turn, len(item.tokens))
+                        self._counters["decoded_tokens"] += len(item.tokens)
+                        yield item
+                        continue
+                    self._counters["prefilled_tokens"] += len(request.prompt) - item.cached_tokens
+                    self._counters["reused_tokens"] += item.cached_tokens
+                    yield Finish(item.reason, len(request.prompt), item.cached_tokens)
+                    return
+        finally:
+            self._gate.leave(turn)
+
+    async def _output(self, request: GenerationRequest) -> AsyncGenerator[Chunk | RunEnded, None]:
+        """Runs a request at the first server that answers. Raises Unavailable where none does."""
+        name = f"{request.key.tenant}\0{request.key.session}".encode()
+        for server in self._pool.in_order(name):
+            begun = False
+            try:
+                async with contextlib.aclosing(self._dialect.run(server, self._model, request)) as items:
+                    while (item := await self._next(server, items)) is not None:
+                        if not begun:
+                            self._pool.answered(server)
+                        begun = True
+                        yield item
+                return
+            except Unavailable as error:
+                self._counters["failures"] += 1
+                self._pool.failed(server, error.public_message)
+                if begun:
+                    what = "The model's server has gone in the middle of an answer."
+                    raise EngineLost("engine_lost", what) from error
+        raise Unavailable("engine_unavailable", "None of the model's servers answers.")
+
+    async def _next(
+        self, server: RemoteServer, items: AsyncGenerator[Chunk | RunEnded, None]
+    ) -> Chunk | RunEnded | None:
+        """Waits for the next item as long as it takes a server that lives: a long prompt is computed in silence. Raises
+        Unavailable where it does not."""
+        coming = asyncio.ensure_future(anext(items, None))
+        try:
+            while not (await asyncio.wait((coming,), timeout=self.options.silence_s))[0]:
+                await self._probe(server)
+            return coming.result()
+        finally:
+            if not coming.done():
+                coming.cancel()
+                await asyncio.wait((coming,))
+
+    async def _probe(self, server: RemoteServer) -> None:
+        try:
+            async with asyncio.timeout(self.options.probe_s):
+                status, _ = await server.http.call("GET", f"{server.path}/health")
+        except TimeoutError as error:
+            raise Unavailable("engine_unavailable", "The model's server does not answer any more.") from error
+        if status >= 500:
+            raise Unavailable("engine_unavailable", f"The model's server answers with {status}.")
+
+    async def _served(self) -> list[ServedModel]:
+        """What the servers that answer have. Raises Unavailable that names them, where none does."""
+        found = await asyncio.gather(
+            *(self._dialect.model_of(server) for server in self._pool.servers), return_exceptions=True
+        )
+        served = []
+        for server, model in zip(self._pool.servers, found, strict=True):
+            if isinstance(model, ServedModel):
+                served.append(model)
+            elif isinstance(model, Exception):
+                self._pool.failed(server, str(model) or type(model).__name__)
+            else:
+                raise model
+        if not served:
+            names = ", ".join(server.name for server in self._pool.servers)
+            raise Unavailable("engine_unavailable", f"No server of the model answers at {names} (--engine-url).")
+        return served
+
+    # -- what is the servers' own business -------------------------------------------------------------
+
+    async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
+        return False
+
+    def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
+        return None
+
+    async def release(self, key: SessionKey) -> None: ...
+
+    async def park(self, key: SessionKey) -> None: ...
+
+    def place(self, key: SessionKey) -> KVPlace:
+        return KVPlace("none", 0)
+
+    def held_sessions(self) -> set[SessionKey]:
+        return set()
+
+    async def export_kv(self, key: SessionKey, ledger: array[int]) -> KVExport | None:
+        return None
+
+    async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+        async for _ in chunks:
+            pass
+        return 0
+
+    def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
+        return None
+
+    def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None: ...
+
+    def stats(self) -> EngineStats:
+        away = self._pool.away
+        return EngineStats(
+            slots=self._gate.slots,
+            running=self._gate.running,
+            waiting=self._gate.waiting,
+            counters={**{name: float(count) for name, count in self._counters.items()}, "sheds": self._gate.num_shed},
+            gauges={"servers_away": float(len(away))},
+            away="None of the model's servers answers." if len(away) == len(self._pool.servers) else None,
+        )
+
+
+def _dialect_of(options: RemoteOptions) -> Dialect:
+    """A GGUF file is llama-server's model; a folder vLLM's."""
+    if options.tokenizer.suffix == ".gguf":
+        from inference.remote.llama_dialect import LlamaDialect
+
+        return LlamaDialect(options)
+    from inference.remote.vllm_dialect import VllmDialect
+
+    return VllmDialect(options)

@@ -1,0 +1,80 @@
+"""Speaks to llama-server: `/completion` with token ids both ways, as our own engine does over its socket.
+
+Its slots are its own to give out: it takes the one whose tokens have most in common with the prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+
+from inference.chat_template import ChatTemplate, template_beside, template_source
+from inference.llama.completion import LlamaCompletion
+from inference.llama.gguf import read_model
+from inference.llama.sampling import check_stop_tokens, completion_parameters
+from inference.llama.tokenizer import LlamaTokenizer
+from inference.llama.vocabulary import Vocabulary, read_vocabulary
+from inference.remote.dialects import RunEnded, ServedModel, refusal
+from inference.remote.options import RemoteOptions
+from inference.remote.pool import RemotePool, RemoteServer
+from inference.sampling import HONOURED, unfit_continuation
+from sessions.model.generation import Chunk, Finish, GenerationRequest
+
+ANY_SLOT: Final = -1
+
+
+class LlamaDialect:
+    """Implements `Dialect`."""
+
+    build = "remote-llama/1"
+    sampling = HONOURED
+
+    def __init__(self, options: RemoteOptions) -> None:
+        self._options = options
+        self._vocabulary: Vocabulary | None = None
+        self._tokenizer: LlamaTokenizer | None = None
+
+    async def model_of(self, server: RemoteServer) -> ServedModel:
+        status, answer = await server.http.call("GET", f"{server.path}/props")
+        if status != 200:
+            raise refusal(status, answer)
+        props = msgspec.json.decode(answer)
+        name = props.get("model_alias") or str(props.get("model_path", "")).rpartition("/")[2].removesuffix(".gguf")
+        return ServedModel(name, int(props.get("default_generation_settings", {}).get("n_ctx") or 0))
+
+    async def open_tokenizer(self, pool: RemotePool, model: str) -> LlamaTokenizer:
+        file = await asyncio.to_thread(read_model, self._options.tokenizer)
+        vocabulary = self._vocabulary = await asyncio.to_thread(read_vocabulary, file.metadata)
+        missing = f"{file.path} has no chat template. Start with --chat-template chatml, which is built in."
+        source = template_source(self._options.chat_template, file.chat_template or template_beside(file.path), missing)
+        template = ChatTemplate(source, bos=vocabulary.bos_text, eos=vocabulary.eos_text, specials=vocabulary.specials)
+        template.announce()
+        self._tokenizer = LlamaTokenizer(pool, vocabulary, template)
+        await self._tokenizer.start()
+        return self._tokenizer
+
+    def check(self, request: GenerationRequest) -> None:
+        assert self._vocabulary is not None
+        check_stop_tokens(request.sampling, self._vocabulary)
+        parameters = completion_parameters(request, self._vocabulary.size)
+        if "json_schema" in parameters and request.emitted:
+            raise unfit_continuation()
+
+    async def run(
+        self, server: RemoteServer, model: str, request: GenerationRequest
+    ) -> AsyncGenerator[Chunk | RunEnded, None]:
+        assert self._vocabulary is not None and self._tokenizer is not None
+        completion = LlamaCompletion(
+            server.http, self._vocabulary.fragments, self._tokenizer.text, ANY_SLOT, array("I", request.prompt), 1
+        )
+        try:
+            await completion.open(completion_parameters(request, self._vocabulary.size))
+            while not isinstance(item := await completion.next(), Finish):
+                yield item
+            yield RunEnded(item.reason, item.cached_tokens)
+        finally:
+            completion.close()

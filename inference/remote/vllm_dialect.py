@@ -1,0 +1,161 @@
+"""Speaks to vLLM's own server: `/v1/completions` with token ids both ways (from version 0.10.2 on).
+
+Its prefix cache is kept apart by tenant (`cache_salt`). How much of a prompt it reused is known at the end of a run,
+where it was started with `--enable-prompt-tokens-details`; else nothing counts as reused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import msgspec
+
+from inference.remote.dialects import RunEnded, ServedModel, refusal
+from inference.remote.options import RemoteOptions
+from inference.remote.pool import RemotePool, RemoteServer
+from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases, unfit_continuation
+from inference.vllm.model_folder import read_vllm_model
+from inference.vllm.tokenizer import VllmTokenizer, folder_template, read_tokenizer
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import Json
+
+NO_IDS: Final = "The model's server names no token ids: vLLM does from 0.10.2 on."
+PROBE: Final = "Ein Fluß, 2 bridges\n\tand a 橋 🌉."
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens_details: dict[str, Any] | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        return int((self.prompt_tokens_details or {}).get("cached_tokens") or 0)
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    text: str = ""
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Event)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class VllmDialect:
+    """Implements `Dialect`."""
+
+    build = "remote-vllm/1"
+    sampling = HONOURED - {"logprobs", "top_logprobs"}  # what completions say of them names no ids
+
+    def __init__(self, options: RemoteOptions) -> None:
+        self._options = options
+        self._tokenizer: VllmTokenizer | None = None
+        self._ends: frozenset[int] = frozenset()
+
+    async def model_of(self, server: RemoteServer) -> ServedModel:
+        status, answer = await server.http.call("GET", f"{server.path}/v1/models")
+        if status != 200:
+            raise refusal(status, answer)
+        first = msgspec.json.decode(answer)["data"][0]
+        return ServedModel(str(first["id"]), int(first.get("max_model_len") or 0))
+
+    async def open_tokenizer(self, pool: RemotePool, model: str) -> VllmTokenizer:
+        folder = await asyncio.to_thread(read_vllm_model, self._options.tokenizer, weights_needed=False)
+        template = folder_template(self._options.chat_template, folder)
+        template.announce()
+        tokenizer = await asyncio.to_thread(read_tokenizer, folder, template)
+        await tokenizer.measure()
+        body = _ENCODER.encode({"model": model, "prompt": PROBE, "add_special_tokens": False})
+        status, answer = await pool.call("POST", "/tokenize", body)
+        if status != 200:
+            raise refusal(status, answer)
+        if tuple(msgspec.json.decode(answer)["tokens"]) != tuple(await tokenizer.text(PROBE)):
+            raise BadInput(
+                "bad_model_file",
+                f"The servers' model {model!r} tokenises otherwise than {self._options.tokenizer}: name the folder of"
+                " that model with --model.",
+                param="model",
+            )
+        ends = {*tokenizer.answer_end, tokenizer.token_id(folder.token_text("eos_token"))}
+        self._ends = frozenset(end for end in ends if end is not None)
+        self._tokenizer = tokenizer
+        return tokenizer
+
+    def check(self, request: GenerationRequest) -> None:
+        self._body("", request)
+
+    async def run(
+        self, server: RemoteServer, model: str, request: GenerationRequest
+    ) -> AsyncGenerator[Chunk | RunEnded, None]:
+        body = _ENCODER.encode(self._body(model, request))
+        status, answer, stream = await server.http.stream(f"{server.path}/v1/completions", body)
+        try:
+            if status != 200:
+                raise refusal(status, answer)
+            reason = ""
+            ends = self._ends.union(request.sampling.stop_token_ids)
+            while (raw := await stream.next()) is not None:
+                data = raw.partition(b"data: ")[2]
+                if not data:
+                    continue
+                if data == b"[DONE]":
+                    break
+                event = _DECODER.decode(data)
+                if event.error is not None:
+                    raise Unavailable("engine_unavailable", "The model's server broke an answer off.")
+                for choice in event.choices:
+                    if choice.token_ids is None:
+                        raise BadInput("engine_refused", NO_IDS)
+                    reason = choice.finish_reason or ""
+                    tokens = choice.token_ids
+                    if reason == "stop" and tokens and (choice.stop_reason is None or tokens[-1] in ends):
+                        tokens = tokens[:-1]
+                    if tokens or choice.text:
+                        yield Chunk(tokens, choice.text)
+                if not event.choices and event.usage is not None:
+                    yield RunEnded("length" if reason == "length" else "stop", event.usage.cached_tokens)
+                    return
+            raise Unavailable("engine_unavailable", "The model's server cut an answer short.")
+        finally:
+            stream.close()
+
+    def _body(self, model: str, request: GenerationRequest) -> dict[str, Json]:
+        assert self._tokenizer is not None
+        sampling = request.sampling
+        body: dict[str, Json] = {
+            "model": model,
+            "prompt": list(request.prompt),
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            "cache_salt": hashlib.blake2b(request.key.tenant.encode(), digest_size=16).hexdigest(),
+            "stop_token_ids": [*sampling.stop_token_ids, *(() if sampling.ignore_eos else sorted(self._ends))],
+            "ignore_eos": sampling.ignore_eos,
+            **direct_parameters(request, repeat_penalty="repetition_penalty"),
+        }
+        if sampling.min_tokens:  # of the whole answer: what an earlier run decoded counts
+            body["min_tokens"] = min(max(0, sampling.min_tokens - len(request.emitted)), request.max_tokens)
+        if sampling.logit_bias:
+            biases = token_biases(sampling.logit_bias, self._tokenizer.vocabulary_size)
+            body["logit_bias"] = {str(token): bias for token, bias in biases}
+        schema = output_schema(request)
+        if schema is not None:
+            if request.emitted:
+                raise unfit_continuation()
+            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}
+        if self._tokenizer.has_special_tags:
+            body |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
+        return body

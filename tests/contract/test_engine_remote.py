@@ -1,0 +1,165 @@
+"""The remote engine in front of real llama-servers: what they say is what the engine of our own says, token by token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from inference.llama import LlamaEngine
+from inference.remote.engine import RemoteEngine
+from inference.remote.options import RemoteOptions
+from sessions.model.errors import BadInput, EngineLost, Overloaded, Unavailable
+from sessions.model.generation import Chunk
+from sessions.model.types import Sampling, TextOptions
+from tests.support.engines.engines import LlamaWorld, ask, follow_up, key, open_stream, prompt_of, request
+from tests.support.engines.relay import Relay
+
+pytestmark = pytest.mark.model
+
+
+class Servers(NamedTuple):
+    own: LlamaEngine  # whose llama-server stands behind all of them
+    relays: tuple[Relay, Relay]
+    engine: RemoteEngine
+
+    def owner(self, session: str) -> tuple[Relay, Relay]:
+        """The relay that a session goes to, and the other one."""
+        who = key(session)
+        first = self.engine._pool.in_order(f"{who.tenant}\0{who.session}".encode())[0].name
+        one, other = self.relays
+        return (one, other) if one.url.endswith(first) else (other, one)
+
+
+@pytest.fixture
+async def servers(tmp_path: Path, model_path: Path) -> AsyncIterator[Servers]:
+    world = LlamaWorld(tmp_path, model_path)
+    own = await world.engine()
+    assert isinstance(own, LlamaEngine)
+    async with AsyncExitStack() as stack:
+        relays = [await stack.enter_async_context(Relay(own.socket_path)) for _ in range(2)]
+        urls = tuple(relay.url for relay in relays)
+        engine = RemoteEngine(RemoteOptions(urls=urls, tokenizer=model_path, slots=2, waiting_max=1, silence_s=60))
+        await engine.start()
+        yield Servers(own, (relays[0], relays[1]), engine)
+        await engine.close()
+        await world.close()
+
+
+async def test_it_says_what_the_engine_of_our_own_says(servers: Servers) -> None:
+    engine, own = servers.engine, servers.own
+    assert engine.info.context_window == own.info.context_window
+    assert engine.tokenizer.fingerprint == own.tokenizer.fingerprint
+    prompt = await prompt_of(engine, "Name three rivers, and say 🌉 in between.")
+    mine, theirs = await ask(own, key("a"), prompt, max_tokens=40), await ask(engine, key("a"), prompt, max_tokens=40)
+    assert (theirs.tokens, theirs.text, theirs.finish.reason) == (mine.tokens, mine.text, mine.finish.reason)
+    second = await follow_up(engine, prompt, theirs, "And three lakes?")
+    more = await ask(engine, key("a"), second, max_tokens=8)
+    assert more.finish.cached_tokens >= len(prompt)
+
+
+async def test_a_session_goes_to_one_server(servers: Servers) -> None:
+    prompt = await prompt_of(servers.engine, "Hello.")
+    for session in "abcdef":
+        its, other = servers.owner(session)
+        before = (its.requests, other.requests)
+        await ask(servers.engine, key(session), prompt, max_tokens=2)
+        assert (its.requests, other.requests) == (before[0] + 1, before[1])
+
+
+async def test_a_dead_server_is_passed_over_and_comes_back(servers: Servers) -> None:
+    prompt = await prompt_of(servers.engine, "Hello.")
+    its, other = servers.owner("a")
+    await its.cut()
+    before = other.requests
+    await ask(servers.engine, key("a"), prompt, max_tokens=2)
+    await ask(servers.engine, key("a"), prompt, max_tokens=2)
+    assert other.requests == before + 2 and servers.engine.stats().gauges["servers_away"] == 1
+    assert servers.engine.stats().counters["failures"] == 1, "it is left alone for a while"
+    await other.cut()
+    with pytest.raises(Unavailable, match="None of the model"):
+        await ask(servers.engine, key("a"), prompt, max_tokens=2)
+    assert servers.engine.stats().away
+    await its.back()
+    await ask(servers.engine, key("a"), prompt, max_tokens=2)
+    assert servers.engine.stats().away is None
+
+
+async def test_an_answer_that_is_broken_off_goes_on_at_the_other_server(servers: Servers) -> None:
+    """As an actor has it gone on with: the prompt, and what was decoded."""
+    engine = servers.engine
+    prompt = await prompt_of(engine, "Tell me a long story about the sea.")
+    whole = await ask(engine, key("whole"), prompt, max_tokens=40)
+    its, _ = servers.owner("a")
+    seen: list[int] = []
+    with pytest.raises(EngineLost):
+        async for item in engine.generate(request(key("a"), prompt, max_tokens=40)):
+            assert isinstance(item, Chunk)
+            seen += item.tokens
+            if len(seen) >= 8:
+                await its.cut()
+    rest = await ask(engine, key("a"), (*prompt, *seen), max_tokens=40 - len(seen), emitted=tuple(seen))
+    assert (*seen, *rest.tokens) == whole.tokens
+
+
+async def test_leaving_frees_the_place_and_too_many_are_shed(servers: Servers) -> None:
+    engine = servers.engine
+    prompt = await prompt_of(engine, "Tell me a long story.")
+    held = [await open_stream(engine, key(name), prompt) for name in "ab"]
+    waiting = asyncio.ensure_future(ask(engine, key("c"), prompt, max_tokens=2))
+    while not engine.stats().waiting:
+        await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await ask(engine, key("d"), prompt, max_tokens=2)
+    await held[0].abort()
+    assert (await waiting).tokens
+    await held[1].abort()
+    assert engine.stats().running == 0
+
+
+async def test_formats_and_limits(servers: Servers) -> None:
+    engine = servers.engine
+    prompt = await prompt_of(engine, "Where?")
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+    text = TextOptions(format={"type": "json_schema", "name": "x", "schema": schema})
+    answer = await ask(engine, key("a"), prompt, max_tokens=40, sampling=Sampling(temperature=0, text=text))
+    assert '"Rome"' in answer.text
+    with pytest.raises(BadInput, match="cannot be continued"):
+        await ask(engine, key("a"), prompt, sampling=Sampling(text=text), emitted=prompt[-1:])
+    with pytest.raises(BadInput, match="takes"):
+        await ask(engine, key("a"), (1,) * 2000)
+    assert (await ask(engine, key("a"), prompt, max_tokens=3)).finish.reason == "length"
+
+
+async def test_a_server_that_falls_silent_is_probed(servers: Servers, model_path: Path) -> None:
+    """It takes requests and never says a word: its answers are another server's."""
+    silent: list[asyncio.StreamWriter] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.read(4)) == b"POST":
+            silent.append(writer)
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    urls = (servers.relays[0].url, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    engine = RemoteEngine(RemoteOptions(urls=urls, tokenizer=model_path, silence_s=0.01, probe_s=60, away_s=0))
+    await engine.start()
+    prompt = await prompt_of(engine, "Hello.")
+    for session in "abcdefgh":
+        assert (await ask(engine, key(session), prompt, max_tokens=2)).tokens
+    assert silent and engine.stats().counters["failures"] == len(silent)
+    for writer in silent:
+        writer.transport.abort()
+    server.close()
+
+
+async def test_nobody_there_and_a_wrong_key_are_said(model_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 "):
+        await RemoteEngine(RemoteOptions(urls=("http://127.0.0.1:1",), tokenizer=model_path)).start()
+    with pytest.raises(BadInput, match="engine_url"):
+        RemoteOptions(urls=("ftp://127.0.0.1",), tokenizer=model_path)
