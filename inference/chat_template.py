@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from inference.template_environment import FAILURES, clock_at, compile_template, literals, to_json
-from inference.whole_conversation import Conversations, Piece, Shape, content_text, probe, refused
+from inference.whole_conversation import Conversations, Piece, TemplateShape, content_text, probe, refused
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
@@ -212,7 +212,7 @@ class ChatTemplate:
         head = _between(text, "", _USER + self.scaffold.roles["user"].after)
         return _without_end(head, self.scaffold.roles["user"].before)
 
-    def _is_sum(self, sought: Collection[str], shape: Shape) -> bool:
+    def _is_sum(self, sought: Collection[str], shape: TemplateShape) -> bool:
         """Takes the template apart; whether that can be done."""
         try:
             self.scaffold = self._take_apart()
