@@ -25,6 +25,8 @@ from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
 
+LITERALS_MAX: Final = 1_000  # texts in a template that are tried; one with more renders whole conversations
+
 log = structlog.get_logger(__name__)
 
 CHATML: Final = """\
@@ -219,6 +221,8 @@ class ChatTemplate:
             self._verify()
             if self.scaffold.tools:
                 self._opening(_SYSTEM, [_function_of(Tool(name=_TOOL, parameters={"type": "object"}))])
+            if len(sought) > LITERALS_MAX:
+                return False
             for text in sorted(sought):
                 self._verify_words(text)
             user, answer = ChatMessage(role="user", text=_USER), ChatMessage(role="assistant", text=_ANSWER)

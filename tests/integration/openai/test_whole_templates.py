@@ -35,19 +35,9 @@ ANSWER_TOKENS = 8
 async def served(template: str, model: Path, folder: Path) -> AsyncIterator[openai.AsyncOpenAI]:
     file = folder / "template.jinja"
     file.write_text(template)
-    flags = ("--port", "0", "--data", str(folder / "data"), "--log-level", "error", "--engine", "llama")
-    flags += (
-        "--model",
-        str(model),
-        "--chat-template",
-        str(file),
-        "--threads",
-        "1",
-        "--slots",
-        "2",
-        "--context",
-        "2048",
-    )
+    fixed = {"port": "0", "log-level": "error", "engine": "llama", "threads": "1", "slots": "2", "context": "2048"}
+    words = [word for name, value in fixed.items() for word in (f"--{name}", value)]
+    flags = (*words, "--data", str(folder / "data"), "--model", str(model), "--chat-template", str(file))
     async with (
         printed("app.py", "serve", *flags, last=READY) as (*_, said),
         openai.AsyncOpenAI(base_url=f"{said.removeprefix(READY)}v1", api_key="none", max_retries=0) as client,
@@ -59,6 +49,7 @@ def computed(usage: Any) -> int:
     return int(usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("template", "again"), [(WHOLE, 0), (SHORTENED, ANSWER_TOKENS)], ids=["whole", "shortened"])
 async def test_ten_turns_compute_what_stands_behind_the_first_difference(
     template: str, again: int, model_path: Path, tmp_path: Path
