@@ -128,14 +128,20 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None  # of the function, for a tool's output
     call_id: str | None = None
     calls: tuple[tuple[str, str, str], ...] = ()  # (call_id, name, arguments) that an assistant message made
+    tokens: Tokens | None = None  # the ids of its text and calls, where they are known
 
 
 class Tokenizer(Protocol):
-    """Turns a conversation into token ids piece by piece; pieces are only ever concatenated (the ledger).
+    """Turns a conversation into token ids, in one of two ways.
+
+    Where `gap` is None, piece by piece; pieces are only ever concatenated (the ledger):
 
     prompt = opening(instructions, tools) + per item: message(...) or
              answer_opening + the ledger of an answer + answer_closing
              ... + answer_opening for the answer to come
+
+    Else what stands around a message depends on others: a message's ids are those of its text and calls alone, and
+    only `conversation` makes prompts.
 
     Text that people or models wrote is never parsed for special tokens.
     """
@@ -161,6 +167,26 @@ class Tokenizer(Protocol):
     async def message(self, message: ChatMessage) -> Tokens: ...
 
     async def text(self, text: str) -> Tokens: ...
+
+    @property
+    def gap(self) -> int | None:
+        """About how many tokens stand around a message of a whole conversation; None where messages' own ids have
+        them."""
+        ...
+
+    async def conversation(
+        self,
+        instructions: str | None,
+        tools: Sequence[Tool],
+        messages: Sequence[ChatMessage],
+        at: UnixMs,
+        *,
+        answer: bool,
+    ) -> Tokens:
+        """A whole prompt, the same each time: up to an answer, or to where the next message will stand. Ids that
+        messages bring stay where their text stands unchanged; `at`: the time that the prompt may name the day of.
+        Raises BadInput where the template refuses the conversation."""
+        ...
 
 
 # == engine =======================================================================================================

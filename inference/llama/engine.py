@@ -179,6 +179,7 @@ class LlamaEngine:
         model = await asyncio.to_thread(read_model, self.options.model_path)
         vocabulary = await asyncio.to_thread(read_vocabulary, model.metadata)
         template = _template(self.options.chat_template, model, vocabulary)
+        template.announce()
         window = min(self.options.context_window, model.context_window or _WINDOW_UNKNOWN)
         window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
         if self.options.checks_memory:
@@ -225,6 +226,7 @@ class LlamaEngine:
                 sampling=HONOURED,
                 tool_format="hermes",
                 aliases=options.model_aliases,
+                foldings=template.foldings,
             ),
             tokenizer=tokenizer,
             vocabulary=vocabulary,

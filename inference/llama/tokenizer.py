@@ -43,6 +43,7 @@ class LlamaTokenizer(TemplateTokenizer):
         for around in self.template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = await self._encode(piece, special=True)
+        await self.measure()
 
     async def text(self, text: str) -> Tokens:
         if not self._anchor:

@@ -199,6 +199,7 @@ class VllmEngine:
     async def start(self) -> None:
         model = await asyncio.to_thread(read_vllm_model, self.options.model_path, self.options.adapter)
         template = _template(self.options.chat_template, model)
+        template.announce()
         tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
         window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
         model = msgspec.structs.replace(
@@ -207,7 +208,8 @@ class VllmEngine:
         async with contextlib.AsyncExitStack() as undo:
             self._offload = await self._start_core(undo, model, window)
             self._undo = undo.pop_all()
-        ends = {tokenizer.answer_closing[0], tokenizer.token_id(model.token_text("eos_token"))}
+        await tokenizer.measure()
+        ends = {*tokenizer.answer_end, tokenizer.token_id(model.token_text("eos_token"))}
         self._ends = tuple(sorted(end for end in ends if end is not None))
         self._model, self._tokenizer = model, tokenizer
         self._info = EngineInfo(
@@ -221,6 +223,7 @@ class VllmEngine:
             continues_formats=self._core.has_own_scheduler,
             kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,
+            foldings=template.foldings,
         )
         self._supervisor.started()
         if self._standby is not None:

@@ -45,6 +45,9 @@ class VllmTokenizer(TemplateTokenizer):
         for around in template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = self._encode(piece, special=True)
+        end = self._encode(template.answer_end(), special=True)[:1]
+        known = self._parsing.get_added_tokens_decoder()
+        self.answer_end: tuple[int, ...] = tuple(token for token in end if token in known)  # no token of plain text
 
     @property
     def vocabulary_size(self) -> int:

@@ -44,6 +44,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     continues_formats: bool = False  # an answer in a fixed format goes on from its first tokens as soon as any other
     kv_block_tokens: int = 1  # KV is reused in whole blocks of so many tokens
     aliases: tuple[str, ...] = ()  # other names that clients may request it by
+    foldings: tuple[str, ...] = ()  # what its chat template refuses, and how it is told instead: see docs/models.md
     smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
 
     @property

@@ -20,7 +20,7 @@ from sessions.model.inspection import (
     TextTokens,
     TokenIds,
 )
-from sessions.model.types import Principal
+from sessions.model.types import Principal, UnixMs
 from sessions.ports import ChatMessage, Engine, FilterSet
 
 
@@ -55,14 +55,14 @@ class Inspector:
                 return Refused(None)
 
     async def _prompt(self, question: PromptTokens) -> list[int]:
-        tokenizer = self._engine.tokenizer
-        tokens = list(await tokenizer.opening(question.instructions, question.tools))
-        for each in question.messages:
-            message = ChatMessage(
-                role=each.role, text=each.text, name=each.name, call_id=each.call_id, calls=each.calls
-            )
-            tokens += await tokenizer.message(message)
-        return [*tokens, *tokenizer.answer_opening] if question.answer else tokens
+        messages = [
+            ChatMessage(role=each.role, text=each.text, name=each.name, call_id=each.call_id, calls=each.calls)
+            for each in question.messages
+        ]
+        conversation = self._engine.tokenizer.conversation
+        return list(
+            await conversation(question.instructions, question.tools, messages, UnixMs(0), answer=question.answer)
+        )
 
     def _ids(self, tokens: list[int]) -> TokenIds:
         return TokenIds(tuple(tokens), self._engine.info.context_window)

@@ -20,6 +20,7 @@ class Capabilities(BaseModel):
     tools: bool
     structured_output: bool
     logprobs: bool
+    foldings: list[str]
 
 
 class PriceObject(BaseModel):
