@@ -21,7 +21,9 @@ OPENINGS_MAX: Final = 256
 
 
 class TemplateTokenizer(ABC):
-    """Implements `Tokenizer` but for `text`. `starts`: the tokens that every conversation begins with."""
+    """Implements `Tokenizer` but for `text`, `about` and `pieces`.
+
+    `starts`: the tokens that every conversation begins with."""
 
     def __init__(self, template: ChatTemplate, fingerprint: str, starts: tuple[int, ...]) -> None:
         self.template = template

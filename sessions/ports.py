@@ -19,7 +19,17 @@ import msgspec
 from sessions.limits import Forecast, Share
 from sessions.model.commands import Ok
 from sessions.model.events import Record
-from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.generation import (
+    Chunk,
+    EngineInfo,
+    EngineStats,
+    Finish,
+    GenerationRequest,
+    KVExport,
+    KVPlace,
+    TokenizerInfo,
+    TokenScore,
+)
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
 from sessions.model.json_schema import SchemaFault
 from sessions.model.knowledge.documents import DocumentText
@@ -162,6 +172,13 @@ class Tokenizer(Protocol):
 
     async def text(self, text: str) -> Tokens: ...
 
+    @property
+    def about(self) -> TokenizerInfo: ...
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        """The bytes of each token; of special ones their spelling. Every id is one of the vocabulary."""
+        ...
+
 
 # == engine =======================================================================================================
 
@@ -240,6 +257,16 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+
+@runtime_checkable
+class ScoresPrompts(Protocol):
+    """An engine that also says how probable a prompt is."""
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        """Computes a prompt once, for no session. Returns one score for each of its tokens, with the `top` (at least 1)
+        most probable tokens behind it. Raises as `generate`."""
+        ...
 
 
 # == keys =========================================================================================================

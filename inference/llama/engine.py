@@ -38,6 +38,7 @@ from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
+from inference.llama.scorer import PromptScorer
 from inference.llama.server import BUILD, LlamaServer, piece_tokens
 from inference.llama.slot_kv import SlotKv, bytes_per_token
 from inference.llama.slot_usage import SlotUsage
@@ -60,6 +61,7 @@ from sessions.model.generation import (
     GenerationRequest,
     KVExport,
     KVPlace,
+    TokenScore,
 )
 from sessions.model.types import INTEGER_MAX, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
@@ -86,10 +88,11 @@ class _Started(NamedTuple):
     prefill: SlotPrefill
     quota: TenantKvQuota
     guides: GrammarGuides
+    scorer: PromptScorer
 
 
 class LlamaEngine:
-    """Implements `Engine`."""
+    """Implements `Engine` and `ScoresPrompts`."""
 
     def __init__(self, options: LlamaOptions, keys: Keys | None = None, *, cost: CostModel | None = None) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests."""
@@ -242,6 +245,12 @@ class LlamaEngine:
             prefill=prefill,
             quota=quota,
             guides=GrammarGuides(options.model_path),
+            scorer=PromptScorer(
+                model.path,
+                vocabulary_size=vocabulary.size,
+                threads=options.threads,
+                kv_is_8bit=options.kv_dtype == "8bit",
+            ),
         )
         self._unavailable = None
 
@@ -264,6 +273,7 @@ class LlamaEngine:
             if not slot.busy and loop.time() < deadline and self._slot_kv.tiers.host.disk is not None:
                 await self._slot_kv.save(slot)
         await self._up.eager_saver.close()
+        await self._up.scorer.close()
         await self._slot_kv.settle()
         await self._slot_kv.tiers.close(max(0.0, deadline - loop.time()))
         await self._up.server.stop()
@@ -331,6 +341,10 @@ class LlamaEngine:
             parameters = completion_parameters(request, vocabulary.size)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, len(prompt), cached)
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        self._check_alive()
+        return await self._up.scorer.score(prompt, top)
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         tokens = as_tokens(prompt)

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from inference.simulated.vocabulary import BEGIN, CALL, END, ROLE, TOKEN_BYTES, TOOLS, WORD_IDS
+from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens, Tool
 from sessions.ports import ChatMessage
 
@@ -88,3 +89,10 @@ class SimulatedTokenizer:
 
     async def text(self, text: str) -> Tokens:
         return tuple(await _encode_in_parts(text))
+
+    @property
+    def about(self) -> TokenizerInfo:
+        return TokenizerInfo(vocabulary_size=len(TOKEN_BYTES), ends=frozenset({END}))
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return [TOKEN_BYTES[token] for token in tokens]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import itertools
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping, Sequence
@@ -60,6 +61,7 @@ from sessions.model.generation import (
     GenerationRequest,
     KVExport,
     KVPlace,
+    TokenScore,
 )
 from sessions.model.types import OPENINGS, Json, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
@@ -141,6 +143,7 @@ class VllmEngine:
         self._ready: list[WorkerReady] = []  # what the workers of the first one reported
         self._starting = asyncio.Lock()  # one at a time: nobody else's workers report
         self._ends: tuple[int, ...] = ()
+        self._score_numbers = itertools.count(1)
         self._warmings = Warmings()
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
 
@@ -438,6 +441,13 @@ class VllmEngine:
         finally:
             self._load.ended(turn.claim, decoded)
             self._gate.leave(turn)
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        if (refused := self._supervisor.refusal) is not None:
+            raise refused
+        # One token is decoded behind the prompt, for which vLLM wants room.
+        check_prompt(len(prompt), 1, self._info.context_window)
+        return await self._core.score(f"score-{next(self._score_numbers)}", list(prompt), top)
 
     def _params(self, request: GenerationRequest) -> SamplingParams:
         return sampling_params(
