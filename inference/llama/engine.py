@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
 from inference.chat_template import ChatTemplate, template_beside, template_source
 from inference.continuation import continuation_of
 from inference.forecast import LoadForecast
@@ -45,7 +47,14 @@ from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
-from inference.models.memory import Footprint, available_bytes, check_fits, gguf_kv_bytes_per_token
+from inference.models.memory import (
+    Footprint,
+    available_bytes,
+    check_fits,
+    check_window,
+    default_window,
+    gguf_kv_bytes_per_token,
+)
 from inference.request_checks import check_model, check_prompt
 from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
@@ -66,6 +75,7 @@ from sessions.model.generation import (
 from sessions.model.types import INTEGER_MAX, ResponseId, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
+log = structlog.get_logger(__name__)
 __all__ = ["LlamaEngine", "LlamaOptions"]
 
 _LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
@@ -182,8 +192,7 @@ class LlamaEngine:
         model = await asyncio.to_thread(read_model, self.options.model_path)
         vocabulary = await asyncio.to_thread(read_vocabulary, model.metadata)
         template = _template(self.options.chat_template, model, vocabulary)
-        window = min(self.options.context_window, model.context_window or _WINDOW_UNKNOWN)
-        window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
+        window = await asyncio.to_thread(_window, self.options, model)
         if self.options.checks_memory:
             await asyncio.to_thread(_check_memory, self.options, model, window)
         async with contextlib.AsyncExitStack() as undo:
@@ -483,12 +492,42 @@ def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
     return options.without_spill(), StagingFolder(Path(tempfile.gettempdir()))
 
 
-def _check_memory(options: LlamaOptions, model: GgufModel, window: int) -> None:
-    """Raises BadInput where the model does not fit, with what would. Blocking."""
+def _footprint(options: LlamaOptions, model: GgufModel, window: int) -> Footprint:
     kv_bytes = gguf_kv_bytes_per_token(model.metadata)
-    need = Footprint(
+    return Footprint(
         model.size_bytes, kv_bytes if options.kv_dtype == "auto" else kv_bytes * 17 // 32, window, options.slots
     )
+
+
+def _window(options: LlamaOptions, model: GgufModel) -> int:
+    """The tokens that a session takes; where they were not set, what memory allows of the model's own. Raises BadInput
+    for more than the model's. Blocking."""
+    own = model.context_window or _WINDOW_UNKNOWN
+    window = options.context_window
+    if options.cuts_window:
+        window = min(window, own)
+    check_window(model.path.name, window, model.context_window)
+    if not window:
+        on_gpu = options.gpu_layers >= ALL and options.gpu_free_bytes
+        window = default_window(
+            _footprint(options, model, own), options.gpu_free_bytes if on_gpu else available_bytes()
+        )
+    window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
+    price = _footprint(options, model, window)
+    log.info(
+        "context_window_chosen",
+        tokens=window,
+        model_tokens=model.context_window,
+        slots=options.slots,
+        kv_bytes_per_token=price.kv_bytes_per_token,
+        kv_bytes=price.kv_bytes_per_token * window * options.slots,
+    )
+    return window
+
+
+def _check_memory(options: LlamaOptions, model: GgufModel, window: int) -> None:
+    """Raises BadInput where the model does not fit, with what would. Blocking."""
+    need = _footprint(options, model, window)
     if options.gpu_layers >= ALL and options.gpu_free_bytes:
         check_fits(model.path, need, options.gpu_free_bytes, where="the GPU's memory")
     elif not options.gpu_layers:  # some layers there and some here: nobody knows how much of each

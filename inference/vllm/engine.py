@@ -33,6 +33,7 @@ from inference.kv.envelope import KvIdentity
 from inference.kv.staging import StagingFolder, create_staging_folder, warn_where_small
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
+from inference.models.memory import check_window
 from inference.request_checks import check_model, check_prompt
 from inference.sampling import HONOURED, output_schema
 from inference.standby import Standby
@@ -203,7 +204,8 @@ class VllmEngine:
         model = await asyncio.to_thread(read_vllm_model, self.options.model_path, self.options.adapter)
         template = _template(self.options.chat_template, model)
         tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
-        window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
+        check_window(self.options.model_path.name, self.options.context_window, model.context_window)
+        window = self.options.context_window or model.context_window or _WINDOW_UNKNOWN
         model = msgspec.structs.replace(
             model, fingerprint=compute_kv_fingerprint(model, self.options.all_engine_args, window)
         )
