@@ -21,6 +21,14 @@ ITEMS_LEFT_OUT: Final = "items_left_out"  # in a response's `service`: how many 
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
 
 
+ATTENDED: Final = "attended"  # in a response's request: its client's leaving cancels it
+
+
+def is_attended(request: object) -> bool:
+    """Whether a response with this request is written for a client that waits, and for nobody who comes back."""
+    return isinstance(request, dict) and request.get(ATTENDED) is True
+
+
 def generates(request: object) -> bool:
     """Whether a response with this request is to be written, and not only prepared for."""
     return not (isinstance(request, dict) and request.get(GENERATE) is False)

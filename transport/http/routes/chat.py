@@ -22,7 +22,7 @@ from fastapi.responses import JSONResponse
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT, TRUNCATION
+from sessions.model.generation import ATTENDED, CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT, TRUNCATION
 from sessions.model.inspection import PromptScores
 from sessions.model.types import Json, Principal
 from transport.http import sse
@@ -68,14 +68,14 @@ async def create(request: Request, body: ChatRequest) -> Response:
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)
     usage = stream_usage(body.stream_options, stream=bool(body.stream))
-    turn = chat_turn(body, model, counted=usage.each)
+    plain = headers.idempotency_key is None and not headers.event_ids
+    turn = chat_turn(body, model, counted=usage.each, attended=plain)
     leave_out(request, left_out(body))
     check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     with naming_input("messages"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
-    plain = headers.idempotency_key is None and not headers.event_ids
 
     def left() -> None:
         if plain and started.cursor.sole_reader:
@@ -98,14 +98,17 @@ async def create(request: Request, body: ChatRequest) -> Response:
     return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=completion.headers)
 
 
-def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> TurnInput:
-    """The request in our words; `counted`: each delta carries the usage so far. Raises BadInput."""
+def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False, attended: bool = False) -> TurnInput:
+    """The request in our words; `counted`: each delta carries the usage so far; `attended`: its client's leaving
+    cancels it. Raises BadInput."""
     instructions, units = chat_history(body.messages)
     sampling = chat_sampling(body)
     tools = chat_tools(body.tools)
     model.check(sampling, tools, format_param="response_format")
     user = body.user or body.safety_identifier
     more: dict[str, Json] = {CONTINUOUS_USAGE: True} if counted else {}
+    if attended:
+        more[ATTENDED] = True
     if goes_on(body):
         more[CONTINUES] = True
     if body.truncation is not None:
@@ -161,17 +164,21 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
             units=[Unit((cm.NewMessage(content=prompt.text),))],
             sampling=sampling,
             choices=body.n or 1,
-            request=_journaled(user, **{RAW_PROMPT: prompt.raw}, **({CONTINUOUS_USAGE: True} if usage.each else {})),
+            request=_journaled(
+                user,
+                **{RAW_PROMPT: prompt.raw},
+                **({CONTINUOUS_USAGE: True} if usage.each else {}),
+                **({} if retryable else {ATTENDED: True}),
+            ),
         )
         for prompt in prompts
     ]
     with naming_input("prompt"):
         started = await _started(request, principal, turns)
-    plain = read_retry_headers(request).idempotency_key is None
 
     def left() -> None:
         for each in started:
-            if plain and each.cursor.sole_reader:
+            if not retryable and each.cursor.sole_reader:
                 starter.cancel_soon(principal, each.cursor.key.session, each.responses)
 
     readers = [
