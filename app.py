@@ -580,6 +580,7 @@ async def gateway_role(settings: Settings) -> int:
             prices=prices.book,
             ignores_unknown=settings.unknown_parameters == "ignore",
             inspect=router.inspect,
+            is_attached=router.subscriptions.is_attached,
             push=push_door(settings),
             retrieval=retrieval,
         )
