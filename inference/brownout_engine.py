@@ -34,8 +34,8 @@ from sessions.model.generation import (
     TokenScore,
     unsupported_scores,
 )
-from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
-from sessions.ports import Engine, ScoresPrompts, Tokenizer
+from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
+from sessions.ports import ChecksSampling, Engine, ScoresPrompts, Tokenizer
 
 __all__ = ["BrownoutEngine", "make_brownout_engine"]
 
@@ -102,6 +102,10 @@ class BrownoutEngine:
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         engine = self._of(request.model)[0] if self._smaller is not None else self.main
         return engine.generate(request)
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        if isinstance(self.main, ChecksSampling):
+            self.main.check_sampling(sampling)
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
         """Of the model itself, whoever answers turns at the moment."""

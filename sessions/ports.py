@@ -45,6 +45,7 @@ from sessions.model.types import (
     ReplicaId,
     ResponseId,
     Role,
+    Sampling,
     SessionKey,
     TenantId,
     Tokens,
@@ -266,6 +267,15 @@ class ScoresPrompts(Protocol):
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
         """Computes a prompt once, for no session. Returns one score for each of its tokens, with the `top` (at least 1)
         most probable tokens behind it. Raises as `generate`."""
+        ...
+
+
+@runtime_checkable
+class ChecksSampling(Protocol):
+    """An engine that says what it cannot honour before anything of a turn is written."""
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Raises the BadInput that `generate` would raise for these parameters."""
         ...
 
 

@@ -55,7 +55,7 @@ from inference.models.memory import (
     default_window,
     gguf_kv_bytes_per_token,
 )
-from inference.request_checks import check_model, check_prompt
+from inference.request_checks import check_model, check_prompt, trial_request
 from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from inference.warming import Warmings
@@ -72,7 +72,7 @@ from sessions.model.generation import (
     KVPlace,
     TokenScore,
 )
-from sessions.model.types import INTEGER_MAX, ResponseId, SessionKey, TenantId, Tokens
+from sessions.model.types import INTEGER_MAX, ResponseId, Sampling, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
 log = structlog.get_logger(__name__)
@@ -350,6 +350,10 @@ class LlamaEngine:
             parameters = completion_parameters(request, vocabulary.size)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, len(prompt), cached)
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        check_stop_tokens(sampling, self._up.vocabulary)
+        completion_parameters(trial_request(sampling), self._up.vocabulary.size)
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
         self._check_alive()

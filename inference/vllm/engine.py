@@ -34,7 +34,7 @@ from inference.kv.staging import StagingFolder, create_staging_folder, warn_wher
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.models.memory import check_window
-from inference.request_checks import check_model, check_prompt
+from inference.request_checks import check_model, check_prompt, trial_request
 from inference.sampling import HONOURED, output_schema
 from inference.standby import Standby
 from inference.tokens import as_tokens, common_prefix
@@ -64,7 +64,7 @@ from sessions.model.generation import (
     KVPlace,
     TokenScore,
 )
-from sessions.model.types import OPENINGS, Json, ResponseId, SessionKey, TenantId, Tokens
+from sessions.model.types import OPENINGS, Json, ResponseId, Sampling, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
 __all__ = ["VllmEngine", "VllmOptions"]
@@ -443,6 +443,9 @@ class VllmEngine:
         finally:
             self._load.ended(turn.claim, decoded)
             self._gate.leave(turn)
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        self._params(trial_request(sampling))
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
         if (refused := self._supervisor.refusal) is not None:
