@@ -74,6 +74,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "structured_output": self.sampling is None or "text" in self.sampling,
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
             },
+            "input_modalities": ["text"],
+            "output_modalities": ["text"],
             "notice": self.notice,
             "pool": msgspec.to_builtins(self.pool) if self.pool is not None else None,
         }

@@ -35,7 +35,7 @@ from transport.openai.chat_render import StreamUsage, encode
 from transport.openai.completion_models import Completion, CompletionRequest
 from transport.openai.completions import CompletionReader
 from transport.openai.history import Unit
-from transport.openai.left_out import left_out
+from transport.openai.left_out import left_out, take_unreadable_parts
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import (
     CHAT_SCHEMAS,
@@ -69,6 +69,8 @@ async def create(request: Request, body: ChatRequest) -> Response:
     model = card(gateway.models, body.model)
     usage = stream_usage(body.stream_options, stream=bool(body.stream))
     plain = headers.idempotency_key is None and not headers.event_ids
+    if gateway.ignores_unknown:
+        leave_out(request, take_unreadable_parts(body.messages, "messages"))
     turn = chat_turn(body, model, counted=usage.each, attended=plain)
     leave_out(request, left_out(body))
     check_optional(request, model, turn.sampling)
