@@ -20,10 +20,12 @@ import msgspec
 import structlog
 
 from inference.template_environment import FAILURES, clock_at, compile_template, literals, to_json
-from inference.whole_conversation import Conversations, Piece, Shape, content_text, probe, refused
+from inference.whole_conversation import Conversations, Piece, TemplateShape, content_text, probe, refused
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
+
+LITERALS_MAX: Final = 1_000  # texts in a template that are tried; one with more renders whole conversations
 
 log = structlog.get_logger(__name__)
 
@@ -212,13 +214,15 @@ class ChatTemplate:
         head = _between(text, "", _USER + self.scaffold.roles["user"].after)
         return _without_end(head, self.scaffold.roles["user"].before)
 
-    def _is_sum(self, sought: Collection[str], shape: Shape) -> bool:
+    def _is_sum(self, sought: Collection[str], shape: TemplateShape) -> bool:
         """Takes the template apart; whether that can be done."""
         try:
             self.scaffold = self._take_apart()
             self._verify()
             if self.scaffold.tools:
                 self._opening(_SYSTEM, [_function_of(Tool(name=_TOOL, parameters={"type": "object"}))])
+            if len(sought) > LITERALS_MAX:
+                return False
             for text in sorted(sought):
                 self._verify_words(text)
             user, answer = ChatMessage(role="user", text=_USER), ChatMessage(role="assistant", text=_ANSWER)

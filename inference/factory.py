@@ -132,10 +132,10 @@ def make_engine(
             f"engine_url is for --engine remote: {settings.engine} would not ask it. Leave --engine-url out.",
             param="engine_url",
         )
+    _check_context(settings)
     if settings.engine == "sim":
         _check_simulated(settings)
         return _simulated(settings)
-    _check_context(settings)
     if settings.engine == "remote":
         return _remote(settings)
     if settings.vllm_args and settings.engine != "vllm":
@@ -341,7 +341,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         gpu_free_bytes=int(sum(each.free_bytes for each in backends) * settings.gpu_memory),
         checks_memory=settings.memory_check == "on",
         slots=settings.slots,
-        context_window=settings.context or 1 << 20,  # cut to what the model was trained for
+        context_window=settings.context,
         threads=max(1, threads - smaller_threads),
         **_shared_options(settings, host_bytes_max=1 << 30),
     )

@@ -27,7 +27,9 @@ RENDERED_INLINE_MAX: Final = 100_000  # code points; longer conversations are re
 
 
 class TemplateTokenizer(ABC):
-    """Implements `Tokenizer` but for `text`. `starts`: the tokens that every conversation begins with."""
+    """Implements `Tokenizer` but for `text`, `about` and `pieces`.
+
+    `starts`: the tokens that every conversation begins with."""
 
     def __init__(self, template: ChatTemplate, fingerprint: str, starts: tuple[int, ...]) -> None:
         self.template = template

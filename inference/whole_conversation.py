@@ -41,7 +41,7 @@ class Render(Protocol):
     ) -> str: ...
 
 
-class Shape(msgspec.Struct, frozen=True):
+class TemplateShape(msgspec.Struct, frozen=True):
     """What conversations a template takes."""
 
     system: bool = True  # a system message before all others
@@ -104,11 +104,11 @@ class _Mark(NamedTuple):
     spelled: str  # as it stands in the rendering
 
 
-def probe(render: Render) -> Shape:
+def probe(render: Render) -> TemplateShape:
     """Finds out which conversations a template takes."""
     user, answer = _message("user", _USER), _message("assistant", _ANSWER)
     system, words = _message("system", _SYSTEM), _message("user", _NEXT)
-    shape = Shape(
+    shape = TemplateShape(
         system=_shows(render, [system, user], _SYSTEM, _USER),
         later_system=_shows(render, [user, answer, system, words], _USER, _SYSTEM, _NEXT),
         developer=_shows(render, [_message("developer", _SYSTEM), user], _SYSTEM, _USER),
@@ -147,7 +147,7 @@ def content_text(message: ChatMessage) -> str:
 class Conversations:
     """Renders whole conversations with one template. Immutable."""
 
-    def __init__(self, render: Render, shape: Shape, literals: frozenset[str], specials: Sequence[str]) -> None:
+    def __init__(self, render: Render, shape: TemplateShape, literals: frozenset[str], specials: Sequence[str]) -> None:
         """`literals`: texts that the template may look for in messages."""
         self._render = render
         self._shape = shape
@@ -183,7 +183,7 @@ class Conversations:
 
     def _pieces(
         self,
-        shape: Shape,
+        shape: TemplateShape,
         instructions: str | None,
         tools: list[Json],
         messages: list[ChatMessage],
@@ -318,7 +318,7 @@ def refused(failure: Exception, tools: Sequence[Json]) -> BadInput:
 # -- folding ---------------------------------------------------------------------------------------------------
 
 
-def _fold(shape: Shape, instructions: str | None, messages: Sequence[ChatMessage]) -> list[_Turn]:
+def _fold(shape: TemplateShape, instructions: str | None, messages: Sequence[ChatMessage]) -> list[_Turn]:
     """The conversation in the shape that the template takes."""
     said = [] if instructions is None else [ChatMessage(role="system", text=instructions)]
     turns: list[_Turn] = []
@@ -344,7 +344,7 @@ def _fold(shape: Shape, instructions: str | None, messages: Sequence[ChatMessage
     return joined
 
 
-def _turn(shape: Shape, message: ChatMessage, *, first: bool) -> _Turn:
+def _turn(shape: TemplateShape, message: ChatMessage, *, first: bool) -> _Turn:
     role: str = message.role
     if role == "developer" and not (first and shape.developer):
         role = "system"
@@ -361,7 +361,7 @@ def _turn(shape: Shape, message: ChatMessage, *, first: bool) -> _Turn:
 
 def _rendered(
     turn: _Turn,
-    shape: Shape,
+    shape: TemplateShape,
     words: Callable[[_Text], str] = lambda text: text.value,
     harmless: Callable[[str], str] = lambda text: text,
 ) -> dict[str, Json]:
@@ -384,11 +384,11 @@ def _rendered(
     return message
 
 
-def _call_id(call_id: str, shape: Shape) -> str:
+def _call_id(call_id: str, shape: TemplateShape) -> str:
     return hashlib.blake2b(call_id.encode()).hexdigest()[:9] if shape.short_ids else call_id
 
 
-def _arguments(arguments: str, shape: Shape) -> Json:
+def _arguments(arguments: str, shape: TemplateShape) -> Json:
     if shape.calls != "objects":
         return arguments
     try:

@@ -19,7 +19,17 @@ import msgspec
 from sessions.limits import Forecast, Share
 from sessions.model.commands import Ok
 from sessions.model.events import Record
-from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.generation import (
+    Chunk,
+    EngineInfo,
+    EngineStats,
+    Finish,
+    GenerationRequest,
+    KVExport,
+    KVPlace,
+    TokenizerInfo,
+    TokenScore,
+)
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
 from sessions.model.json_schema import SchemaFault
 from sessions.model.knowledge.documents import DocumentText
@@ -35,6 +45,7 @@ from sessions.model.types import (
     ReplicaId,
     ResponseId,
     Role,
+    Sampling,
     SessionKey,
     TenantId,
     Tokens,
@@ -188,6 +199,13 @@ class Tokenizer(Protocol):
         Raises BadInput where the template refuses the conversation."""
         ...
 
+    @property
+    def about(self) -> TokenizerInfo: ...
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        """The bytes of each token; of special ones their spelling. Every id is one of the vocabulary."""
+        ...
+
 
 # == engine =======================================================================================================
 
@@ -266,6 +284,25 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+
+@runtime_checkable
+class ScoresPrompts(Protocol):
+    """An engine that also says how probable a prompt is."""
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        """Computes a prompt once, for no session. Returns one score for each of its tokens, with the `top` (at least 1)
+        most probable tokens behind it. Raises as `generate`."""
+        ...
+
+
+@runtime_checkable
+class ChecksSampling(Protocol):
+    """An engine that says what it cannot honour before anything of a turn is written."""
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Raises the BadInput that `generate` would raise for these parameters."""
+        ...
 
 
 # == keys =========================================================================================================

@@ -83,6 +83,7 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     commands_max: int = 4096  # under way, in all
     commands_per_principal_max: int = 1024
     replay_records_max: int = 20_000  # a reader further back gets a snapshot
+    silence_s: float = 30.0  # a reader of an answer waits so long for a session that no replica has
 
 
 class GatewayServices(NamedTuple):
@@ -102,6 +103,7 @@ class GatewayServices(NamedTuple):
     file_bytes: int = FILE_BYTES  # of one file at most
     push: PushDoor | None = None  # None: no device is told of anything
     retrieval: Retrieval | None = None  # embedding models and vector stores
+    is_attached: Callable[[SessionKey], bool] = lambda key: True  # whether a replica has a session and is heard here
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -151,6 +153,7 @@ class Gateway:
         self.leaving = asyncio.Event()  # set once it drains; who waits for events waits for this too
         self._erase = services.erase
         self._inspect = services.inspect
+        self.is_attached = services.is_attached
         self._quotas = quotas
         self._sessions = sessions
         self._journal = store.journal

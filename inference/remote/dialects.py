@@ -11,10 +11,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from inference.chat_template import ChatTemplate
 from inference.remote.pool import RemotePool, RemoteServer
-from inference.template_tokenizer import TemplateTokenizer
 from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, GenerationRequest
+from sessions.ports import Tokenizer
 
 
 class RunEnded(NamedTuple):
@@ -29,17 +30,24 @@ class ServedModel(NamedTuple):
     context_window: int
 
 
+class TemplatedTokenizer(Tokenizer, Protocol):
+    """A tokenizer that knows its chat template."""
+
+    @property
+    def template(self) -> ChatTemplate: ...
+
+
 class Dialect(Protocol):
     """How servers of one kind are spoken to. `build` names the kind."""
 
     build: str
     sampling: frozenset[str]
 
-    async def model_of(self, server: RemoteServer) -> ServedModel:
+    async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
         """Asks a server what it serves. Raises Unavailable."""
         ...
 
-    async def open_tokenizer(self, pool: RemotePool, model: str) -> TemplateTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, model: str) -> TemplatedTokenizer:
         """Makes the tokenizer, and holds it against a server's. Raises BadInput, Unavailable."""
         ...
 

@@ -21,15 +21,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 import structlog
 
 from inference.concurrency_gate import ConcurrencyGate, GatedRun
-from inference.remote.dialects import Dialect, RunEnded, ServedModel
+from inference.remote.dialects import Dialect, RunEnded, ServedModel, TemplatedTokenizer
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
-from inference.request_checks import check_model, check_prompt
-from inference.template_tokenizer import TemplateTokenizer
+from inference.request_checks import check_model, check_prompt, trial_request
 from sessions.limits import Forecast, Share
-from sessions.model.errors import BadInput, EngineLost, Unavailable
+from sessions.model.errors import BadInput, EngineLost, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
-from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
+from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
 log = structlog.get_logger(__name__)
 
@@ -40,13 +39,13 @@ class RemoteEngine:
     def __init__(self, options: RemoteOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         servers = [RemoteServer(url, options.key) for url in options.urls]
-        self._pool = RemotePool(servers, clock, options.away_s)
+        self._pool = RemotePool(servers, clock, away_s=options.away_s, answer_s=options.answer_s)
         self._dialect = _dialect_of(options)
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
         self._counters: Counter[str] = Counter()
         self._model = ""  # the servers' name of it
         self._info: EngineInfo | None = None
-        self._tokenizer: TemplateTokenizer | None = None
+        self._tokenizer: TemplatedTokenizer | None = None
         self._closed: Unavailable | None = None
 
     @property
@@ -55,7 +54,7 @@ class RemoteEngine:
         return self._info
 
     @property
-    def tokenizer(self) -> TemplateTokenizer:
+    def tokenizer(self) -> TemplatedTokenizer:
         assert self._tokenizer is not None
         return self._tokenizer
 
@@ -114,6 +113,9 @@ class RemoteEngine:
         finally:
             self._gate.leave(turn)
 
+    def check_sampling(self, sampling: Sampling) -> None:
+        self._dialect.check(trial_request(sampling))
+
     async def _output(self, request: GenerationRequest) -> AsyncGenerator[Chunk | RunEnded, None]:
         """Runs a request at the first server that answers. Raises Unavailable where none does."""
         name = f"{request.key.tenant}\0{request.key.session}".encode()
@@ -151,30 +153,28 @@ class RemoteEngine:
                 await asyncio.wait((coming,))
 
     async def _probe(self, server: RemoteServer) -> None:
-        try:
-            async with asyncio.timeout(self.options.probe_s):
-                status, _ = await server.http.call("GET", f"{server.path}/health")
-        except TimeoutError as error:
-            raise Unavailable("engine_unavailable", "The model's server does not answer any more.") from error
+        status, _ = await self._pool.ask(server, "GET", "/health")
         if status >= 500:
             raise Unavailable("engine_unavailable", f"The model's server answers with {status}.")
 
     async def _served(self) -> list[ServedModel]:
         """What the servers that answer have. Raises Unavailable that names them, where none does."""
         found = await asyncio.gather(
-            *(self._dialect.model_of(server) for server in self._pool.servers), return_exceptions=True
+            *(self._dialect.model_of(self._pool, server) for server in self._pool.servers), return_exceptions=True
         )
-        served = []
+        served, reason = [], ""
         for server, model in zip(self._pool.servers, found, strict=True):
             if isinstance(model, ServedModel):
                 served.append(model)
             elif isinstance(model, Exception):
-                self._pool.failed(server, str(model) or type(model).__name__)
+                reason = model.public_message if isinstance(model, SessileError) else type(model).__name__
+                self._pool.failed(server, reason)
             else:
                 raise model
         if not served:
             names = ", ".join(server.name for server in self._pool.servers)
-            raise Unavailable("engine_unavailable", f"No server of the model answers at {names} (--engine-url).")
+            what = f"No server of the model answers at {names} (--engine-url). {reason}"
+            raise Unavailable("engine_unavailable", what)
         return served
 
     # -- what is the servers' own business -------------------------------------------------------------

@@ -38,8 +38,8 @@ class LlamaDialect:
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: LlamaTokenizer | None = None
 
-    async def model_of(self, server: RemoteServer) -> ServedModel:
-        status, answer = await server.http.call("GET", f"{server.path}/props")
+    async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
+        status, answer = await pool.ask(server, "GET", "/props")
         if status != 200:
             raise refusal(status, answer)
         props = msgspec.json.decode(answer)

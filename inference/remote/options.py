@@ -27,7 +27,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     waiting_max: int = 64
     away_s: float = 5.0  # for so long nothing is sent to a server that failed
     silence_s: float = 15.0  # a server that says nothing for so long must answer a probe
-    probe_s: float = 10.0  # ... within this time
+    answer_s: float = 10.0  # ... within this time, as any short question
 
     def __post_init__(self) -> None:
         check_least(self, ENGINE, 1, "slots")

@@ -7,6 +7,7 @@ be served. The pool knows no tokens.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ssl
 from collections.abc import Callable, Sequence
@@ -37,10 +38,14 @@ class RemoteServer:
 class RemotePool:
     """The servers of one model."""
 
-    def __init__(self, servers: Sequence[RemoteServer], clock: Callable[[], float], away_s: float) -> None:
+    def __init__(
+        self, servers: Sequence[RemoteServer], clock: Callable[[], float], *, away_s: float, answer_s: float
+    ) -> None:
+        """`answer_s`: how long a server may take for a short answer."""
         self.servers = servers
         self._clock = clock
         self._away_s = away_s
+        self._answer_s = answer_s
 
     def in_order(self, name: bytes) -> list[RemoteServer]:
         """Returns the servers as they come into question for `name`: those that are there first."""
@@ -66,13 +71,21 @@ class RemotePool:
         now = self._clock()
         return [server.name for server in self.servers if server.away_until > now]
 
+    async def ask(self, server: RemoteServer, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """(status, body) from this server. Raises Unavailable, also where it takes too long."""
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await server.http.call(method, server.path + path, body)
+        except TimeoutError as error:
+            raise Unavailable("engine_unavailable", "The model's server does not answer any more.") from error
+
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """(status, body) from the first server that answers; as `HttpClient.call`. Raises Unavailable."""
         for server in self.in_order(b""):
             try:
-                status, answer = await server.http.call(method, server.path + path, body)
+                status, answer = await self.ask(server, method, path, body)
             except Unavailable as error:
-                self.failed(server, str(error))
+                self.failed(server, error.public_message)
                 continue
             if status < 500:
                 return status, answer

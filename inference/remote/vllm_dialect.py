@@ -63,8 +63,8 @@ class VllmDialect:
         self._tokenizer: VllmTokenizer | None = None
         self._ends: frozenset[int] = frozenset()
 
-    async def model_of(self, server: RemoteServer) -> ServedModel:
-        status, answer = await server.http.call("GET", f"{server.path}/v1/models")
+    async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
+        status, answer = await pool.ask(server, "GET", "/v1/models")
         if status != 200:
             raise refusal(status, answer)
         first = msgspec.json.decode(answer)["data"][0]

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from inference.simulated.vocabulary import BEGIN, CALL, END, ROLE, TOKEN_BYTES, TOOLS, WORD_IDS
+from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
 
@@ -106,3 +107,10 @@ class SimulatedTokenizer:
         for message in messages:
             tokens += await self.message(message)
         return (*tokens, *self.answer_opening) if answer else tuple(tokens)
+
+    @property
+    def about(self) -> TokenizerInfo:
+        return TokenizerInfo(vocabulary_size=len(TOKEN_BYTES), ends=frozenset({END}))
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return [TOKEN_BYTES[token] for token in tokens]

@@ -38,6 +38,7 @@ from sessions.model.types import (
     FunctionCallOutput,
     Item,
     ItemId,
+    Json,
     Message,
     Role,
     TenantId,
@@ -416,7 +417,7 @@ class Ledger:
         if isinstance(command.request, dict) and command.request.get(RAW_PROMPT):
             words = (item.content for item in command.items if isinstance(item, cm.NewMessage))
             text = "".join(part.text for content in words for part in cm.content_parts(content))
-            length = len(self._tokenizer.starts) + len(await self._tokenizer.text(text))
+            length = len(await self._raw_prompt(command.request, text))
             if length >= window:
                 raise too_long(length, window - 1)
             return 0
@@ -506,8 +507,8 @@ class Ledger:
         """The prompt of a completion: its question's text, behind what every prompt begins with."""
         assert open_.body.parent_id is not None
         question = self._state.items[open_.body.parent_id]
-        prompt = array("I", self._tokenizer.starts)
-        prompt.extend(await self._tokenizer.text(question.text if isinstance(question, Message) else ""))
+        text = question.text if isinstance(question, Message) else ""
+        prompt = await self._raw_prompt(open_.body.request, text)
         emitted = unpack_tokens(bytes(open_.tokens))
         if open_.tail:
             emitted.extend(await self._tokenizer.text(open_.tail))
@@ -518,6 +519,13 @@ class Ledger:
         room = window - len(prompt)
         left = min(room, answer_max - len(emitted)) if answer_max is not None else room
         return PromptPlan(prompt=prompt, emitted=emitted, shared_prefix=0, max_tokens=left, dropped=0, cut=None)
+
+    async def _raw_prompt(self, request: Json, text: str) -> array[int]:
+        """The token ids that a completion's client sent; else those of its text."""
+        ids = request.get(RAW_PROMPT) if isinstance(request, dict) else None
+        if isinstance(ids, list | tuple):
+            return array("I", ids)
+        return array("I", [*self._tokenizer.starts, *await self._tokenizer.text(text)])
 
     async def whole(self, leaf: ItemId | None) -> array[int]:
         """The ids of a branch as the next prompt would begin with them, up to an answer that is being written: what KV

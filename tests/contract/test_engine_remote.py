@@ -1,4 +1,4 @@
-"""The remote engine in front of real llama-servers: what they say is what the engine of our own says, token by token."""
+"""The remote engine in front of real llama-servers: they say what the engine of our own says, token by token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inference.remote.options import RemoteOptions
 from sessions.model.errors import BadInput, EngineLost, Overloaded, Unavailable
 from sessions.model.generation import Chunk
 from sessions.model.types import Sampling, TextOptions
-from tests.support.engines.engines import LlamaWorld, ask, follow_up, key, open_stream, prompt_of, request
+from tests.support.engines.engines import LlamaWorld, ask, follow_up, key, open_stream, prompt_of, request, until
 from tests.support.engines.relay import Relay
 
 pytestmark = pytest.mark.model
@@ -111,8 +111,7 @@ async def test_leaving_frees_the_place_and_too_many_are_shed(servers: Servers) -
     prompt = await prompt_of(engine, "Tell me a long story.")
     held = [await open_stream(engine, key(name), prompt) for name in "ab"]
     waiting = asyncio.ensure_future(ask(engine, key("c"), prompt, max_tokens=2))
-    while not engine.stats().waiting:
-        await asyncio.sleep(0)
+    await until(lambda: engine.stats().waiting == 1)
     with pytest.raises(Overloaded):
         await ask(engine, key("d"), prompt, max_tokens=2)
     await held[0].abort()
@@ -140,14 +139,14 @@ async def test_a_server_that_falls_silent_is_probed(servers: Servers, model_path
     silent: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (await reader.read(4)) == b"POST":
+        if (await reader.readline()).startswith(b"POST /completion "):
             silent.append(writer)
             await reader.read()
         writer.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     urls = (servers.relays[0].url, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    engine = RemoteEngine(RemoteOptions(urls=urls, tokenizer=model_path, silence_s=0.01, probe_s=60, away_s=0))
+    engine = RemoteEngine(RemoteOptions(urls=urls, tokenizer=model_path, silence_s=0.01, answer_s=60, away_s=0))
     await engine.start()
     prompt = await prompt_of(engine, "Hello.")
     for session in "abcdefgh":
@@ -156,6 +155,13 @@ async def test_a_server_that_falls_silent_is_probed(servers: Servers, model_path
     for writer in silent:
         writer.transport.abort()
     server.close()
+
+
+async def test_a_server_that_answers_nothing_at_all_is_given_up(model_path: Path) -> None:
+    async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unavailable, match="No server of the model answers"):
+            await RemoteEngine(RemoteOptions(urls=(url,), tokenizer=model_path, answer_s=0.01)).start()
 
 
 async def test_nobody_there_and_a_wrong_key_are_said(model_path: Path) -> None:

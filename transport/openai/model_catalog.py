@@ -76,6 +76,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
                 "foldings": list(self.foldings),
             },
+            "input_modalities": ["text"],
+            "output_modalities": ["text"],
             "notice": self.notice,
             "pool": msgspec.to_builtins(self.pool) if self.pool is not None else None,
         }

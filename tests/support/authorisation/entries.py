@@ -158,6 +158,8 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/completions", "chat", body=fixed(model="simulated", prompt="hello")),
     Http("POST", "/v1/moderations", "chat", body=fixed(input="hello")),
     Http("POST", "/tokenize", "chat", body=fixed(prompt="hello")),
+    Http("POST", "/detokenize", "chat", body=fixed(tokens=[104, 105])),
+    Http("GET", "/tokenizer_info", "chat"),
     Http("POST", "/v1/responses/input_tokens", "chat", body=fixed(**INPUT)),
     Http(
         "POST",

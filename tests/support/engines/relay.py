@@ -17,6 +17,11 @@ class Relay:
         self.requests = 0
 
     @property
+    def streams(self) -> int:
+        """How many connections are open."""
+        return len(self._writers) // 2
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from inference.chat_template import ChatTemplate
 from inference.simulated import SimulatedTokenizer
 from inference.simulated.vocabulary import BEGIN, END, ROLE
 from inference.template_tokenizer import TemplateTokenizer
+from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens
 
 FORGETFUL = """\
@@ -45,6 +47,13 @@ class WholeTokenizer(TemplateTokenizer):
     async def text(self, text: str) -> Tokens:
         self.asked.append(text)
         return await self._words.text(text)
+
+    @property
+    def about(self) -> TokenizerInfo:
+        return self._words.about
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return self._words.pieces(tokens)
 
     async def _opening_piece(self, piece: str, *, special: bool) -> Tokens:
         if not special:

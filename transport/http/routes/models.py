@@ -50,6 +50,8 @@ class ModelObject(BaseModel):
     owned_by: str
     context_window: int | None
     capabilities: Capabilities
+    input_modalities: list[str]
+    output_modalities: list[str]
     price: PriceObject | None
     notice: str | None
     pool: PoolObject | None

@@ -53,7 +53,7 @@ from transport.openai.compaction import (
 )
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
-from transport.openai.left_out import left_out
+from transport.openai.left_out import left_out, take_unreadable_parts
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.model_catalog import ModelCard, card
@@ -136,6 +136,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     socket = socket_turn_of(request)
     _check(body, socket)
     leave_out(request, left_out(body))
+    if gateway.ignores_unknown and isinstance(body.input, list):
+        leave_out(request, take_unreadable_parts(body.input, "input"))
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
     by_history = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)
