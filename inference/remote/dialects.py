@@ -18,7 +18,7 @@ from sessions.model.generation import Chunk, GenerationRequest
 from sessions.ports import Tokenizer
 
 
-class RunEnded(NamedTuple):
+class RemoteRunEnded(NamedTuple):
     reason: Literal["stop", "length"]
     cached_tokens: int
 
@@ -37,7 +37,7 @@ class TemplatedTokenizer(Tokenizer, Protocol):
     def template(self) -> ChatTemplate: ...
 
 
-class Dialect(Protocol):
+class ServerDialect(Protocol):
     """How servers of one kind are spoken to. `build` names the kind."""
 
     build: str
@@ -57,8 +57,8 @@ class Dialect(Protocol):
 
     def run(
         self, server: RemoteServer, model: str, request: GenerationRequest
-    ) -> AsyncGenerator[Chunk | RunEnded, None]:
-        """Chunks, then one RunEnded. Raises Unavailable where the server is gone or broke it off."""
+    ) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
+        """Chunks, then one RemoteRunEnded. Raises Unavailable where the server is gone or broke it off."""
         ...
 
 

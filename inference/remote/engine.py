@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -21,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 import structlog
 
 from inference.concurrency_gate import ConcurrencyGate, GatedRun
-from inference.remote.dialects import Dialect, RunEnded, ServedModel, TemplatedTokenizer
+from inference.remote.dialects import RemoteRunEnded, ServedModel, ServerDialect, TemplatedTokenizer
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from inference.request_checks import check_model, check_prompt, trial_request
@@ -36,10 +35,11 @@ log = structlog.get_logger(__name__)
 class RemoteEngine:
     """Implements `Engine`. `start` comes first."""
 
-    def __init__(self, options: RemoteOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: RemoteOptions, clock: Callable[[], float] | None = None) -> None:
+        """`clock`: seconds; None: the running loop's."""
         self.options = options
         servers = [RemoteServer(url, options.key) for url in options.urls]
-        self._pool = RemotePool(servers, clock, away_s=options.away_s, answer_s=options.answer_s)
+        self._pool = RemotePool(servers, clock or _loop_time, away_s=options.away_s, answer_s=options.answer_s)
         self._dialect = _dialect_of(options)
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
         self._counters: Counter[str] = Counter()
@@ -116,7 +116,7 @@ class RemoteEngine:
     def check_sampling(self, sampling: Sampling) -> None:
         self._dialect.check(trial_request(sampling))
 
-    async def _output(self, request: GenerationRequest) -> AsyncGenerator[Chunk | RunEnded, None]:
+    async def _output(self, request: GenerationRequest) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
         """Runs a request at the first server that answers. Raises Unavailable where none does."""
         name = f"{request.key.tenant}\0{request.key.session}".encode()
         for server in self._pool.in_order(name):
@@ -138,8 +138,8 @@ class RemoteEngine:
         raise Unavailable("engine_unavailable", "None of the model's servers answers.")
 
     async def _next(
-        self, server: RemoteServer, items: AsyncGenerator[Chunk | RunEnded, None]
-    ) -> Chunk | RunEnded | None:
+        self, server: RemoteServer, items: AsyncGenerator[Chunk | RemoteRunEnded, None]
+    ) -> Chunk | RemoteRunEnded | None:
         """Waits for the next item as long as it takes a server that lives: a long prompt is computed in silence. Raises
         Unavailable where it does not."""
         coming = asyncio.ensure_future(anext(items, None))
@@ -153,7 +153,7 @@ class RemoteEngine:
                 await asyncio.wait((coming,))
 
     async def _probe(self, server: RemoteServer) -> None:
-        status, _ = await self._pool.ask(server, "GET", "/health")
+        status, _ = await self._pool.question(server, "GET", "/health")
         if status >= 500:
             raise Unavailable("engine_unavailable", f"The model's server answers with {status}.")
 
@@ -220,7 +220,11 @@ class RemoteEngine:
         )
 
 
-def _dialect_of(options: RemoteOptions) -> Dialect:
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _dialect_of(options: RemoteOptions) -> ServerDialect:
     """A GGUF file is llama-server's model; a folder vLLM's."""
     if options.tokenizer.suffix == ".gguf":
         from inference.remote.llama_dialect import LlamaDialect

@@ -18,7 +18,7 @@ from inference.llama.gguf import read_model
 from inference.llama.sampling import check_stop_tokens, completion_parameters
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
-from inference.remote.dialects import RunEnded, ServedModel, refusal
+from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from inference.sampling import HONOURED, unfit_continuation
@@ -28,7 +28,7 @@ ANY_SLOT: Final = -1
 
 
 class LlamaDialect:
-    """Implements `Dialect`."""
+    """Implements `ServerDialect`."""
 
     build = "remote-llama/1"
     sampling = HONOURED
@@ -39,7 +39,7 @@ class LlamaDialect:
         self._tokenizer: LlamaTokenizer | None = None
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
-        status, answer = await pool.ask(server, "GET", "/props")
+        status, answer = await pool.question(server, "GET", "/props")
         if status != 200:
             raise refusal(status, answer)
         props = msgspec.json.decode(answer)
@@ -66,7 +66,7 @@ class LlamaDialect:
 
     async def run(
         self, server: RemoteServer, model: str, request: GenerationRequest
-    ) -> AsyncGenerator[Chunk | RunEnded, None]:
+    ) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
         assert self._vocabulary is not None and self._tokenizer is not None
         completion = LlamaCompletion(
             server.http, self._vocabulary.fragments, self._tokenizer.text, ANY_SLOT, array("I", request.prompt), 1
@@ -75,6 +75,6 @@ class LlamaDialect:
             await completion.open(completion_parameters(request, self._vocabulary.size))
             while not isinstance(item := await completion.next(), Finish):
                 yield item
-            yield RunEnded(item.reason, item.cached_tokens)
+            yield RemoteRunEnded(item.reason, item.cached_tokens)
         finally:
             completion.close()

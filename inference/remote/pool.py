@@ -71,7 +71,7 @@ class RemotePool:
         now = self._clock()
         return [server.name for server in self.servers if server.away_until > now]
 
-    async def ask(self, server: RemoteServer, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    async def question(self, server: RemoteServer, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """(status, body) from this server. Raises Unavailable, also where it takes too long."""
         try:
             async with asyncio.timeout(self._answer_s):
@@ -83,7 +83,7 @@ class RemotePool:
         """(status, body) from the first server that answers; as `HttpClient.call`. Raises Unavailable."""
         for server in self.in_order(b""):
             try:
-                status, answer = await self.ask(server, method, path, body)
+                status, answer = await self.question(server, method, path, body)
             except Unavailable as error:
                 self.failed(server, error.public_message)
                 continue

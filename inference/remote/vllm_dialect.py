@@ -1,7 +1,7 @@
 """Speaks to vLLM's own server: `/v1/completions` with token ids both ways (from version 0.10.2 on).
 
 Its prefix cache is kept apart by tenant (`cache_salt`). How much of a prompt it reused is known at the end of a run,
-where it was started with `--enable-prompt-tokens-details`; else nothing counts as reused.
+where its option `enable_prompt_tokens_details` is set; else nothing counts as reused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.remote.dialects import RunEnded, ServedModel, refusal
+from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases, unfit_continuation
@@ -53,7 +53,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class VllmDialect:
-    """Implements `Dialect`."""
+    """Implements `ServerDialect`."""
 
     build = "remote-vllm/1"
     sampling = HONOURED - {"logprobs", "top_logprobs"}  # what completions say of them names no ids
@@ -64,7 +64,7 @@ class VllmDialect:
         self._ends: frozenset[int] = frozenset()
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
-        status, answer = await pool.ask(server, "GET", "/v1/models")
+        status, answer = await pool.question(server, "GET", "/v1/models")
         if status != 200:
             raise refusal(status, answer)
         first = msgspec.json.decode(answer)["data"][0]
@@ -97,7 +97,7 @@ class VllmDialect:
 
     async def run(
         self, server: RemoteServer, model: str, request: GenerationRequest
-    ) -> AsyncGenerator[Chunk | RunEnded, None]:
+    ) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
         body = _ENCODER.encode(self._body(model, request))
         status, answer, stream = await server.http.stream(f"{server.path}/v1/completions", body)
         try:
@@ -124,7 +124,7 @@ class VllmDialect:
                     if tokens or choice.text:
                         yield Chunk(tokens, choice.text)
                 if not event.choices and event.usage is not None:
-                    yield RunEnded("length" if reason == "length" else "stop", event.usage.cached_tokens)
+                    yield RemoteRunEnded("length" if reason == "length" else "stop", event.usage.cached_tokens)
                     return
             raise Unavailable("engine_unavailable", "The model's server cut an answer short.")
         finally:
