@@ -140,7 +140,7 @@ export class Browser {
 
 /** Collects what a person would see in the console. */
 export function watch(page) {
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(60_000);
   page.troubles = [];
   page.on("pageerror", (error) => page.troubles.push(`uncaught: ${error.message}`));
   page.on("console", (message) => {
