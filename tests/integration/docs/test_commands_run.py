@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,7 +123,14 @@ def test_commands_against_a_server(tmp_path: Path) -> None:
 def test_commands_against_a_cluster(tmp_path: Path) -> None:
     program = made(CLUSTER, **{"9000": "0"})
     cut = program.index("--")
-    program[cut:cut] = ["--data", str(tmp_path / "cluster"), "--gateways", "1", "--replicas", "2"]
+    # Beside pytest's folders: another session of tests closes those to PostgreSQL's account when it begins.
+    with tempfile.TemporaryDirectory(prefix="sessile-commands-") as folder:
+        Path(folder).chmod(0o755)
+        program[cut:cut] = ["--data", f"{folder}/cluster", "--gateways", "1", "--replicas", "2"]
+        _run_operators_commands(program, tmp_path)
+
+
+def _run_operators_commands(program: list[str], tmp_path: Path) -> None:
     with running(program, "The cluster is ready") as printed:
         filled_in = re.findall(r"--config \S+", printed)
         assert len(filled_in) == 1
