@@ -72,7 +72,7 @@ def mutants_of(path: Path) -> list[Mutant]:
 
 def failing(folder: Path, tests: str, *options: str) -> list[str]:
     """Returns the tests that fail in a copy of the project; a run that hangs or breaks fails as a whole."""
-    command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "--timeout=60", "-p", "no:cacheprovider", *options]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         done = subprocess.run(
