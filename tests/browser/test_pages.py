@@ -8,20 +8,18 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PAGES = [
-    *("appeals", "chat", "docs", "documents", "operator", "page", "prose", "reviews", "sdk_origins", "sign_in"),
-    pytest.param("operator_cluster", marks=pytest.mark.cluster),
-]
+PAGES = ("appeals", "chat", "docs", "documents", "operator", "page", "prose", "reviews", "sdk_origins", "sign_in")
+OF_A_CLUSTER = "operator_cluster"
 
 
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, pytest.param(OF_A_CLUSTER, marks=pytest.mark.cluster)])
 def test_in_chromium(name: str, run_node: Callable[..., None], chromium: str) -> None:
     run_node(HERE / f"{name}.test.mjs", SESSILE_TEST_CHROMIUM=chromium)
 
 
 def test_each_file_has_its_name_here() -> None:
-    named = {each if isinstance(each, str) else str(each.values[0]) for each in PAGES}
-    assert named | {"lines", "phone"} == {path.name.removesuffix(".test.mjs") for path in HERE.glob("*.test.mjs")}
+    named = {*PAGES, OF_A_CLUSTER, "lines", "phone"}
+    assert named == {path.name.removesuffix(".test.mjs") for path in HERE.glob("*.test.mjs")}
