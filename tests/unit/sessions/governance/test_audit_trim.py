@@ -26,3 +26,13 @@ async def test_a_broken_chain_keeps_what_it_has_from_there_on() -> None:
         assert await trimmed(chain, 9) == 2
     assert [each["event"] for each in logs] == ["audit_trim_failed", "audit_trimmed"]
     assert logs[0]["row"] == 3
+
+
+async def test_a_replica_that_finds_the_floor_moved_leaves_it() -> None:
+    class Raced(AuditChain):
+        async def trim(self, *args: object, **more: object) -> bool:
+            return False
+
+    chain = Raced()
+    chain.add(audited(1), audited(2))
+    assert await trimmed(chain, 9) == 0 and len(chain.stored) == 2
