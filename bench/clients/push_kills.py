@@ -20,8 +20,8 @@ from typing import Any, get_args
 
 import structlog
 
+from bench.clients.push_kill_round import Victim, answer_with_a_kill
 from bench.support import is_faultless, report, run_bench
-from tests.support.cluster.push_kills import Victim, answer_with_a_kill
 from tests.support.virtual_time import run
 
 

@@ -2,7 +2,7 @@
 
     python -m bench.engine.grammar_cuts --schemas 200 --cuts 20000
 
-Real llama.cpp and the small model. For each schema (made from a seed, see `tests.support.engines.made_up_schemas`) one
+Real llama.cpp and the small model. For each schema (made from a seed, see `bench.engine.made_up_schemas`) one
 answer is written whole; then it is continued from behind each of its tokens, as another replica does after a kill: a
 run that gets the tokens so far and nothing else of the first. Of every third schema the answer is a forced tool call's
 object. With fewer `--cuts` than tokens, cuts are evenly spread. Whole texts are judged by `jsonschema_rs`, which is not
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jsonschema_rs
 import msgspec
 
+from bench.engine.made_up_schemas import schema_of
 from bench.support import is_faultless, report, run_bench
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.grammar_guide import GrammarGuides
@@ -31,7 +32,6 @@ from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
 from tests.support.doors.server_process import ROOT
 from tests.support.engines.engines import Answer, ask, key, prompt_of
-from tests.support.engines.made_up_schemas import schema_of
 from tests.support.percentiles import percentile
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"

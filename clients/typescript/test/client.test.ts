@@ -1,13 +1,12 @@
-/** The client's behaviour in virtual time: coming back, repeating, acknowledging, noticing silence, sleeping, storing. */
+/** What the protocol's cases do not say of the client, in virtual time: keys, tunnels, sleeping, storing. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { greet, READY, settled, world } from "./virtual.js";
-import { backoffMs, BusyError, ClosedError, ExpiredError, GoneError, OverflowError, place, StoppedError, StorageError, TimeoutError, type SessileError } from "./surface.js";
+import { greet, settled, world } from "./virtual.js";
+import { backoffMs, ClosedError, ExpiredError, GoneError, OverflowError, place, StoppedError, StorageError, TimeoutError, type SessileError } from "./surface.js";
 
 const EVENT = (offset: number, event: object = { type: "session.updated", title: `t${offset}` }, first?: number) => ({
   type: "event", session: "S", epoch: "E", offset, ...(first === undefined ? {} : { first_offset: first }), event,
 });
-const REPLAY = (from: number, top = from) => ({ type: "resumed", session: "S", mode: "replay", epoch: "E", from, top });
 const SNAPSHOT = (at: number, mode = "snapshot", epoch = "E") => ({ type: "resumed", session: "S", mode, epoch, at, state: { items: [], open: [], head: null, title: `s${at}` } });
 
 const quietly = (promise: Promise<unknown>): void => void promise.catch(() => undefined);
@@ -27,49 +26,6 @@ test("the rule for one event", () => {
 test("backoff: full jitter over 0.25 s · 2ⁿ, at most 20 s", () => {
   assert.deepEqual([0, 1, 2, 6, 7, 50].map((n) => backoffMs(n, 1)), [250, 500, 1000, 16_000, 20_000, 20_000]);
   assert.equal(backoffMs(3, 0), 0);
-});
-
-test("attempts back off while nobody answers, and begin small again after success", async () => {
-  const it = world({ random: () => 0.5 });
-  it.client.connect();
-  const gaps: number[] = [];
-  for (let i = 0; i < 9; i++) {
-    it.socket.drop();
-    const from = it.clock.now;
-    const dials = it.sockets.length;
-    await it.clock.advance(60_000, () => it.sockets.length > dials);
-    gaps.push(it.clock.now - from);
-  }
-  assert.deepEqual(gaps, [125, 250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
-  greet(it);
-  it.socket.drop(1013); // a connection that was of no use does not count
-  assert.equal(it.client.status.retryAt! - it.clock.now, 10_000);
-  await it.clock.advance(10_000);
-  it.client.session("S").open();
-  greet(it);
-  it.socket.play(SNAPSHOT(1));
-  it.socket.drop(1012);
-  assert.equal(it.client.status.retryAt! - it.clock.now, 125);
-});
-
-test("close codes: 1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403 are final, the others are not", async () => {
-  for (const code of [1000, 1001, 1005, 1006, 1011, 1012, 1013, 4402, 4408, 4412, 4999]) {
-    const it = world();
-    it.client.connect();
-    greet(it);
-    it.socket.drop(code);
-    assert.equal(it.client.status.phase, "offline", String(code));
-  }
-  for (const code of [1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403]) {
-    const it = world();
-    const made = it.client.command("session.create");
-    greet(it);
-    it.socket.drop(code, "no");
-    assert.equal(it.client.status.phase, "stopped", String(code));
-    await assert.rejects(made, (error: StoppedError) => error instanceof StoppedError && error.closeCode === code);
-    await assert.rejects(it.client.command("session.list"), StoppedError);
-    assert.equal(it.clock.pending, 0);
-  }
 });
 
 test("after a refusal the program may try again, with another key", async () => {
@@ -114,23 +70,6 @@ test("dialling is given 10 s, and `ready` another 10 s", async () => {
   assert.equal(it.socket.closedWith?.code, 4412);
 });
 
-test("commands: repeated with the same id after a reconnect, in order, until they are answered", async () => {
-  const it = world();
-  const one = it.client.command("message.create", { session: "S", content: "1" });
-  const two = it.client.command("message.create", { session: "S", content: "2" });
-  greet(it);
-  const first = [it.socket.take()!, it.socket.take()!];
-  assert.deepEqual(first.map((frame) => frame["content"]), ["1", "2"]);
-  it.socket.play({ type: "ok", id: first[0]!["id"], item_id: "i1" });
-  assert.equal((await one)["item_id"], "i1");
-  it.socket.drop();
-  await it.clock.advance(1000);
-  greet(it);
-  assert.deepEqual(it.socket.frames, [first[1]]);
-  it.socket.play({ type: "ok", id: first[1]!["id"], item_id: "i2" }, { type: "ok", id: first[1]!["id"], item_id: "again" });
-  assert.equal((await two)["item_id"], "i2");
-});
-
 test("what is said after a message that is refused for a moment waits for it: their order in the log is that of saying", async () => {
   const it = world();
   const say = (content: string, queue = true) => it.client.command("message.create", { session: "S", content, ...(queue && { queue }) });
@@ -152,31 +91,6 @@ test("what is said after a message that is refused for a moment waits for it: th
   assert.deepEqual(sent(), ["3"]);
   it.socket.play({ type: "ok", id: taken.at(-1)!["id"] });
   await Promise.all([said, cancelled]);
-});
-
-test("a refusal with retry_after_ms is repeated by the same id; a busy branch is the caller's to judge", async () => {
-  const it = world();
-  const sent = it.client.command("message.create", { session: "S" });
-  greet(it);
-  const { id } = it.socket.take()!;
-  const limited = { type: "error", id, error: { code: "rate_limited", message: "slow", retryable: true, retry_after_ms: 700 } };
-  it.socket.play(limited);
-  await it.clock.advance(699);
-  assert.deepEqual(it.socket.frames, []);
-  await it.clock.advance(1);
-  assert.equal(it.socket.take()!["id"], id);
-  for (let i = 0; i < 3; i++) {
-    it.socket.play(limited);
-    await it.clock.advance(700);
-  }
-  it.socket.frames.length = 0;
-  it.socket.play(limited);
-  await assert.rejects(sent, /slow/);
-
-  const busy = it.client.command("message.create", { session: "S" });
-  const again = it.socket.frames.pop()!;
-  it.socket.play({ type: "error", id: again["id"], error: { code: "response_in_progress", message: "busy", retryable: true } });
-  await assert.rejects(busy, BusyError);
 });
 
 test("a time-out rejects, and the command is not repeated afterwards", async () => {
@@ -205,46 +119,6 @@ test("the number of unanswered commands is bounded", async () => {
   for (const each of kept) await assert.rejects(each, ClosedError);
 });
 
-test("what is not the next event: old is dropped, a gap asks again from where we stand, nothing is applied meanwhile", () => {
-  const it = world();
-  const session = it.client.session("S").open();
-  greet(it);
-  it.socket.play(SNAPSHOT(3), { type: "caught_up", session: "S", offset: 3 });
-  it.socket.play(EVENT(4), EVENT(4), EVENT(3), EVENT(6));
-  assert.equal(session.phase, "attaching");
-  assert.equal(session.view.title, "t4");
-  const ask = it.socket.frames.filter((frame) => frame["type"] === "subscribe");
-  assert.equal(ask.length, 1);
-  assert.deepEqual([ask[0]!["epoch"], ask[0]!["offset"]], ["E", 4]);
-  it.socket.play(EVENT(7), { type: "ok", id: ask[0]!["id"] });
-  assert.equal(session.position!.offset, 4);
-  it.socket.play(REPLAY(5, 7), EVENT(6, { type: "session.updated", title: "both" }, 5), EVENT(7), { type: "caught_up", session: "S", offset: 7 });
-  assert.deepEqual([session.phase, session.position!.offset, session.view.title], ["live", 7, "t7"]);
-});
-
-test("a replay that would leave a hole is not taken; gaps without end lead to a snapshot, then to a new connection", async () => {
-  const it = world();
-  const session = it.client.session("S").open();
-  greet(it);
-  it.socket.play(SNAPSHOT(3));
-  it.socket.drop();
-  await it.clock.advance(1000);
-  greet(it);
-  const asked = (): unknown => it.socket.frames.pop()!["offset"];
-  it.socket.play(REPLAY(5));
-  assert.equal(asked(), 3);
-  it.socket.play(REPLAY(5));
-  assert.equal(asked(), 3);
-  it.socket.play(REPLAY(5));
-  assert.equal(asked(), undefined);
-  it.socket.play(REPLAY(5));
-  assert.equal(it.socket.closedWith?.code, 1001);
-  await it.clock.advance(1000);
-  assert.deepEqual(greet(it)["resume"], [{ session: "S" }]);
-  it.socket.play(SNAPSHOT(9));
-  assert.equal(session.position!.offset, 9);
-});
-
 test("reset begins anew and says so; gone ends reading with a typed error", async () => {
   const it = world();
   const session = it.client.session("S").open();
@@ -258,56 +132,6 @@ test("reset begins anew and says so; gone ends reading with a typed error", asyn
   it.socket.play({ type: "resumed", session: "S", mode: "gone", error: { code: "session_deleted", message: "gone" } });
   await assert.rejects(waiting, GoneError);
   assert.equal(session.phase, "gone");
-});
-
-test("one session's trouble leaves the others alone", () => {
-  const it = world();
-  const [bad, good] = [it.client.session("bad").open(), it.client.session("S").open()];
-  greet(it);
-  it.socket.play({ type: "resumed", session: "bad", mode: "gone", error: { code: "forbidden", message: "no" } }, SNAPSHOT(2));
-  assert.equal(bad.phase, "gone");
-  assert.equal(good.position!.offset, 2);
-});
-
-test("acks: by half a window of events, by half a window of bytes, and after a second", async () => {
-  const it = world();
-  it.client.session("S").open();
-  greet(it, { ...READY, window_events: 8, window_bytes: 100_000 });
-  it.socket.play(REPLAY(1, 100));
-  it.socket.play(EVENT(1), EVENT(2), EVENT(3));
-  assert.deepEqual(it.socket.frames, []);
-  it.socket.play(EVENT(4));
-  assert.deepEqual(it.socket.take(), { type: "ack", session: "S", offset: 4 });
-  it.socket.play(EVENT(5));
-  await it.clock.advance(999);
-  assert.deepEqual(it.socket.frames, []);
-  await it.clock.advance(1);
-  assert.deepEqual(it.socket.take(), { type: "ack", session: "S", offset: 5 });
-  it.socket.play(EVENT(6, { type: "session.updated", title: "é".repeat(30_000) }));
-  assert.deepEqual(it.socket.take(), { type: "ack", session: "S", offset: 6 });
-  await it.clock.advance(5_000);
-  assert.deepEqual(it.socket.frames, []);
-});
-
-test("heartbeat: pong for ping; a ping of our own after 25 s of silence; reconnect after 35 s", async () => {
-  const it = world();
-  it.client.connect();
-  greet(it);
-  it.socket.play({ type: "ping" });
-  assert.deepEqual(it.socket.take(), { type: "pong" });
-  await it.clock.advance(24_999);
-  assert.deepEqual(it.socket.frames, []);
-  await it.clock.advance(1);
-  assert.deepEqual(it.socket.take(), { type: "ping" });
-  it.socket.play({ type: "pong" });
-  await it.clock.advance(25_000);
-  assert.deepEqual(it.socket.take(), { type: "ping" });
-  await it.clock.advance(9_999);
-  assert.equal(it.socket.closedWith === null, true);
-  await it.clock.advance(1);
-  assert.equal(it.socket.closedWith?.code, 4412);
-  assert.equal(it.client.status.phase, "offline");
-  assert.deepEqual(it.socket.frames, []);
 });
 
 test("a device that slept asks for a sign of life before it gives the connection up", async () => {
@@ -382,17 +206,6 @@ test("goaway: the stream goes on to its end, then another connection is made", a
   assert.equal(it.client.status.draining, false);
 });
 
-test("an error about the connection with retry_after_ms keeps the client away that long", async () => {
-  const it = world();
-  it.client.on("error", () => undefined);
-  it.client.connect();
-  greet(it);
-  it.socket.play({ type: "error", error: { code: "overloaded", message: "later", retryable: true, retry_after_ms: 8_000 } });
-  it.socket.drop(1013);
-  assert.equal(it.client.status.retryAt! - it.clock.now, 8_000);
-  assert.equal(it.client.status.error?.code, "overloaded");
-});
-
 test("a server that does not speak the protocol is left for good, with the code that says why", async () => {
   const bad: [string | ArrayBuffer, number][] = [
     ["{", 1007], ["[1]", 1002], ["{}", 1002], [new ArrayBuffer(1), 1003], ['{"type":"event","session":"S"}', 1002],
@@ -438,21 +251,6 @@ test("at most 24 commands are out at a time; the others follow in order as answe
   assert.deepEqual(seen, Array.from({ length: 60 }, (_, n) => n));
 });
 
-test("subscribing on an open connection; a retryable refusal asks again, another ends it", async () => {
-  const it = world();
-  it.client.connect();
-  greet(it);
-  const session = it.client.session("S").open();
-  const ask = it.socket.take()!;
-  assert.deepEqual([ask["type"], ask["session"], "offset" in ask], ["subscribe", "S", false]);
-  it.socket.play({ type: "error", id: ask["id"], error: { code: "unavailable", message: "m", retryable: true, retry_after_ms: 2_000 } });
-  await it.clock.advance(2_000);
-  const again = it.socket.take()!;
-  assert.notEqual(again["id"], ask["id"]);
-  it.socket.play({ type: "error", id: again["id"], error: { code: "session_not_found", message: "m" } });
-  assert.equal(session.phase, "gone");
-});
-
 test("open and close count; the last close unsubscribes; reopening asks anew", () => {
   const it = world();
   it.client.connect();
@@ -482,7 +280,7 @@ test("storage: position and view are kept together and continued by the next run
   const session = next.client.session("S").open();
   assert.equal(session.view.title, "t4", "shown before any connection");
   assert.deepEqual(greet(next)["resume"], [{ session: "S", epoch: "E", offset: 4 }]);
-  next.socket.play(REPLAY(5), EVENT(5));
+  next.socket.play({ type: "resumed", session: "S", mode: "replay", epoch: "E", from: 5, top: 5 }, EVENT(5));
   assert.equal(session.view.title, "t5");
 });
 

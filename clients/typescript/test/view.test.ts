@@ -172,16 +172,6 @@ test("a failed answer without words stays in the tree with its error, and over s
   }
 });
 
-test("a retraction counts code points", () => {
-  const view = fold(
-    { type: "item.created", item: message("u", null, "user", "Hi") },
-    { type: "response.created", response_id: "r", response: { parent_id: "u" } },
-    { type: "response.output_item.added", response_id: "r", output_index: 0, item: { ...message("a", "u", "assistant", "😀😀secret.") } },
-    { type: "content.retracted", response_id: "r", item_id: "a", content_index: 0, start: 2, end: 8, replacement: "[…]", category: "x" },
-  );
-  assert.equal(view.text("r"), "😀😀[…].");
-});
-
 test("an item that is deleted is out of the tree", () => {
   const gone = (id: string) => ({ type: "content.retracted", response_id: "", item_id: id, content_index: 0, start: 0, end: 2, replacement: "", category: "item_deleted" });
   const view = fold(
@@ -197,20 +187,6 @@ test("an item that is deleted is out of the tree", () => {
   view.apply(gone("v") as never);
   view.apply(gone("a") as never);
   assert.deepEqual([view.branch(), view.thread(), view.head, view.text("r")], [[], [], null, ""]);
-});
-
-test("a retraction of a call is about its arguments", () => {
-  const call = { id: "f", parent_id: "u", type: "function_call", call_id: "c", name: "look", arguments: "", status: "in_progress" };
-  const view = fold(
-    { type: "item.created", item: message("u", null, "user", "Hi") },
-    { type: "response.created", response_id: "r", response: { parent_id: "u" } },
-    { type: "response.output_item.added", response_id: "r", output_index: 0, item: call },
-    { type: "response.function_call_arguments.delta", response_id: "r", item_id: "f", delta: '{"a":"😀😀"}' },
-    { type: "content.retracted", response_id: "r", item_id: "f", content_index: 0, start: 6, end: 8, replacement: "", category: "x" },
-    { type: "response.function_call_arguments.delta", response_id: "r", item_id: "f", delta: " " },
-  );
-  assert.equal(view.items.get("f")!.arguments, '{"a":""} ');
-  assert.deepEqual(view.items.get("f")!.content, []);
 });
 
 test("items are replaced, never changed in place", () => {

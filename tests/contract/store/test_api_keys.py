@@ -11,7 +11,8 @@ from sessions.model.api_keys import KEPT_MS, ApiKey, ApiKeyRequest, ApiKeyStore,
 from sessions.model.errors import Conflict, Limited
 from sessions.model.types import Scope, UnixMs
 from sessions.store import Store
-from tests.support.stores.journals import NOW, Bed
+from tests.support.stores.audit_tables import a_row
+from tests.support.stores.journals import ACME, NOW, Bed
 
 
 @pytest.fixture
@@ -61,6 +62,16 @@ async def test_revoking_again_changes_nothing(keys: ApiKeyStore) -> None:
     assert await keys.revoke(key.id, at=UnixMs(NOW + 2)) == first
     assert len(await keys.changes(after=0, limit=10)) == 1
     assert await keys.revoke("nobodyshere2", at=UnixMs(NOW)) is None
+
+
+async def test_what_changes_nothing_is_not_audited(keys: ApiKeyStore, store: Store) -> None:
+    key = await keys.add(many(1)[0], audit=a_row(1))
+    with pytest.raises(Conflict):
+        await keys.add(key, audit=a_row(2))
+    for n in (3, 4):
+        await keys.revoke(key.id, at=NOW, audit=a_row(n))
+    await keys.revoke("unknown", at=NOW, audit=a_row(5))
+    assert [row.at for row in await store.audit.rows(ACME, after=0, limit=9)] == [NOW + 1, NOW + 3]
 
 
 async def test_an_id_is_given_once(keys: ApiKeyStore) -> None:

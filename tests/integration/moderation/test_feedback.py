@@ -20,6 +20,8 @@ async def test_a_thumbs_down_is_a_case_and_its_reason_may_change_until_it_is_dec
         path = f"/v1/sessions/{session}/responses/{response['id']}/feedback"
         status, up = await door.said("POST", path, {"rating": "up"})
         assert (status, up["review_id"], await door.queue()) == (200, None, [])
+        for wrong in ({"rating": "so so"}, {}, {"rating": "up", "by": "me"}):
+            assert (await door.said("POST", path, wrong))[0] == 400
         _, down = await door.said("POST", path, {"rating": "down", "reason": "wrong year"})
         (case,) = await door.queue(category="feedback")
         assert (case["id"], case["cause"], case["response_id"]) == (down["review_id"], "feedback", response["id"])

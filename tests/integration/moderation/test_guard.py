@@ -1,4 +1,4 @@
-"""A guard model as a classifier: an endpoint that says what it is told to, well or badly, and a real small model."""
+"""Policies with a guard: an endpoint that judges well, badly or late, and a small real model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from inference.moderation import BadPolicy, PolicyFilterSet
-from inference.moderation.guard import SEGMENT_CHARS, GuardClient, split_segments
-from inference.moderation.policy import GuardConfig, parse_policies
-from inference.moderation.worker_client import NotJudged
+from inference.moderation.policy import parse_policies
 from inference.simulated import SimulatedOptions
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, TenantId
@@ -42,12 +40,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.answers: Callable[[str], Answer] = lambda text: SAFE
-        self.status = 200
         self.asked: list[dict[str, Any]] = []
-        self.heads: list[str] = []
-        self.now = self.most = 0
-        self.two = asyncio.Event()  # were there at the same time
-        self.hold: asyncio.Event | None = None
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
@@ -60,114 +53,17 @@ class Scripted:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
             body = json.loads(await reader.readexactly(length))
-            self.heads.append(head)
             self.asked.append(body)
-            self.now += 1
-            self.most = max(self.most, self.now)
-            if self.now == 2:
-                self.two.set()
-            try:
-                if self.hold is not None:
-                    await self.hold.wait()
-                answer = self.answers(body["messages"][0]["content"])
-                if answer is None:
-                    await reader.read()  # until the other side hangs up
-                    return
-            finally:
-                self.now -= 1
-            writer.write(f"HTTP/1.1 {self.status} X\r\ncontent-length: {len(answer)}\r\n\r\n".encode() + answer)
+            answer = self.answers(body["messages"][0]["content"])
+            if answer is None:
+                await reader.read()  # until the other side hangs up
+                return
+            writer.write(f"HTTP/1.1 200 X\r\ncontent-length: {len(answer)}\r\n\r\n".encode() + answer)
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
-
-
-@asynccontextmanager
-async def asked(scripted: Scripted, **guard: Any) -> AsyncIterator[tuple[GuardClient, list[str]]]:
-    outcomes: list[str] = []
-    async with scripted.listening() as url:
-        client = await GuardClient.open(GuardConfig(url=url, **guard), lambda outcome, _: outcomes.append(outcome))
-        try:
-            yield client, outcomes
-        finally:
-            await client.close()
-
-
-async def test_the_score_is_the_odds_of_the_two_words_and_the_kind_what_is_behind(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("sk-guard\n")
-    scripted = Scripted()
-    kinds = {"S4": "minors", "S9": "weapons"}
-    async with asked(scripted, kinds=kinds, key_file=str(tmp_path / "key"), model="lg") as (client, outcomes):
-        scripted.answers = lambda text: UNSAFE if "bomb" in text else SAFE
-        assert tuple(await client.classify("a bomb", 20)) == (pytest.approx(7 / 9), "minors")
-        assert tuple(await client.classify("a cake", 20)) == (pytest.approx(0.1), "")
-        assert scripted.asked[0]["model"] == "lg" and scripted.asked[0]["messages"][0]["content"].count("a bomb") == 1
-        assert (
-            "authorization: Bearer sk-guard" in scripted.heads[0] and "POST /v1/chat/completions" in scripted.heads[0]
-        )
-        scripted.answers = lambda text: said("Unsafe.")
-        assert await client.classify("without probabilities", 20) == (1.0, "")
-        assert outcomes == ["judged"] * 3
-
-
-@pytest.mark.parametrize(
-    ("status", "answer"),
-    [
-        (500, b"{}"),
-        (200, b"<html>"),
-        (200, b'{"choices": []}'),
-        (200, said("I am a poem")),
-        (200, said("I", ("I", 0.98), ("safe", 0.01))),
-        (200, said("", ("", 1.0))),
-        (200, b"\xff\xfe"),
-    ],
-)
-async def test_rubbish_is_no_judgement(status: int, answer: bytes) -> None:
-    scripted = Scripted()
-    scripted.status, scripted.answers = status, lambda text: answer
-    async with asked(scripted) as (client, outcomes):
-        with pytest.raises(NotJudged):
-            await client.classify("text", 20)
-        assert outcomes == ["failed"]
-
-
-async def test_one_that_is_away_or_slow_is_no_judgement() -> None:
-    scripted = Scripted()
-    async with asked(scripted) as (client, outcomes):
-        scripted.answers = lambda text: None
-        with pytest.raises(NotJudged, match="late"):
-            await client.classify("text", 0.05)
-        assert outcomes == ["late"]
-    away = await GuardClient.open(GuardConfig(url="http://127.0.0.1:9/v1"))
-    with pytest.raises(NotJudged):
-        await away.classify("text", 20)
-    await away.close()
-
-
-async def test_so_many_at_once_so_many_wait_and_no_more() -> None:
-    scripted = Scripted()
-    scripted.hold = asyncio.Event()
-    async with asked(scripted, at_once=2, waiting=3) as (client, outcomes):
-        futures = [client.classify(f"text {n}", 20) for n in range(7)]
-        async with asyncio.timeout(60):
-            await scripted.two.wait()
-        scripted.hold.set()
-        results = await asyncio.gather(*futures, return_exceptions=True)
-        assert [isinstance(each, NotJudged) for each in results].count(True) == 2
-        assert scripted.most == 2 and outcomes.count("busy") == 2
-
-
-async def test_a_long_text_is_judged_in_segments_as_its_worst() -> None:
-    text = "word " * (SEGMENT_CHARS // 2) + "bomb" + " word" * SEGMENT_CHARS
-    assert "".join(piece[200 * (n > 0) :] for n, piece in enumerate(split_segments(text))) == text
-    scripted = Scripted()
-    async with asked(scripted) as (client, _):
-        scripted.answers = lambda text: UNSAFE if "bomb" in text else SAFE
-        assert (await client.classify(text, 20)).score > 0.7
-        assert len(scripted.asked) == len(split_segments(text)) > 3
-        with pytest.raises(NotJudged, match="too long"):
-            await client.classify("x" * 1_000_000, 20)
 
 
 POLICY = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,9 +11,8 @@ import msgspec
 import openai
 import pytest
 
-from inference.moderation import BadPolicy, PolicyFilterSet
+from inference.moderation import PolicyFilterSet
 from inference.moderation.input_filter import INLINE_MAX
-from inference.moderation.policy import parse_policies
 from inference.simulated import SimulatedOptions, decode
 from sessions.model import events as ev
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
@@ -210,34 +208,3 @@ async def test_patterns_are_found_without_the_classifiers_worker(tmp_path: Path,
         verdict = await checked(filters, ATTACK)
         assert verdict.action == "redact" and verdict.replacement == ATTACK.replace("ana@example.org", "[email]")
         assert sorted(each.category for each in verdict.findings) == ["pii/email", "toxicity/unjudged"]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "policies"),
-        ("[policies.other]\n", "default"),
-        ("[policies.default]\nmode = 'loud'\n", "mode"),
-        ("[policies.default.output]\nphrases = { deny = [] }\n", "empty"),
-        ("[policies.default.output]\npii = { action = 'retract' }\n", "async"),
-        ("[policies.default]\nmode='async'\n[policies.default.input]\npii = { action = 'retract' }\n", "input.pii"),
-        ("[policies.default.input]\npii = { kinds = ['shoe size'] }\n", "shoe size"),
-        ("[policies.default.output]\npii = { kinds = ['person'] }\n", "messages only"),
-        ("[policies.default.input]\ntoxicity = { threshold = 2.0 }\n", "threshold"),
-        ("[policies.default.input]\ntoxicity = { action = 'redact' }\n", "names no span"),
-        ("[policies.default.input]\ntoxcity = {}\n", "toxcity"),
-        ("[policies.default]\n[tenants]\nacme = 'none'\n", "acme"),
-        ("[policies.default.input]\nprompt_injection = {}\n", "use `guard`"),
-        ("policies =", "Invalid"),
-    ],
-)
-def test_a_malformed_policy_is_refused_with_what_is_wrong(text: str, why: str) -> None:
-    with pytest.raises(BadPolicy) as caught:
-        parse_policies(text)
-    assert why in caught.value.public_message
-
-
-def test_a_policy_may_be_json_and_its_version_is_of_what_it_says() -> None:
-    toml = parse_policies('[policies.default.input]\nphrases = { deny = ["x"] }\n').of("t")
-    same = parse_policies(json.dumps({"policies": {"default": {"input": {"phrases": {"deny": ["x"]}}}}}), json=True)
-    assert same.of("t").version == toml.version != parse_policies("[policies.default]\n").of("t").version

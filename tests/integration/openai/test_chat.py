@@ -237,6 +237,7 @@ async def test_closing_a_stream_that_can_be_resumed_does_not(client: openai.Asyn
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}]}, 400,
          "invalid_request", "tools[0].function.parameters"),
         ({"tool_choice": "required"}, 400, "invalid_request", "tool_choice"),
+        ({"stream_options": {"include_usage": True}}, 400, "invalid_request", "stream_options"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400,
          "unsupported_parameter", "messages[0].content[0].type"),
     ],

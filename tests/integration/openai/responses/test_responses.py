@@ -253,6 +253,8 @@ async def test_nobody_reads_the_responses_of_others(options: SimulatedOptions) -
         ({"input": None}, "input"),
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "a", "conversation": "b"}, "conversation"),
+        ({"conversation": "s", "store": False}, "store"),
+        ({"previous_response_id": "a", "store": False}, "store"),
         ({"input": [{"type": "message", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "made_up"}]}, "input[0].type"),
         ({"nonsense": 1}, "nonsense"),

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from actors.directory.common import UNREAD_MAX
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState
 from sessions.model.errors import OutcomeUnknown, Unavailable
@@ -84,29 +83,6 @@ async def test_closing_while_a_call_is_on_its_way_ends_it_before_it_happens() ->
     with pytest.raises(Unavailable, match="directory_closed"):
         await claim
     assert await clear.locate(KEY) is None
-
-
-@virtual
-async def test_what_nobody_reads_is_bounded_and_counted() -> None:
-    _, _, clear = await pair()
-    told = clear.activations("g")
-    await clear.watch("g", [KEY])
-    for n in range(UNREAD_MAX + 3):
-        await clear.activated(KEY, Owner(ReplicaId("r1"), "i1", ActivationId(f"a{n}")))
-    assert told.missed == 3
-    assert (await anext(told))[1].activation == "a3"  # the oldest were given up
-
-
-@virtual
-async def test_a_closed_stream_gives_what_it_has_and_ends() -> None:
-    _, _, clear = await pair()
-    told = clear.activations("g")
-    await clear.watch("g", [KEY])
-    await clear.activated(KEY, OWNER)
-    await told.aclose()
-    await told.aclose()
-    await clear.activated(KEY, OWNER)
-    assert [each async for each in told] == [(KEY, OWNER)]
 
 
 @virtual

@@ -68,20 +68,6 @@ async def test_a_server_that_cannot_be_the_directory_is_refused_with_a_reason(
         await (await over(answer, opened=False)).open()
 
 
-async def test_a_claim_without_a_lease_is_an_error_and_news_for_its_keeper() -> None:
-    directory = await over([-1, 4])
-    error = await outcome(directory.claim(KEY, OWNER))
-    assert isinstance(error, Unavailable) and error.code == "lease_missing"
-    await directory.news()
-
-
-async def test_losing_a_race_is_an_answer() -> None:
-    directory = await over([0, 4, b"r2", b"i2", b"a2"], [1, 4])
-    lost = await directory.claim(KEY, OWNER)
-    assert (lost.won, lost.owner.replica) == (False, "r2")
-    assert (await directory.claim(KEY, OWNER)).won
-
-
 @pytest.mark.parametrize(
     ("trouble", "kind"),
     [(NotSent("away"), Unavailable), (ReplyLost("gone"), OutcomeUnknown), (ResponseError("x"), SessileError)],

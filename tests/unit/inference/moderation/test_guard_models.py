@@ -67,6 +67,8 @@ async def test_the_score_is_the_odds_of_the_second_word(answer: bytes, score: fl
         (completion("I", ("I", 0.97), ("safe", 0.01)), 200, "neither"),
         (b'{"choices": []}', 200, "malformed"),
         (b"<html>", 200, "malformed"),
+        (b"\xff\xfe", 200, "malformed"),
+        (completion("", ("", 1.0)), 200, "nothing"),
         (b"{}", 503, "503"),
     ],
 )

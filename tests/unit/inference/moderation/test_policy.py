@@ -41,7 +41,13 @@ def test_a_version_is_of_what_a_policy_says() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("", "policies"),
         ("[policies.other]\n", "`default`"),
+        ("[policies.default]\nmode = 'loud'\n", "mode"),
+        ("[policies.default]\nmode='async'\n[policies.default.input]\npii = { action = 'retract' }\n", "input.pii"),
+        ("[policies.default.input]\ntoxicity = { threshold = 2.0 }\n", "threshold"),
+        ("[policies.default.input]\nprompt_injection = {}\n", "use `guard`"),
+        ("policies =", "Invalid"),
         ("[policies.default]\nmodes = 'x'\n", "modes"),
         ("[policies.default]\n[tenants]\na = 'b'\n", "tenants.a"),
         ("[policies.default.input]\npii = { kinds = ['emails'] }\n", "policies.default.input.pii.kinds"),

@@ -32,7 +32,6 @@ async def tools(service: ToolService, tmp_path: Path) -> AsyncIterator[ToolSet]:
         plain="timeout_s = 0.3\n",
         got='method = "GET"\nheaders.a = {env = "NOT_SET"}\n',
         asked='method = "GET"\n',
-        one="concurrency = 1\ntimeout_s = 0.3\n",
     )
     async with opened_tools(tmp_path / "tools.toml", text) as made:
         yield made
@@ -102,36 +101,6 @@ async def test_one_that_keeps_failing_is_left_alone(tools: ToolSet, service: Too
     service.answer = lambda asked: reply({}, 404)
     for _ in range(FAILURES_MAX + 1):
         assert (await call(tools, "asked")).output.startswith("http_status 404"), "that is an answer"
-
-
-async def test_calls_have_room_for_so_many(tools: ToolSet, service: ToolService) -> None:
-    service.hold = asyncio.Event()
-    first = asyncio.ensure_future(call(tools, "one"))
-    await service.wait_for(1)
-    second = asyncio.ensure_future(tools.call(request("one")))
-    done, _ = await asyncio.wait((first, second), return_when=asyncio.ALL_COMPLETED)
-    assert {each.result().outcome for each in done} >= {"unknown"} and len(service.asked) <= 2
-
-
-async def test_a_tenant_whose_tools_hang_leaves_room_for_the_others(
-    service: ToolService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inference.tools.gates.TENANT_CALLS_MAX", 2)
-    monkeypatch.setattr("inference.tools.gates.CALLS_MAX", 3)
-    service.hold = asyncio.Event()
-    many = {f"t{n}": "timeout_s = 20\n" for n in range(3)}
-    async with opened_tools(tmp_path / "tools.toml", tools_toml(service, quick="timeout_s = 0.3\n", **many)) as tools:
-        hanging = [asyncio.ensure_future(call(tools, name)) for name in ("t0", "t1")]
-        await service.wait_for(2)
-        held = await call(tools, "quick")
-        assert held.outcome == "not_sent" and len(service.asked) == 2, "nothing was sent, and that is known"
-        other = request("t2")
-        theirs = asyncio.ensure_future(
-            tools.call(msgspec.structs.replace(other, key=SessionKey(TenantId("other"), SessionId("s"))))
-        )
-        await service.wait_for(3)
-        service.hold.set()
-        assert {each.outcome for each in await asyncio.gather(*hanging, theirs)} == {"done"}
 
 
 async def test_what_no_address_can_have_is_known_not_to_have_been_sent(tools: ToolSet, service: ToolService) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sessions.model.errors import Fenced, Internal, Unavailable
+from sessions.model.errors import Internal
 from tests.support.stores.postgres_server import PostgresServer
 from tests.support.stores.postgres_stores import by_hand, grant, opened_at
 from tests.support.stores.stores import NOW, append, key
@@ -25,18 +25,3 @@ async def test_reads_beyond_one_page_of_a_load_are_joined(
         with pytest.raises(Internal) as caught:
             await journal.load(key(), now_ms=NOW)
         assert caught.value.code == "journal_hole"
-
-
-async def test_a_grant_that_is_lost_is_fenced_and_one_that_the_server_refuses_unavailable(
-    server: PostgresServer, schema: str
-) -> None:
-    async with opened_at(server.dsn, schema) as journal:
-        await grant(journal)
-        with pytest.raises(Fenced):
-            await grant(journal)
-        with pytest.raises(Fenced):
-            await grant(journal, fence=7)
-        async with by_hand(server, schema) as connection:
-            await connection.execute("ALTER TABLE heads RENAME TO away")
-        with pytest.raises(Unavailable):
-            await grant(journal, fence=1)

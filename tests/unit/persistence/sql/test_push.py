@@ -9,7 +9,7 @@ from sessions.model.errors import BadInput
 from sessions.model.push import GRACE_MS, PushId
 from sessions.model.types import UnixMs
 from tests.support.stores.journals import ACME, NOW, a_log, key
-from tests.support.stores.push_rows import a_device, noted
+from tests.support.stores.push_rows import a_device
 
 
 async def test_a_relay_without_work_commits_nothing(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,15 +22,6 @@ async def test_a_relay_without_work_commits_nothing(store: SqliteStore, monkeypa
     monkeypatch.setattr(store.database, "run", refuse)
     assert await store.push.claim(UnixMs(NOW + GRACE_MS), until=UnixMs(NOW + GRACE_MS), limit=9) == []
     await store.push.read_to(key("s"), 9)
-
-
-async def test_rows_are_claimed_the_oldest_first(store: SqliteStore) -> None:
-    await store.push.subscribe(a_device("phone"))
-    for session in "abc":
-        await noted(store.journal, session)
-    due = UnixMs(NOW + GRACE_MS)
-    claimed = [await store.push.claim(due, until=UnixMs(due + 1), limit=1) for _ in range(4)]
-    assert sorted(row.key.session for rows in claimed for row in rows) == ["a", "b", "c"] and claimed[3] == []
 
 
 async def test_names_that_cannot_be_stored_are_refused(store: SqliteStore) -> None:

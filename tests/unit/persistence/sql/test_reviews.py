@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from persistence.sql.reviews import list_statement
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import Conflict
-from sessions.model.reviews import DECIDED_MS, OPEN_MS, Case, ReviewId, ReviewPosition, ReviewQuery
+from sessions.model.reviews import DECIDED_MS, OPEN_MS, Case, ReviewId
 from sessions.model.types import UnixMs
-from tests.support.stores.journals import ACME, NOW, a_log, an_append, key
+from tests.support.stores.journals import NOW, a_log, an_append, key
 
 
 def a_case(name: str, **fields: Any) -> Case:
@@ -22,36 +21,6 @@ def a_case(name: str, **fields: Any) -> Case:
 
 async def put(store: SqliteStore, *cases: Case) -> None:
     await store.journal.append(an_append(await a_log(store.journal, "s", 0), 1, reviews=cases))
-
-
-@pytest.mark.parametrize(
-    ("narrowed", "text", "values"),
-    [
-        ({}, "1 = 1 ORDER", []),
-        ({"tenant": ACME}, "tenant = $1", [ACME]),
-        ({"category": "pii"}, "category = $1 OR substr", ["pii"]),
-        ({"state": "open"}, "claimed_until <= $1", [NOW]),
-        ({"state": "claimed"}, "claimed_until > $1", [NOW]),
-        ({"state": "decided"}, "state = 'decided'", []),
-        ({"opened_before": UnixMs(5)}, "opened_at < $1", [5]),
-        ({"appealed": False}, "appealed_at IS NULL", []),
-        ({"appealed": True}, "appealed_at IS NOT NULL", []),
-    ],
-)
-def test_a_statement_grows_with_its_query(narrowed: dict[str, Any], text: str, values: list[Any]) -> None:
-    statement, given = list_statement(ReviewQuery(now=NOW, **narrowed), None, 7)
-    assert text in statement and given == [*values, 7]
-    statement, given = list_statement(ReviewQuery(now=NOW, **narrowed), ReviewPosition(NOW, ReviewId("r")), 7)
-    assert "(opened_at, id) > " in statement and given == [*values, NOW, "r", 7]
-
-
-async def test_texts_are_sealed_in_the_table_and_left_out_of_lists(store: SqliteStore) -> None:
-    case = a_case("a", kept="a@b.cd", note="why", appealed_at=NOW)
-    await put(store, case)
-    ((kept,),) = await store.database.rows("SELECT kept FROM reviews")
-    assert kept not in (b"", b"a@b.cd") and await store.reviews.find(case.id) == case
-    (listed,) = await store.reviews.page(ReviewQuery(now=NOW), after=None, limit=9)
-    assert (listed.id, listed.kept, listed.note) == ("a", "", "")
 
 
 async def test_a_transition_that_always_meets_another_gives_up(

@@ -17,10 +17,9 @@ import msgspec
 import pytest
 
 from persistence.data_dir import MARKER_BYTES, MarkerRecord
-from persistence.group_commit import GroupLimits
 from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import sqlite3
-from sessions.model.errors import OutcomeUnknown, SessileError, TooLarge, Unavailable
+from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
 from sessions.model.journal_types import Append
 from tests.support.stores.stores import (
     NOW,
@@ -158,14 +157,6 @@ async def test_another_process_in_the_file_ends_the_journal(tmp_path: Path) -> N
         assert file.execute("SELECT top FROM heads WHERE session = 's'").fetchone() == (1,)
 
 
-async def test_an_append_beyond_the_limit_is_refused(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=GroupLimits(write_bytes_max=10_000)) as journal:
-        head = await grant(journal)
-        with pytest.raises(TooLarge):
-            await append(journal, head, 0, text="x" * 20_000)
-        await append(journal, head, 0, text="x" * 9_000)
-
-
 async def test_a_write_that_sqlite_refuses_hurts_its_sender_alone(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         heads = [await grant(journal, f"s{n}") for n in range(3)]
@@ -233,11 +224,6 @@ async def test_after_a_kill_everything_that_was_acknowledged_is_there(tmp_path: 
 async def incarnation_of(folder: Path) -> str:
     async with opened(folder) as journal:
         return journal.incarnation
-
-
-async def test_the_incarnation_stays_over_ordinary_starts(tmp_path: Path) -> None:
-    names = {await incarnation_of(tmp_path) for _ in range(3)}
-    assert len(names) == 1
 
 
 async def test_a_backup_from_the_same_opening_is_noticed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,7 +18,6 @@ from persistence.sqlite.schema import MIGRATIONS
 from persistence.sqlite.transaction import (
     STORE_KEY,
     Transaction,
-    WriterCall,
     WriterConnection,
     begin_incarnation,
     purge_commands_step,
@@ -118,10 +117,6 @@ def test_a_purge_goes_in_steps_and_only_while_it_is_due(
     commits.run(an_append("b", commands=tuple(a_command(n) for n in range(3))))
     forget = purge_commands_step(NOW + 1)
     assert [forget(connection), forget(connection)] == [True, False]
-
-
-def test_a_whole_call_travels_in_place_of_parameters(connection: sqlite3.Connection) -> None:
-    assert connection.execute("", cast(Any, WriterCall(lambda given: [given is connection]))).fetchall() == [True]
 
 
 def test_first_grants_wait_for_no_disk_and_move_no_marker(connection: sqlite3.Connection) -> None:

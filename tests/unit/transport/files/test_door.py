@@ -11,9 +11,9 @@ from persistence.memory.database import MemoryDatabase
 from persistence.memory.files import MemoryFiles
 from sessions.clock import Clock
 from sessions.limits import Ceilings, TenantLimits
-from sessions.model.errors import BadInput, Forbidden, Limited, NotFound, Overloaded, TooLarge, Unavailable
-from sessions.model.knowledge.files import CHUNK_BYTES, StoredFile
-from sessions.model.types import InputFile, Principal, TenantId, UnixMs
+from sessions.model.errors import BadInput, Forbidden, Limited, Overloaded, TooLarge
+from sessions.model.knowledge.files import StoredFile
+from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.documents.inline import InlineDocuments
 from transport.files import door as module
 from transport.files.door import FileDoor
@@ -37,15 +37,6 @@ async def uploaded(door: FileDoor, content: bytes, principal: Principal = ANA) -
         for at in range(0, len(content), 1000):
             await upload.feed(content[at : at + 1000])
         return await upload.finish(filename="../a.txt", media_type="TEXT/plain; x", purpose="user_data", expires_s=60)
-
-
-async def test_an_upload_becomes_a_file() -> None:
-    door, database = a_door()
-    content = b"x" * (CHUNK_BYTES + 500)
-    file = await uploaded(door, content)
-    assert (file.id, file.filename, file.media_type, file.expires_at) == ("file-0001", "a.txt", "text/plain", 60_005)
-    assert b"".join([chunk async for chunk in door.content(file)]) == content
-    assert [len(chunk) for blob in database.file_blobs.values() for chunk in blob.chunks] == [CHUNK_BYTES, 500]
 
 
 async def test_what_is_left_halfway_leaves_nothing() -> None:
@@ -80,34 +71,3 @@ async def test_who_may_upload(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, "UPLOADS_MAX", 2)
             with pytest.raises(Overloaded):
                 door.upload(BETA)
-
-
-async def test_who_sees_and_deletes() -> None:
-    door, database = a_door()
-    file = await uploaded(door, b"x")
-    assert await door.find(SERVICE, file.id) == await door.find(READER, file.id) == file
-    about: dict[str, Any] = {"purpose": None, "after": None, "limit": 9, "newest_first": True}
-    assert await door.files(ANA, **about) == await door.files(SERVICE, **about) == [file]
-    assert await door.files(NOBODY, **about) == await door.files(BETA, **about) == []
-    for principal in (BETA, NOBODY):
-        with pytest.raises(NotFound):
-            await door.find(principal, file.id)
-        with pytest.raises(NotFound):
-            await door.delete(principal, file.id)
-    with pytest.raises(Forbidden):
-        await door.delete(READER, file.id)
-    await door.delete(ANA, file.id)
-    assert not database.files and not database.file_blobs
-
-
-async def test_texts_of_files() -> None:
-    door, _ = a_door()
-    file = await uploaded(door, b"words")
-    read = await door._stored(ANA, file.id)
-    assert read.document.text == "words" and read.size == 5
-    with pytest.raises(NotFound):
-        await door._stored(BETA, file.id)
-    deaf, _ = a_door(documents=None)
-    with pytest.raises(Unavailable):
-        await deaf._given(b"x", "a", "")
-    assert InputFile().text == ""

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError
 
-from actors.directory.pipelined_connection import ReplyLost
-from sessions.model.errors import BadInput, Unavailable
+from sessions.model.errors import BadInput
 from sessions.model.types import SessionId
-from transport.gateway_store.valkey import PAUSE_S, ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
+from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
 
 
 class Servers:
@@ -35,21 +34,6 @@ class World:
         self.store = ValkeyGatewayStore("redis://127.0.0.1:1/0", clock=lambda: self.now)
         self.servers = Servers()
         self.store._servers = self.servers  # type: ignore[assignment]
-
-
-async def test_after_a_failure_it_is_left_alone_and_then_tried_by_one() -> None:
-    world = World()
-    world.servers.answers = [ReplyLost("gone"), ReplyLost("gone"), b"ok", b"ok"]
-    for _ in range(3):
-        with pytest.raises(Unavailable) as caught:
-            await world.store.call("k", "GET", "k")
-        assert caught.value.retry_after_ms == 1000
-    assert len(world.servers.calls) == 1 and world.store.lost
-    world.now += PAUSE_S
-    with pytest.raises(Unavailable):
-        await world.store.call("k", "GET", "k")
-    world.now += PAUSE_S
-    assert await world.store.call("k", "GET", "k") == b"ok" and not world.store.lost
 
 
 async def test_a_script_that_the_server_does_not_have_is_sent_whole() -> None:

@@ -36,25 +36,6 @@ async def answer(port: int, data: bytes) -> bytes:
     return whole
 
 
-async def test_a_head_that_is_too_large_is_refused(port: int) -> None:
-    head = b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * http_connection.HEAD_BYTES_MAX
-    assert (await answer(port, head)).startswith(b"HTTP/1.1 431 ")
-    assert (await answer(port, head + b"\r\n\r\n")).startswith(b"HTTP/1.1 431 ")
-
-
-async def test_a_head_and_a_body_come_in_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "HEAD_S", 0.05)
-    monkeypatch.setattr(http_connection, "BODY_S", 0.05)
-    assert (await answer(port, b"GET / HTTP/1.1\r\n")).startswith(b"HTTP/1.1 408 ")
-    late = b"POST /v1/ws/tickets HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n"
-    assert b" 408 " in (await answer(port, late))[:30] or await answer(port, late)
-
-
-async def test_beyond_the_connections_nobody_is_let_in(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "CONNECTIONS_MAX", 0)
-    assert (await answer(port, b"")).startswith(b"HTTP/1.1 503 ")
-
-
 @pytest.fixture
 async def keyed() -> AsyncIterator[int]:
     keys = {key_digest("good"): Principal(tenant=TenantId("acme"), key_id="k")}

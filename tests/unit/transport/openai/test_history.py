@@ -9,9 +9,7 @@ import pytest
 from sessions.model import commands as cm
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Principal, SessionId, TenantId, Tool
 from transport.openai.history import (
-    GIVEN_MAX,
     GIVEN_TTL_S,
-    HISTORY_TTL_S,
     HistoryPlace,
     MemoryHistory,
     Unit,
@@ -47,19 +45,6 @@ def test_what_is_not_stored_is_never_found_in_a_listed_session() -> None:
 
 def place(name: str) -> HistoryPlace:
     return HistoryPlace(SessionId(name), ItemId("msg_1"))
-
-
-async def test_the_longest_history_that_ends_in_an_answer_is_found_so_many_times() -> None:
-    index = MemoryHistory(Clock())
-    units = [ASK, ANSWER, MORE, ANSWER, MORE]
-    behind = extend_chain_all(start(), units)
-    await index.put(behind[1], place("short"))
-    await index.put(behind[3], place("long"))
-    for wanted in (("long", 4), ("short", 2)):
-        for _ in range(GIVEN_MAX):
-            found = await find_history(index, behind, units)
-            assert found is not None and (found.place, found.units) == (place(wanted[0]), wanted[1])
-    assert await find_history(index, behind, units) is None and len(index) == 0
 
 
 async def test_an_answer_that_its_client_changed_is_a_branch_from_its_question() -> None:
@@ -119,18 +104,6 @@ async def test_two_users_of_one_key_never_meet() -> None:
         await index.put(extend_chain_all(behind[-1], [ANSWER])[0], HistoryPlace(session, ItemId(f"{number}")))
         turns[user] = turns[user] % 5 + 1
     assert not at["ann"] & at["bob"] and all(session.startswith(user) for user in at for session in at[user])
-
-
-async def test_a_place_is_forgotten_after_a_day() -> None:
-    clock = Clock()
-    index = MemoryHistory(clock)
-    await index.put(b"a", place("old"))
-    clock.now = HISTORY_TTL_S / 2
-    await index.put(b"a", place("new"))
-    clock.now = HISTORY_TTL_S
-    for _ in range(GIVEN_MAX):
-        assert await index.take([b"a"]) == (0, place("new"))
-    assert await index.take([b"a"]) is None and len(index) == 0
 
 
 @pytest.mark.parametrize("keys", [1, 7, 1000])

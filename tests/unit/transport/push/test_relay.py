@@ -52,12 +52,6 @@ class World:
         return [due_at - self.now for due_at, _ in self.store.database.push_outbox.values()]
 
 
-async def test_a_row_is_sent_once() -> None:
-    world = await World().with_notice()
-    assert not await world.relay.relay_batch() and not await world.relay.relay_batch()
-    assert len(world.sender.sent) == 1 and world.due == []
-
-
 async def test_retries_wait_longer_each_time_and_end() -> None:
     world = await World(*[SendResult("later")] * 20).with_notice()
     waits = []
@@ -92,12 +86,6 @@ async def test_what_will_never_do_is_not_tried_again(failure: SendResult | Excep
     world = await World(failure).with_notice()
     await world.relay.relay_batch()
     assert world.due == [] and len(await world.push.subscriptions(ACME, "ü")) == 1
-
-
-async def test_a_device_that_is_gone_is_forgotten() -> None:
-    world = await World(SendResult("gone")).with_notice()
-    await world.relay.relay_batch()
-    assert world.due == [] and await world.push.subscriptions(ACME, "ü") == []
 
 
 async def test_quiet_hours_put_it_off() -> None:

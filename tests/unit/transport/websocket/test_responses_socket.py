@@ -206,21 +206,6 @@ async def test_a_silent_peer_is_pinged_and_then_closed(client: Client) -> None:
     connection.connection_lost(None)
 
 
-async def test_a_server_that_leaves_waits_for_what_is_written(client: Client, app: App) -> None:
-    client.send(CREATE)
-    app.go.release()
-    await settled()
-    client.frames()
-    client.connection.goaway("deploy", 5000)
-    assert client.frames() == []
-    for _ in range(3):
-        app.go.release()
-    await settled()
-    *events, close = client.frames()
-    assert len(events) == 3 and int.from_bytes(close.data[:2]) == 1012
-    client.connection.connection_lost(None)
-
-
 async def test_one_that_takes_too_long_is_left_at_the_end_of_the_time(client: Client, app: App) -> None:
     client.send(CREATE)
     await settled()

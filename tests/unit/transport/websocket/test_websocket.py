@@ -37,16 +37,6 @@ async def test_hello_is_answered_with_ready_and_a_ping_with_a_pong_in_one_write(
     client.connection.connection_lost(None)
 
 
-async def test_a_server_that_is_full_refuses_the_handshake() -> None:
-    connections = await opened()
-    clients = [client_of(connections) for _ in range(11)]
-    assert b" 429 " in clients[-1].answer and clients[-1].transport.closed
-    assert connections.gateway.counters["connections_refused"] == 1
-    for client in clients:
-        client.connection.connection_lost(None)
-    assert connections.empty.is_set()
-
-
 async def test_a_flood_is_taken_in_by_slices() -> None:
     client = client_of(await opened())
     client.send({"type": "hello", "device": "x", "auth": "y" * 4000})

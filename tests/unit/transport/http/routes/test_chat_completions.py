@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from sessions.model.errors import BadInput
-from transport.http.routes.chat import check_completion, merged
-from transport.openai.completion_models import CompletionRequest
+from transport.http.routes.chat import merged
 
 
 def whole(index: int, cost: str | None) -> dict[str, Any]:
@@ -25,10 +21,3 @@ def test_choices_stand_one_behind_the_other_and_usage_is_summed() -> None:
     assert one["usage"]["total_tokens"] == 6 and one["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
     assert one["usage"]["cost"]["amount"] == "0.75"
     assert "cost" not in merged([whole(0, None), whole(1, None)])["usage"]
-
-
-@pytest.mark.parametrize("more", [{"best_of": 2}, {"echo": True, "logprobs": 1}])
-def test_what_is_not_served_is_refused(more: dict[str, Any]) -> None:
-    check_completion(CompletionRequest(model="m", prompt="x"))
-    with pytest.raises(BadInput):
-        check_completion(CompletionRequest(model="m", prompt="x", **more))

@@ -70,3 +70,8 @@ async def test_who_could_not_upgrade_learns_that_the_server_is_there_and_whether
         answer = await client.get("/v1/ws")
         assert (answer.status_code, answer.headers["retry-after-ms"]) == (503, "1000")
         assert answer.json()["error"]["code"] == "draining"
+
+
+async def test_a_server_without_keys_says_so() -> None:
+    async with http_client(gateway_over(await memory_sessions())) as client:
+        assert (await client.get("/v1/keys")).json()["error"]["code"] == "journal_unavailable"

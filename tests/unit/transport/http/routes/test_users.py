@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from sessions.model.audit import public
 from sessions.model.errors import Unavailable
 from sessions.model.types import SCOPES, Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
@@ -30,13 +29,6 @@ async def client(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_an_export_ends_with_its_counts_and_is_audited(gateway: Gateway, client: httpx.AsyncClient) -> None:
-    lines = [json.loads(line) for line in (await client.get("/v1/users/a/b/export")).text.splitlines()]
-    assert lines[0]["user"] == "a/b" and lines[-1]["object"] == "user.exported" and lines[-1]["sessions"] == 0
-    rows = await gateway.store.audit.rows(SERVICE.tenant, after=0, limit=9)
-    assert [public(row)["action"] for row in rows] == ["user.exported"]
-
-
 async def test_an_export_that_breaks_ends_with_an_error(
     gateway: Gateway, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,11 +38,3 @@ async def test_an_export_that_breaks_ends_with_an_error(
     monkeypatch.setattr(gateway.store.usage, "entries", away)
     *_, last = (await client.get("/v1/users/ana/export")).text.splitlines()
     assert json.loads(last)["error"]["code"] == "journal_unavailable"
-
-
-async def test_an_erasure_is_written_down_and_then_shown(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/v1/users/ana/erase")).status_code == 404
-    asked = await client.post("/v1/users/ana/erase")
-    assert (asked.status_code, asked.json()["status"]) == (202, "under_way")
-    assert (await client.get("/v1/users/ana/erase")).json()["asked_at"] == asked.json()["asked_at"]
-    assert (await client.post("/v1/users/ana/erase?tenant=beta")).status_code == 403
