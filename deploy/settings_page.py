@@ -1,0 +1,90 @@
+"""Writes docs/settings.md: every setting with its default, what it may be, and which commands read it.
+
+python deploy/settings_page.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a script its own folder alone is there
+
+from transport.cli.commands import COMMANDS
+from transport.cli.settings import FIELDS, GROUPS, PREFIX, RENEWED, SECRETS, TYPES
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+SERVERS: Final = ("serve", "gateway", "replica")
+OPENING: Final = f"""\
+# Settings
+
+Made from the program by `python deploy/settings_page.py`; `./sessile COMMAND --help` shows those of one command.
+
+Each setting has three spellings, here for `kv_disk_mb`: the option `--kv-disk-mb 4096`, the variable
+`{PREFIX}KV_DISK_MB=4096`, and the line `kv_disk_mb = 4096` in the TOML file of `--config FILE` (or of
+`{PREFIX}CONFIG`). An option counts before a variable, a variable before a line. Several values are written `a,b` in
+options and variables, and `["a", "b"]` in the file. What is yes or no is an option alone (`--peer-insecure`), and
+`true` or `false` elsewhere. What is misspelt or out of bounds ends the start with a sentence.
+
+A setting named `..._mb` is in megabytes (10⁶ bytes), `..._s` in seconds, `..._ms` in milliseconds. Secrets are
+never options: they stand in a variable, in the file of settings (mode 0600), or in a file of their own that
+`..._file` names.
+"""
+
+
+def page_text() -> str:
+    """The whole page."""
+    parts = [OPENING]
+    for group in dict.fromkeys(GROUPS.values()):
+        parts.append(f"\n## {group}\n\n| setting | default | may be | what it is | read by |\n|---|---|---|---|---|\n")
+        parts += [_row(name) for name in FIELDS if GROUPS[name] == group]
+    return "".join(parts)
+
+
+def _row(name: str) -> str:
+    metadata = FIELDS[name].metadata
+    about = metadata["about"].replace("|", "\\|")
+    return f"| `{name}` | {_default(FIELDS[name].default)} | {_allowed(name)} | {about} | {_readers(name)} |\n"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{each}`" for each in value) or "none"
+    return "–" if value == "" else f"`{_number(value)}`"
+
+
+def _number(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _allowed(name: str) -> str:
+    kind, metadata = TYPES[name], FIELDS[name].metadata
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{each}`" for each in get_args(kind))
+    if kind is bool:
+        return "yes, no"
+    bounds = metadata["bounds"]
+    words = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}"}
+    limits = [
+        word.format(_number(limit)) for each, word in words.items() if (limit := getattr(bounds, each)) is not None
+    ]
+    secret = name in (*SECRETS, *RENEWED)
+    return " ".join([f"{metadata['metavar']}{' (never an option)' if secret else ''}", *limits])
+
+
+def _readers(name: str) -> str:
+    readers = [
+        each for each, command in COMMANDS.items() if name in command.settings or GROUPS[name] in command.settings
+    ]
+    servers = [each for each in SERVERS if each in readers]
+    others = len(readers) - len(servers)
+    named = ", ".join(f"`{each}`" for each in (servers if servers else readers[:3]))
+    more = f" and {others} more" if servers and others else " ..." if not servers and len(readers) > 3 else ""
+    return named + more
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_text())
