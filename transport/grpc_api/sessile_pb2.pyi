@@ -732,7 +732,7 @@ class Item(_message.Message):
     def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
 
 class ContentPart(_message.Message):
-    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size")
+    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -742,6 +742,7 @@ class ContentPart(_message.Message):
     FILE_DATA_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     type: str
     text: str
     refusal: str
@@ -751,7 +752,8 @@ class ContentPart(_message.Message):
     file_data: str
     media_type: str
     size: int
-    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+    reasoning: str
+    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ..., reasoning: _Optional[str] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("id", "object", "created_at", "status", "model", "parent_id", "output", "usage", "incomplete_details", "error", "metadata", "request", "service", "continued_by")
@@ -870,7 +872,7 @@ class SessionInfo(_message.Message):
     def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., title_made: _Optional[bool] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., memories: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned", "tool_call_started", "tool_call_approval_requested", "tool_call_approval_decided", "program_called", "program_returned", "tool_call_progress")
+    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned", "tool_call_started", "tool_call_approval_requested", "tool_call_approval_decided", "program_called", "program_returned", "tool_call_progress", "response_reasoning_text_delta", "response_reasoning_text_done")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -912,6 +914,8 @@ class Event(_message.Message):
     PROGRAM_CALLED_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_RETURNED_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALL_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_REASONING_TEXT_DELTA_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_REASONING_TEXT_DONE_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -953,7 +957,9 @@ class Event(_message.Message):
     program_called: ProgramCalled
     program_returned: ProgramReturned
     tool_call_progress: ToolCallProgress
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ..., context_compacted: _Optional[_Union[ContextCompacted, _Mapping]] = ..., context_compaction_undone: _Optional[_Union[CompactionUndone, _Mapping]] = ..., context_compaction_failed: _Optional[_Union[CompactionFailed, _Mapping]] = ..., item_pinned: _Optional[_Union[ItemPinned, _Mapping]] = ..., tool_call_started: _Optional[_Union[ToolCallStarted, _Mapping]] = ..., tool_call_approval_requested: _Optional[_Union[ToolApprovalRequested, _Mapping]] = ..., tool_call_approval_decided: _Optional[_Union[ToolApprovalDecided, _Mapping]] = ..., program_called: _Optional[_Union[ProgramCalled, _Mapping]] = ..., program_returned: _Optional[_Union[ProgramReturned, _Mapping]] = ..., tool_call_progress: _Optional[_Union[ToolCallProgress, _Mapping]] = ...) -> None: ...
+    response_reasoning_text_delta: ReasoningDelta
+    response_reasoning_text_done: TextDone
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ..., context_compacted: _Optional[_Union[ContextCompacted, _Mapping]] = ..., context_compaction_undone: _Optional[_Union[CompactionUndone, _Mapping]] = ..., context_compaction_failed: _Optional[_Union[CompactionFailed, _Mapping]] = ..., item_pinned: _Optional[_Union[ItemPinned, _Mapping]] = ..., tool_call_started: _Optional[_Union[ToolCallStarted, _Mapping]] = ..., tool_call_approval_requested: _Optional[_Union[ToolApprovalRequested, _Mapping]] = ..., tool_call_approval_decided: _Optional[_Union[ToolApprovalDecided, _Mapping]] = ..., program_called: _Optional[_Union[ProgramCalled, _Mapping]] = ..., program_returned: _Optional[_Union[ProgramReturned, _Mapping]] = ..., tool_call_progress: _Optional[_Union[ToolCallProgress, _Mapping]] = ..., response_reasoning_text_delta: _Optional[_Union[ReasoningDelta, _Mapping]] = ..., response_reasoning_text_done: _Optional[_Union[TextDone, _Mapping]] = ...) -> None: ...
 
 class SessionChanged(_message.Message):
     __slots__ = ("info",)
@@ -1214,6 +1220,24 @@ class TextDone(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RefusalDelta(_message.Message):
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "usage")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
+
+class ReasoningDelta(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]

@@ -15,7 +15,18 @@ from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Gone, Internal, SessileError, Unavailable
-from sessions.model.types import FunctionCall, FunctionCallOutput, Item, ItemId, Json, Message, Refusal, ResponseId
+from sessions.model.types import (
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Json,
+    Message,
+    Reasoning,
+    Refusal,
+    ResponseId,
+    words_of,
+)
 from transport import errors
 from transport.openai.history import Unit
 from transport.openai.responses_render import left_out_of
@@ -184,7 +195,7 @@ def _answer_unit(output: Sequence[Item]) -> Unit:
 
 def _words(message: Message) -> str:
     """What a message says, a refusal among it."""
-    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in message.content)
+    return "".join(words_of(part) for part in message.content if not isinstance(part, Reasoning))
 
 
 def error_of(body: ev.ResponseBody) -> SessileError | None:
