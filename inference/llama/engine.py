@@ -239,6 +239,7 @@ class LlamaEngine:
                 tool_format="hermes",
                 aliases=options.model_aliases,
                 foldings=template.foldings,
+                thoughts=template.thoughts(),
             ),
             tokenizer=tokenizer,
             vocabulary=vocabulary,

@@ -229,6 +229,7 @@ class VllmEngine:
             kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,
             foldings=template.foldings,
+            thoughts=template.thoughts(),
         )
         self._supervisor.started()
         if self._standby is not None:

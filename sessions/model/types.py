@@ -311,6 +311,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     tool_choice: str | dict[str, Json] | None = None
     parallel_tool_calls: bool = True
+    thinking: bool | None = None  # whether the model thinks before it answers; None: as its chat template has it
     text: TextOptions | None = None
 
     @property

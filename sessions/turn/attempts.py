@@ -23,10 +23,12 @@ from sessions.model.generation import (
     Chunk,
     Finish,
     GenerationRequest,
+    ThoughtMarks,
     cache_scope_of,
     continuation_seed,
     continues,
     generates,
+    thinks,
 )
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
@@ -37,7 +39,14 @@ from sessions.turn.output_accumulator import Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.result_cache import ResultLookup, replay
 from sessions.turn.run_timing import RunTiming
-from sessions.turn.tool_call_parser import ParsedCall, ToolCallParser, constrained_output, forced_tools, invalid_call
+from sessions.turn.tool_call_parser import (
+    ParsedCall,
+    ToolCallParser,
+    constrained_output,
+    forced_tools,
+    invalid_call,
+    state_at_ledger,
+)
 
 ATTEMPTS_MAX = 16
 CHECK_WAIT_S: Final = 30.0
@@ -63,6 +72,7 @@ class TokenCounts(msgspec.Struct):
     prompt: int = 0
     emitted: int = 0  # by earlier generations of the response
     generated: int = 0  # by the engine, for this one
+    reasoning: int = 0  # of all of them, those of thoughts
     mute: int = 0  # of them, those that it ended on in the middle of a character: nobody gets them
     replayed: int = 0  # of `generated`: from the result cache
     cached: int | None = None  # of the first attempt's prompt, once it is known
@@ -73,7 +83,13 @@ class TokenCounts(msgspec.Struct):
         """Of an answer that has ended."""
         output = self.emitted + self.generated - self.mute - self.withheld
         again = min(self.replayed, output)
-        return Usage(self.prompt, output, min(self.cached or 0, self.prompt), cached_output_tokens=again)
+        return Usage(
+            self.prompt,
+            output,
+            min(self.cached or 0, self.prompt),
+            reasoning_tokens=min(self.reasoning, output),
+            cached_output_tokens=again,
+        )
 
 
 class AttemptsEnd(msgspec.Struct, frozen=True):
@@ -97,7 +113,7 @@ class Attempts:
         metrics: Metrics,
     ) -> None:
         loop, open_ = asyncio.get_running_loop(), run.open_
-        self.counts = TokenCounts(emitted=len(open_.tokens) // 4)
+        self.counts = TokenCounts(emitted=len(open_.tokens) // 4, reasoning=open_.reasoning_tokens)
         self.timing = RunTiming(metrics, loop.time, whole=not open_.tokens, priority=run.share.priority)
         self._run = run
         self._ledger = ledger
@@ -255,23 +271,40 @@ class Attempts:
         return OutputPipeline(open_.sampling.stops, filters, tail=output.tail, tail_tokens=tail_tokens)
 
     def _new_parser(self) -> ToolCallParser | None:
-        """The parser of an attempt; None where no tool may be called, or the engine parses itself."""
-        sampling, tools = self._run.open_.sampling, self._ledger.tools
-        if not tools or sampling.tool_choice == "none" or self._engine.info.tool_format != "hermes":
+        """The parser of an attempt; None where no tool may be called, or the engine parses itself, and there are no
+        thoughts."""
+        sampling, tools, output = self._run.open_.sampling, self._ledger.tools, self._output
+        calls = bool(tools) and sampling.tool_choice != "none" and self._engine.info.tool_format == "hermes"
+        thoughts = self._thoughts
+        if not calls and thoughts is None:
             return None
+        thinking, in_text = state_at_ledger(
+            thoughts, output.tail, begun=output.begun, thinking=output.thinking, in_text=output.in_text
+        )
         return ToolCallParser(
             tools,
-            tail=self._output.tail,
-            in_text=self._output.in_text or continues(self._run.open_.body.request),
+            tail=output.tail,
+            in_text=in_text or continues(self._run.open_.body.request),
             bare=bool(self.must_call),
             parallel=sampling.parallel_tool_calls,
+            calls=calls,
+            thoughts=thoughts,
+            thinking=thinking,
         )
+
+    @property
+    def _thoughts(self) -> ThoughtMarks | None:
+        """The marks of thoughts that the answer may have; None where it has none."""
+        open_ = self._run.open_
+        return self._engine.info.thoughts if thinks(open_.sampling, open_.body.request) else None
 
     async def _accept(self, release: Release, parser: ToolCallParser | None) -> None:
         if parser is None:
             self._output.accept(release)
             return
+        counted = parser.reasoning_tokens
         parsed = parser.accept(release)
+        self.counts.reasoning += parser.reasoning_tokens - counted
         if parsed.calls:
             await self._check(parsed.calls)
         self._output.accept_parsed(parsed, release.logprobs)

@@ -49,7 +49,9 @@ class OutputAccumulator:
         self.generation = generation
         self.written = bytearray(open_.tokens)
         self.tail = open_.tail
-        self.in_text = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message)  # it ends with text
+        self.thinking = bool(open_.drafts) and open_.drafts[-1].is_thinking  # it ends with thoughts
+        self.in_text = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message) and not self.thinking
+        self.begun = bool(open_.drafts)
         self.findings: list[Finding] = []  # that the actor has not taken
         self._open = open_
         self._inbox = inbox
@@ -101,10 +103,14 @@ class OutputAccumulator:
                 if isinstance(last, event_writer.Text):
                     piece = event_writer.Text(last.text + piece.text, last.logprobs + piece.logprobs)
                     self._pieces.pop()
+            elif isinstance(piece, event_writer.Thought) and isinstance(last, event_writer.Thought):
+                piece = event_writer.Thought(last.text + piece.text)
+                self._pieces.pop()
             elif isinstance(piece, event_writer.CallArguments) and isinstance(last, event_writer.CallArguments):
                 piece = event_writer.CallArguments(last.text + piece.text)
                 self._pieces.pop()
-            self.in_text = isinstance(piece, event_writer.Text)
+            self.in_text, self.thinking = isinstance(piece, event_writer.Text), isinstance(piece, event_writer.Thought)
+            self.begun = True
             self._pieces.append(piece)
             self._bytes += 0 if isinstance(piece, event_writer.CallBegin) else len(piece.text)
         if parsed.pieces:

@@ -78,6 +78,9 @@ class ChoiceBuilder:
                 if self._all_logprobs is not None:
                     self._all_logprobs.extend(event.logprobs)
                 return self._delta({"content": event.delta}, event.logprobs)
+            case ev.ReasoningDelta():
+                self.counted = event.usage or self.counted
+                return self._delta(_thoughts(event.delta))
             case ev.RefusalDelta():
                 self.counted = event.usage or self.counted
                 return self._delta({"refusal": event.delta})
@@ -154,6 +157,10 @@ class ChoiceBuilder:
             "refusal": refusal or None,
             "annotations": [],
         }
+        each_thought = (item.reasoning for item in self.body.output if isinstance(item, Message))
+        thoughts = "\n\n".join(thought for thought in each_thought if thought)
+        if thoughts:
+            message |= _thoughts(thoughts)
         if calls:
             message["tool_calls"] = calls
         return {
@@ -162,6 +169,11 @@ class ChoiceBuilder:
             "logprobs": None if self._all_logprobs is None else {"content": self._all_logprobs, "refusal": None},
             "finish_reason": self.finish_reason,
         }
+
+
+def _thoughts(text: str) -> dict[str, Json]:
+    """Thoughts under the two names that clients look for."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def resendable_answer(body: ev.ResponseBody) -> tuple[ItemId, list[Unit]] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sessions.machine.inputs_and_effects import Input, Output
 from sessions.machine.state import Open
-from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.types import ResponseId, Tokens, Tool
 from sessions.model.verdicts import Verdict
 from sessions.ports import OutputFilter
@@ -66,6 +66,7 @@ class GivenEngine:
         finish: Any = "stop",
         tool_format: Any = "none",
         continues_formats: bool = False,
+        thoughts: ThoughtMarks | None = None,
     ) -> None:
         self.requests: list[GenerationRequest] = []
         self.tokenizer = ByteTokenizer()
@@ -78,6 +79,7 @@ class GivenEngine:
             sampling=frozenset(),
             tool_format=tool_format,
             continues_formats=continues_formats,
+            thoughts=thoughts,
         )
         self._scripts = list(scripts)
         self._finish = finish
