@@ -312,6 +312,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tool_choice: str | dict[str, Json] | None = None
     parallel_tool_calls: bool = True
     thinking: bool | None = None  # whether the model thinks before it answers; None: as its chat template has it
+    thinking_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None  # after which the thought is closed
     text: TextOptions | None = None
 
     @property

@@ -91,3 +91,58 @@ async def test_messages_show_a_thinking_block(server: Serving) -> None:
 async def test_models_say_that_they_think(client: openai.AsyncOpenAI) -> None:
     card: Any = await client.models.retrieve(SIMULATED)
     assert card.capabilities["reasoning"] is True
+
+
+async def test_what_a_request_sets_of_thoughts_is_done_or_named(client: openai.AsyncOpenAI, server: Serving) -> None:
+    closed = "<think>\n\n</think>\n\n"
+
+    async def asked(script: str, **more: Any) -> tuple[str, bool]:
+        server.engine.script.append(script)
+        answer = await client.chat.completions.with_raw_response.create(model=SIMULATED, messages=ASK, **more)
+        assert (answer.parse()).choices[0].message.content
+        return answer.headers.get("warning", ""), decode(server.engine.prompts[-1]).endswith(closed)
+
+    def body(**fields: Any) -> dict[str, Any]:
+        return {"extra_body": fields}
+
+    assert await asked("Four.", reasoning_effort="none") == ("", True)
+    assert await asked("Four.", **body(chat_template_kwargs={"enable_thinking": False})) == ("", True)
+    assert await asked(SAID, **body(chat_template_kwargs={"enable_thinking": True})) == ("", False)
+    warned, _ = await asked(SAID, reasoning_effort="high")
+    assert "reasoning_effort" in warned
+    form: Any = {"type": "json_object"}
+    warned, without = await asked("{}", response_format=form, **body(chat_template_kwargs={"enable_thinking": True}))
+    assert without and "chat_template_kwargs" in warned
+    with pytest.raises(openai.BadRequestError, match="chat_template_kwargs"):
+        await asked("x", **body(chat_template_kwargs={"colour": "red"}))
+
+
+async def test_a_thought_is_closed_where_its_budget_is_spent(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script += ["<think>abcdefghij", "Four."]
+    whole = await client.chat.completions.create(model=SIMULATED, messages=ASK, extra_body={"thinking_token_budget": 5})
+    message: Any = whole.choices[0].message
+    assert (message.reasoning_content, message.content) == ("abcde", "Four.")
+    assert decode(server.engine.prompts[-1]).endswith("<think>abcde\n</think>\n\n")
+    assert whole.usage is not None and whole.usage.completion_tokens_details is not None
+    assert whole.usage.completion_tokens_details.reasoning_tokens == 5
+
+
+async def test_a_call_comes_in_the_place_of_an_answer_in_a_format(client: openai.AsyncOpenAI, server: Serving) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+    messages = list(ASK)
+    server.engine.script.append(CALLED.removeprefix("<think>Look.</think>"))
+    first = await client.chat.completions.create(
+        model=SIMULATED, messages=messages, tools=[WEATHER], response_format=form
+    )
+    assert first.choices[0].finish_reason == "tool_calls" and server.engine.asked[-1].text is None
+    message = first.choices[0].message
+    messages.append(message.model_dump(exclude_none=True))
+    assert message.tool_calls
+    messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees"})
+    server.engine.script += ["It is warm.", '{"a": 1}']
+    second = await client.chat.completions.create(
+        model=SIMULATED, messages=messages, tools=[WEATHER], response_format=form
+    )
+    assert second.choices[0].message.content == '{"a": 1}', "what was said before the format held is dropped"
+    assert server.engine.asked[-1].text is not None
+    assert second.usage is not None and second.usage.completion_tokens == len('{"a": 1}')

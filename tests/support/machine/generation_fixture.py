@@ -56,6 +56,8 @@ class ByteTokenizer:
     async def text(self, text: str) -> Tokens:
         return array("I", list(text.encode()))
 
+    scaffold = text
+
 
 class GivenEngine:
     """Yields one script a run, a token a character; an exception in a script is raised there."""
