@@ -25,6 +25,7 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
+from sessions.turn.call_formats import format_of
 
 LITERALS_MAX: Final = 1_000  # texts in a template that are tried; one with more renders whole conversations
 
@@ -164,6 +165,10 @@ class ChatTemplate:
             return self.render(talk, answer=False).partition(_ANSWER)[2]
         except FAILURES:
             return ""
+
+    def call_format(self) -> str:
+        """In which of `call_formats` the model writes calls: Hermes' where the template does not tell it of tools."""
+        return format_of(self.source) if self.scaffold.tools else "hermes"
 
     def thoughts(self) -> ThoughtMarks | None:
         """What thoughts stand between in an answer, as far as the template says; None where it knows none."""

@@ -236,7 +236,7 @@ class LlamaEngine:
                 context_window=window,
                 slots=options.slots,
                 sampling=HONOURED,
-                tool_format="hermes",
+                tool_format=template.call_format(),
                 aliases=options.model_aliases,
                 foldings=template.foldings,
                 thoughts=template.thoughts(),

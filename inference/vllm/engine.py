@@ -224,7 +224,7 @@ class VllmEngine:
             context_window=window,
             slots=self.options.slots,
             sampling=HONOURED,
-            tool_format="hermes",
+            tool_format=template.call_format(),
             continues_formats=self._core.has_own_scheduler,
             kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,

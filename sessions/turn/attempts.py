@@ -34,6 +34,7 @@ from sessions.model.generation import (
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, pack_tokens, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.schemas import check_schemas
+from sessions.turn.call_formats import FORMATS, CallFormat
 from sessions.turn.call_opening import call_opening, generate_behind
 from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import Inbox, OutputAccumulator
@@ -137,7 +138,7 @@ class Attempts:
     @property
     def must_call(self) -> tuple[Tool, ...]:
         """The functions one of which the answer must call, where it is held to that here."""
-        if self._engine.info.tool_format != "hermes":
+        if self._call_format is None:
             return ()
         return forced_tools(self._run.open_.sampling, self._ledger.tools)
 
@@ -292,12 +293,18 @@ class Attempts:
         """The parser of an attempt; None where no tool may be called, or the engine parses itself, and there are no
         thoughts."""
         sampling, tools, output = self._run.open_.sampling, self._ledger.tools, self._output
-        calls = bool(tools) and sampling.tool_choice != "none" and self._engine.info.tool_format == "hermes"
+        calls = bool(tools) and sampling.tool_choice != "none" and self._call_format is not None
         thoughts = self._thoughts
         if not calls and thoughts is None:
             return None
+        written = self._call_format or FORMATS["hermes"]
         thinking, in_text = state_at_ledger(
-            thoughts, output.tail, begun=output.begun, thinking=output.thinking, in_text=output.in_text
+            thoughts,
+            output.tail,
+            begun=output.begun,
+            thinking=output.thinking,
+            in_text=output.in_text,
+            opens=written.opens,
         )
         if self._closed:
             self._closed = thinking = in_text = False
@@ -308,9 +315,15 @@ class Attempts:
             bare=bool(self.must_call),
             parallel=sampling.parallel_tool_calls,
             calls=calls,
+            written=written,
             thoughts=thoughts,
             thinking=thinking,
         )
+
+    @property
+    def _call_format(self) -> CallFormat | None:
+        """How the model writes calls; None where it makes none, or the engine parses them."""
+        return FORMATS.get(self._engine.info.tool_format)
 
     @property
     def _thoughts(self) -> ThoughtMarks | None:
@@ -339,7 +352,7 @@ class Attempts:
         for a run that is held to the format."""
         sampling, output = self._run.open_.sampling, self._output
         calls = bool(self._ledger.tools) and sampling.tool_choice in (None, "auto")
-        formatted = sampling.text is not None and self._engine.info.tool_format == "hermes"
+        formatted = sampling.text is not None and self._call_format is not None
         return calls and formatted and not output.begun and not self._is_answering
 
     def _is_over_budget(self, parser: ToolCallParser) -> bool:

@@ -38,6 +38,7 @@ from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Sampling, TextOptions, Tool
+from sessions.turn.call_formats import FORMATS, CallFormat, Reader, may_be_json_call
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
 OPEN: Final = "<tool_call>"
@@ -120,13 +121,20 @@ def _placed(schema: Json, place: str) -> Json:
 
 
 def state_at_ledger(
-    thoughts: ThoughtMarks | None, tail: str, *, begun: bool, thinking: bool, in_text: bool
+    thoughts: ThoughtMarks | None,
+    tail: str,
+    *,
+    begun: bool,
+    thinking: bool,
+    in_text: bool,
+    opens: Sequence[str] = (OPEN,),
 ) -> tuple[bool, bool]:
     """Whether the ledger ends inside a thought, and whether words stand right before its end: the first mark in the
-    `tail` behind it says so, else what was written last. `begun`: anything was; else the chat template decides."""
+    `tail` behind it says so, else what was written last. `begun`: anything was; else the chat template decides.
+    `opens`: the marks of calls."""
     if thoughts is None:
         return False, in_text
-    marks = (thoughts.close, thoughts.open, OPEN)
+    marks = (thoughts.close, thoughts.open, *opens)
     first = min(((at, mark) for mark in marks if (at := tail.find(mark)) >= 0), default=(0, ""))[1]
     if first in (thoughts.close, thoughts.open):
         return (first == thoughts.close,) * 2
@@ -148,17 +156,24 @@ class ToolCallParser:
         bare: bool = False,
         parallel: bool = True,
         calls: bool = True,
+        written: CallFormat = FORMATS["hermes"],
         thoughts: ThoughtMarks | None = None,
         thinking: bool = False,
     ) -> None:
         """`tail`: what was written beyond the ledger before this run. `in_text`: text stands right before it. `bare`:
         the whole answer is one call without tags. Without `parallel` the answer ends behind its first call, without
-        `calls` it has none. `thinking`: the ledger ends inside a thought."""
+        `calls` it has none, else they are `written` so. `thinking`: the ledger ends inside a thought."""
         self._tools = {tool.name: tool for tool in tools}
         self._thoughts = thoughts
-        self._marks = tuple(
-            mark for mark in (OPEN if calls else "", thoughts.open if thoughts is not None else "") if mark
-        )
+        self._format = written
+        self._read = None if bare else written.read
+        self._starts = written.starts if calls and self._read is not None else ""
+        self._opens = written.opens if calls else ()
+        first = (thoughts.open,) if thoughts is not None else ()
+        self._first = (*first, *written.closes) if calls else first  # marks that are text behind text
+        self._marks = (*self._opens, *self._first)
+        self._mark = OPEN  # before the call that is being read
+        self._lead = ""  # what stood between it and the call before, where it has no mark
         self.thinking = thinking
         self.reasoning_tokens = 0  # of the tokens that were released to it
         self._thought_chars = 0  # since the last release
@@ -194,7 +209,10 @@ class ToolCallParser:
         """The answer has ended: what was held back goes on as what it is. Where the model ended by itself, a call is
         over too; one that is checked has to be whole."""
         pieces: list[event_writer.Piece] = []
-        if not self.ended and self._inside and (self._call is not None or self._text.strip()):
+        while not self.ended and self._inside and self._read is not None and (reason == "stop" or not self._mark):
+            self._read_calls(self._read, pieces, ends=True)
+            pieces += self._feed("")
+        if not self.ended and self._inside and self._read is None and (self._call is not None or self._text.strip()):
             if reason == "stop":
                 self._close(len(self._text), pieces, tag="")
         elif not self.ended and not self._inside and self._text.strip():
@@ -223,11 +241,21 @@ class ToolCallParser:
     def _go_on(self, pieces: list[event_writer.Piece]) -> bool:
         """Text or thoughts, up to a mark or to what may become one. True: there is more to look at."""
         before, marks = len(self._text), self._next_marks()
+        if self._starts and not (self.thinking or self._in_text):
+            begun = self._text.lstrip(self._format.between or None)
+            marked = any(mark.startswith(begun[: len(mark)]) for mark in marks)
+            if begun and begun[0] in self._starts and not marked and may_be_json_call(begun):
+                self._skipped += before - len(begun)
+                self._lead = self._text[: before - len(begun)].lstrip()
+                self._text, self._inside, self._mark = begun, True, ""
+                return True
+            if not begun:
+                return False
         at, mark = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=(-1, ""))
         free = at if at >= 0 else before - held_back(self._text, beginnings(marks), reach(marks))
         blank = len(self._text[:free]) - len(self._text[:free].rstrip())
         shown = self._text[: free - blank]
-        if self._thoughts is not None and mark == self._thoughts.open and (shown or self._in_text):
+        if mark in self._first and (shown or self._in_text) and not self.thinking:
             shown, blank = self._text[: at + len(mark)], 0  # behind text it is text
             mark = ""
         if shown:
@@ -238,8 +266,8 @@ class ToolCallParser:
         self._text = self._text[at + len(mark) :] if mark else self._text[len(shown) :]
         if mark:
             self._skipped += blank + len(mark)
-            self._inside = mark == OPEN
-            self.thinking = not self.thinking and not self._inside
+            self._inside, self._mark = mark in self._opens, mark
+            self.thinking = self._thoughts is not None and mark == self._thoughts.open
             self._in_text = False
         return len(self._text) < before
 
@@ -255,6 +283,8 @@ class ToolCallParser:
             self._in_text = True
 
     def _go_on_inside(self, pieces: list[event_writer.Piece]) -> bool:
+        if self._read is not None:
+            return self._read_calls(self._read, pieces)
         if self._call is None:
             head = _HEAD.match(self._text)
             name = _string(head["name"]) if head is not None else None
@@ -270,6 +300,34 @@ class ToolCallParser:
             pieces.append(event_writer.CallArguments(arguments))
             self._text = self._text[len(arguments) :]
         return (self._call.whole or self._call.cut) and self._close_at_tag(pieces)
+
+    def _read_calls(self, read: Reader, pieces: list[event_writer.Piece], *, ends: bool = False) -> bool:
+        """Calls of another family, once they are whole; what is none goes on as text. `ends`: nothing more comes."""
+        try:
+            if not self._mark and not may_be_json_call(self._text):
+                raise ValueError("no call")
+            done = read(self._text, self._tools)
+            if done is None and not ends:
+                return False
+            calls, end = done or ([], 0)
+            if not calls or not all(_is_name(name) for name, _ in calls):
+                raise ValueError("no call")
+        except (ValueError, RecursionError):
+            self._inside, self._skipped = False, 0
+            head, self._text, self._lead = self._lead + self._mark + self._text[:1], self._text[1:], ""
+            pieces.append(event_writer.Text(head))
+            self._in_text = True
+            return bool(self._text)
+        for name, text in calls if self._parallel else calls[:1]:
+            tool = self._tool(name)
+            if _is_checked(tool):
+                self._whole.append(_whole_call(tool, text))
+            pieces.append(event_writer.CallBegin(name))
+            pieces.append(event_writer.CallArguments(text))
+        self._text, self._inside, self._in_text, self._skipped = self._text[end:], False, False, 0
+        self._lead = ""
+        self.ended = not self._parallel
+        return bool(self._text)
 
     def _close_at_tag(self, pieces: list[event_writer.Piece]) -> bool:
         at = -1 if self._bare else self._text.find(CLOSE)

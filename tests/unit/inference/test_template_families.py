@@ -97,3 +97,10 @@ def test_the_marks_of_thoughts_are_found_in_templates() -> None:
     assert marks["qwen2.5"] is marks["llama3.1"] is marks["gemma3"] is None
     assert marks["qwen3"] == ThoughtMarks("<think>", "</think>", False, "<think>\n\n</think>\n\n")
     assert marks["qwq"] == ThoughtMarks("<think>", "</think>", True, "\n</think>\n\n")
+
+
+def test_the_format_of_calls_is_found_in_templates() -> None:
+    found = {name: ChatTemplate(FAMILIES[name], bos="<s>", eos="</s>").call_format() for name in FAMILIES}
+    assert found["qwen2.5"] == found["qwen3"] == found["chatml"] == "hermes"
+    assert found["r1-distill"] == "hermes", "it is told of tools in the built-in words"
+    assert found["mistral"] == "mistral"

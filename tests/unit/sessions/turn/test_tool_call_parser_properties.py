@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Tool, unpack_tokens
+from sessions.turn.call_formats import FORMATS
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser, state_at_ledger
 from tests.support.output_text import Vocabulary
@@ -101,7 +103,12 @@ class Log:
         said = bool(self.pieces) and isinstance(self.pieces[-1], event_writer.Text)
         thought = bool(self.pieces) and isinstance(self.pieces[-1], event_writer.Thought)
         thinking, said = state_at_ledger(
-            self.how.get("thoughts"), self.tail, begun=bool(self.pieces), thinking=thought, in_text=said
+            self.how.get("thoughts"),
+            self.tail,
+            begun=bool(self.pieces),
+            thinking=thought,
+            in_text=said,
+            opens=self.how.get("written", FORMATS["hermes"]).opens,
         )
         how = {**self.how, "thinking": thinking}
         stage = ToolCallParser(TOOLS, tail=self.tail, in_text=said, **how)
@@ -166,6 +173,55 @@ def test_thoughts_come_out_the_same_however_they_are_split_and_whoever_dies(
     assert together(log.pieces) == expected
     assert "".join(piece.text for piece in log.pieces if isinstance(piece, event_writer.Thought)) == words
     assert log.vocabulary.decode(log.tokens) + log.tail == log.ledger
+
+
+FAMILIES = {
+    "llama3": ['<|python_tag|>{"name": "f", "parameters": {"a": 1}}', '{"name": "g", "parameters": {"b": "ü}"}}', "; "],
+    "mistral": [
+        '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
+        '[TOOL_CALLS]f[ARGS]{"a": 1}',
+        '[{"name": "f", "arguments": {"a": 1}}]',
+    ],
+    "qwen_xml": [
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>',
+    ],
+    "json_list": ['<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]', '<|tool_call|>[{"name": "g"}]<|/tool_call|>'],
+    "command_r": ['<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>'],
+    "deepseek": [
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: E501
+    ],
+    "lfm2": ['<|tool_call_start|>[f(a=1), g(b="ü")]<|tool_call_end|>'],
+}
+FOREIGN = ["so ", "é", "\n", "<", "[", "{", '{"a": 1}', '{"name', "[TOOL", "</tool_call>", "…", "}", "; "]
+
+
+@given(st.sampled_from([*FAMILIES]), st.booleans(), st.integers(0, 3), st.data())
+def test_calls_of_each_family_come_out_the_same_however_they_are_split_and_whoever_dies(
+    family: str, parallel: bool, deaths: int, data: st.DataObject
+) -> None:
+    parts = st.lists(st.sampled_from([*FAMILIES[family] * 3, *FOREIGN, *FORMATS[family].opens]), max_size=6)
+    text = "".join(data.draw(parts))
+    how: dict[str, Any] = {"written": FORMATS[family], "parallel": parallel}
+    log, expected = Log(**how), whole(text, **how)
+    ended = False
+    while not ended:
+        assert text.startswith(log.ledger)
+        ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
+        deaths -= 1
+    assert together(log.pieces) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_s_calls_are_read(family: str) -> None:
+    for written in FAMILIES[family]:
+        if not written.strip("; "):
+            continue
+        pieces = whole(f"\n{written}", written=FORMATS[family])
+        assert pieces is not None and isinstance(pieces[0], event_writer.CallBegin), written
+        assert not any(isinstance(piece, event_writer.Text) for piece in pieces), written
+        if pieces[0].name == "f":
+            assert pieces[1] == event_writer.CallArguments('{"a": 1}')
 
 
 @given(texts, st.sampled_from(["max_output_tokens", "content_filter"]), st.data())
