@@ -11,9 +11,11 @@ import pytest
 
 from inference.simulated import SimulatedOptions, decode
 from sessions.model.generation import ThoughtMarks
-from tests.integration.openai.test_tools import ASK, WEATHER
 from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 
+PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
+ASK: list[Any] = [{"role": "user", "content": "how is the weather"}]
 SAID = "<think>\nHm, 2 + 2.\n</think>\n\nFour."
 CALLED = '<think>Look.</think><tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
