@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -22,8 +22,10 @@ import structlog
 from inference.template_environment import FAILURES, clock_at, compile_template, literals, to_json
 from inference.whole_conversation import Conversations, Piece, TemplateShape, content_text, probe, refused
 from sessions.model.errors import BadInput
+from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
+from sessions.turn.call_formats import format_of
 
 LITERALS_MAX: Final = 1_000  # texts in a template that are tried; one with more renders whole conversations
 
@@ -57,6 +59,12 @@ To call one, write its name and arguments as JSON:
 <tool_call>
 {"name": NAME, "arguments": OBJECT}
 </tool_call>"""  # as `CHATML` has it
+THOUGHT_MARKS: Final = (
+    ("<think>", "</think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+)
+THINKING_VARIABLES: Final = ("enable_thinking", "thinking")  # that templates are told by to leave thoughts out
 BUILT_IN: Final = {"chatml": CHATML}
 
 # No template trims, escapes or searches these. Letters only, and no spelling that could be a special token.
@@ -158,18 +166,47 @@ class ChatTemplate:
         except FAILURES:
             return ""
 
+    def call_format(self) -> str:
+        """In which of `call_formats` the model writes calls: Hermes' where the template does not tell it of tools."""
+        return format_of(self.source) if self.scaffold.tools else "hermes"
+
+    def thoughts(self) -> ThoughtMarks | None:
+        """What thoughts stand between in an answer, as far as the template says; None where it knows none."""
+        open_, close = next((marks for marks in THOUGHT_MARKS if marks[1] in self.source), ("", ""))
+        if not open_:
+            return None
+        asked = [_message("user", _USER)]
+        prompt = self.render(asked, answer=True)
+        begun = prompt.rpartition(_USER)[2]
+        opened = begun.count(open_) > begun.count(close)
+        none = f"\n{close}\n\n" if opened else f"{open_}\n\n{close}\n\n"
+        for variable in THINKING_VARIABLES:
+            try:
+                without = self._template.render(**self._variables(asked, answer=True), **{variable: False})
+            except FAILURES:
+                continue
+            if without != prompt and without.startswith(prompt):
+                none = without[len(prompt) :]
+                break
+        return ThoughtMarks(open_, close, opened, none)
+
     def render(
         self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
     ) -> str:
         """The template's own text for a whole conversation on the day of `at`."""
-        return self._template.render(
-            messages=messages,
-            add_generation_prompt=answer,
-            tools=tools or self._no_tools,
-            documents=None,
-            strftime_now=clock_at(at),
+        return self._template.render(**self._variables(messages, answer=answer, tools=tools, at=at))
+
+    def _variables(
+        self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
+    ) -> dict[str, Any]:
+        return {
+            "messages": messages,
+            "add_generation_prompt": answer,
+            "tools": tools or self._no_tools,
+            "documents": None,
+            "strftime_now": clock_at(at),
             **self._tokens,
-        )
+        }
 
     # -- inside --------------------------------------------------------------------------------------
 

@@ -134,6 +134,9 @@ class TemplateTokenizer(ABC):
             self._between.popitem(last=False)
         return tokens
 
+    async def scaffold(self, text: str) -> Tokens:
+        return await self._piece(Piece(text, True))
+
     def _begun(self, tokens: list[int]) -> tuple[int, ...]:
         """The tokens behind those that every conversation begins with."""
         if self._starts and tuple(tokens[:1]) != self._starts:

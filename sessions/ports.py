@@ -179,6 +179,10 @@ class Tokenizer(Protocol):
 
     async def text(self, text: str) -> Tokens: ...
 
+    async def scaffold(self, text: str) -> Tokens:
+        """The ids of a text of ours, which may have special tokens in it."""
+        ...
+
     @property
     def gap(self) -> int | None:
         """About how many tokens stand around a message of a whole conversation; None where messages' own ids have

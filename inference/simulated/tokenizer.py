@@ -87,6 +87,9 @@ class SimulatedTokenizer:
         tokens.append(END)
         return tuple(tokens)
 
+    async def scaffold(self, text: str) -> Tokens:
+        return await self.text(text)
+
     async def text(self, text: str) -> Tokens:
         return tuple(await _encode_in_parts(text))
 

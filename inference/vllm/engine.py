@@ -223,11 +223,12 @@ class VllmEngine:
             context_window=window,
             slots=self.options.slots,
             sampling=HONOURED,
-            tool_format="hermes",
+            tool_format=template.call_format(),
             continues_formats=self._core.has_own_scheduler,
             kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,
             foldings=template.foldings,
+            thoughts=template.thoughts(),
         )
         self._supervisor.started()
         if self._standby is not None:

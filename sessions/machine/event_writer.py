@@ -1,8 +1,9 @@
 """Turns released pieces of an answer into Responses events, for one open response.
 
-Text opens a message item with one text part; a call opens a function_call item; a refusal becomes a part of its own
-kind. Events are made against the response's drafts as they stand; each is applied before the next is made, which is
-why `write` and `close_drafts` are generators: their caller applies every event that they yield
+Text opens a message item with one text part, which stands behind the part of the thoughts that came before it; a call
+opens a function_call item; a refusal becomes a part of its own kind. Events are made against the response's drafts as
+they stand; each is applied before the next is made, which is why `write` and `close_drafts` are generators: their
+caller applies every event that they yield
 (sessions.machine.machine).
 """
 
@@ -24,6 +25,7 @@ from sessions.model.types import (
     Json,
     Message,
     OutputText,
+    Reasoning,
     Refusal,
     Tool,
     UnixMs,
@@ -39,6 +41,10 @@ class RefusalText(msgspec.Struct, frozen=True):
     text: str
 
 
+class Thought(msgspec.Struct, frozen=True):
+    text: str
+
+
 class CallBegin(msgspec.Struct, frozen=True):
     name: str
 
@@ -47,8 +53,8 @@ class CallArguments(msgspec.Struct, frozen=True):
     text: str
 
 
-Piece = Text | RefusalText | CallBegin | CallArguments
-_DELTAS: Final = (ev.OutputTextDelta, ev.RefusalDelta, ev.ArgumentsDelta)
+Piece = Text | RefusalText | Thought | CallBegin | CallArguments
+_DELTAS: Final = (ev.OutputTextDelta, ev.RefusalDelta, ev.ReasoningDelta, ev.ArgumentsDelta)
 
 
 def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) -> Iterator[ev.AnyEvent]:
@@ -59,14 +65,18 @@ def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) ->
             if not _writing_message(open_):
                 yield from close_drafts(open_, "completed")
                 yield _add_message(open_, now)
-                yield _part_added(open_, open_.drafts[-1], 0, OutputText(text=""))
+            yield from _reasoning_done(open_)
+            if not open_.drafts[-1].part_open:
+                draft = open_.drafts[-1]
+                yield _part_added(open_, draft, draft.text_index, OutputText(text=""))
             yield text_delta(open_, open_.drafts[-1], piece)
         case RefusalText():
             if not _writing_message(open_):
                 yield from close_drafts(open_, "incomplete")
                 yield _add_message(open_, now)
+            yield from _reasoning_done(open_)
             draft = open_.drafts[-1]
-            index = 1 if draft.part_open else 0
+            index = draft.text_index + (1 if draft.part_open else 0)
             yield _part_added(open_, draft, index, Refusal(refusal=""))
             yield ev.RefusalDelta(
                 response_id=open_.id,
@@ -76,6 +86,12 @@ def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) ->
                 content_index=index,
                 delta=piece.text,
             )
+        case Thought():
+            if not (open_.drafts and open_.drafts[-1].is_thinking):
+                yield from close_drafts(open_, "completed")
+                yield _add_message(open_, now)
+                yield _part_added(open_, open_.drafts[-1], 0, Reasoning(""))
+            yield reasoning_delta(open_, open_.drafts[-1], piece)
         case CallBegin():
             yield from close_drafts(open_, "completed")
             index = len(open_.drafts)
@@ -108,11 +124,15 @@ def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) ->
             )
 
 
-def going_on(open_: Open, pieces: tuple[Piece, ...]) -> ev.OutputTextDelta | None:
-    """The one event of pieces that only go on with the text that is being written, as nearly all do; None of others."""
-    if len(pieces) == 1 and type(pieces[0]) is Text and _writing_message(open_):
-        return text_delta(open_, open_.drafts[-1], pieces[0])
-    return None
+def going_on(open_: Open, pieces: tuple[Piece, ...]) -> ev.OutputTextDelta | ev.ReasoningDelta | None:
+    """The one event of pieces that only go on with the text or the thoughts that are being written, as nearly all do;
+    None of others."""
+    if len(pieces) != 1 or not _writing_message(open_):
+        return None
+    piece, draft = pieces[0], open_.drafts[-1]
+    if type(piece) is Text and draft.part_open:
+        return text_delta(open_, draft, piece)
+    return reasoning_delta(open_, draft, piece) if type(piece) is Thought and draft.is_thinking else None
 
 
 def text_delta(open_: Open, draft: Draft, piece: Text) -> ev.OutputTextDelta:
@@ -121,9 +141,48 @@ def text_delta(open_: Open, draft: Draft, piece: Text) -> ev.OutputTextDelta:
         sequence_number=open_.sequence,
         item_id=draft.item.id,
         output_index=draft.output_index,
-        content_index=0,
+        content_index=draft.text_index,
         delta=piece.text,
         logprobs=piece.logprobs,
+    )
+
+
+def reasoning_delta(open_: Open, draft: Draft, piece: Thought) -> ev.ReasoningDelta:
+    return ev.ReasoningDelta(
+        response_id=open_.body.id,
+        sequence_number=open_.sequence,
+        item_id=draft.item.id,
+        output_index=draft.output_index,
+        content_index=0,
+        delta=piece.text,
+    )
+
+
+def _reasoning_done(open_: Open) -> Iterator[ev.AnyEvent]:
+    """The done events of thoughts that end here, if some do."""
+    draft = open_.drafts[-1]
+    if not draft.is_thinking:
+        return
+    part = Reasoning("".join(draft.reasoning))
+    yield ev.ReasoningDone(
+        response_id=open_.id,
+        sequence_number=open_.sequence,
+        item_id=draft.item.id,
+        output_index=draft.output_index,
+        content_index=0,
+        text=part.reasoning,
+    )
+    yield _part_done(open_, draft, 0, part)
+
+
+def _part_done(open_: Open, draft: Draft, index: int, part: ContentPart) -> ev.ContentPartDone:
+    return ev.ContentPartDone(
+        response_id=open_.id,
+        sequence_number=open_.sequence,
+        item_id=draft.item.id,
+        output_index=draft.output_index,
+        content_index=index,
+        part=part,
     )
 
 
@@ -185,7 +244,11 @@ def close_drafts(open_: Open, status: Literal["completed", "incomplete"]) -> Ite
             arguments=item.arguments,
         )
     else:
+        if draft.is_thinking:
+            yield from _reasoning_done(open_)
         for index, part in enumerate(item.content):
+            if isinstance(part, Reasoning):
+                continue  # it was done before the text began
             if isinstance(part, OutputText):
                 yield ev.OutputTextDone(
                     response_id=open_.id,
@@ -204,14 +267,7 @@ def close_drafts(open_: Open, status: Literal["completed", "incomplete"]) -> Ite
                     content_index=index,
                     refusal=part.refusal,
                 )
-            yield ev.ContentPartDone(
-                response_id=open_.id,
-                sequence_number=open_.sequence,
-                item_id=item.id,
-                output_index=draft.output_index,
-                content_index=index,
-                part=part,
-            )
+            yield _part_done(open_, draft, index, part)
     yield ev.OutputItemDone(
         response_id=open_.id, sequence_number=open_.sequence, output_index=draft.output_index, item=item
     )

@@ -290,7 +290,9 @@ def _used(build: StepBuilder, open_: Open) -> Usage:
     prompt, output = build.runs.prompts.get(open_.id, Usage(0, 0)), len(open_.tokens) // 4
     service = open_.body.service
     given_again = output if service and service.get("cache") == "hit" else 0
-    return msgspec.structs.replace(prompt, output_tokens=output, cached_output_tokens=given_again)
+    return msgspec.structs.replace(
+        prompt, output_tokens=output, reasoning_tokens=open_.reasoning_tokens, cached_output_tokens=given_again
+    )
 
 
 def end_queued(
@@ -507,7 +509,7 @@ def write_output(build: StepBuilder, input: Output) -> None:
             ev.ContentRetracted(
                 response_id=open_.id,
                 item_id=open_.drafts[-1].item.id,
-                content_index=0,
+                content_index=open_.drafts[-1].text_index,
                 start=input.retracted.start,
                 end=input.retracted.end,
                 replacement=input.retracted.replacement,

@@ -27,11 +27,11 @@ from sessions.model.types import (
     Item,
     ItemId,
     Message,
-    Refusal,
     ResponseId,
     Tool,
     derived_session_id,
     is_derived_session_id,
+    words_of,
 )
 
 # What a session says of how its answers are drawn, and of its context.
@@ -160,7 +160,7 @@ def _spans(item: Item) -> list[_Span]:
     """All text of an item."""
     match item:
         case Message():
-            texts = [part.refusal if isinstance(part, Refusal) else part.text for part in item.content]
+            texts = [words_of(part) for part in item.content]
             return [(item.id, index, len(text), "") for index, text in enumerate(texts)]
         case FunctionCall():
             return [(item.id, 0, len(item.arguments), "{}")]  # still JSON, for templates and for clients

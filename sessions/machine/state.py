@@ -29,6 +29,7 @@ from sessions.model.types import (
     Message,
     OutputText,
     Principal,
+    Reasoning,
     Refusal,
     ResponseId,
     Sampling,
@@ -43,12 +44,14 @@ COMPACTIONS_MAX = 64  # of one session, on all its branches
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """An output item that is still being written. `text` is a message's text or a call's arguments."""
+    """An output item that is still being written. `text` is a message's text or a call's arguments, `reasoning` what
+    the model thought before it."""
 
     item: Message | FunctionCall
     output_index: int
     text: list[str] = []
     refusal: list[str] = []
+    reasoning: list[str] = []
     part_open: bool = False  # the text part; a refusal's is there with its text
     done: bool = False
 
@@ -59,10 +62,22 @@ class Draft(msgspec.Struct, kw_only=True):
         text = "".join(self.text)
         if isinstance(self.item, FunctionCall):
             return msgspec.structs.replace(self.item, arguments=text)
-        parts: tuple[ContentPart, ...] = (OutputText(text=text),) if self.text or self.part_open else ()
+        parts: tuple[ContentPart, ...] = (Reasoning("".join(self.reasoning)),) if self.reasoning else ()
+        if self.text or self.part_open:
+            parts += (OutputText(text=text),)
         if self.refusal:
             parts += (Refusal(refusal="".join(self.refusal)),)
         return msgspec.structs.replace(self.item, content=parts)
+
+    @property
+    def text_index(self) -> int:
+        """The place of the text among the parts of its message."""
+        return 1 if self.reasoning else 0
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether thoughts are being written, and nothing behind them yet."""
+        return bool(self.reasoning) and not (self.part_open or self.refusal or self.done)
 
 
 class Open(msgspec.Struct, kw_only=True):
@@ -77,6 +92,7 @@ class Open(msgspec.Struct, kw_only=True):
     tail: str = ""  # raw text released beyond the last wholly released token
     drafts: list[Draft] = []
     findings: tuple[Finding, ...] = ()
+    reasoning_tokens: int = 0  # of `tokens`, those of thoughts
     round: int = 0  # how often server tools have been called before it in its turn
 
     @property
@@ -353,6 +369,12 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             (draft.refusal if isinstance(event, ev.RefusalDelta) else draft.text).append(event.delta)
             _released(open_, private)
             state.recoveries = 0
+        case ev.ReasoningDelta():
+            assert open_ is not None
+            open_.drafts[event.output_index].reasoning.append(event.delta)
+            open_.reasoning_tokens += len(private.tokens) // 4 if private is not None else 0
+            _released(open_, private)
+            state.recoveries = 0
         case ev.ResponseCreated():
             assert private is not None and private.sampling is not None and private.principal is not None
             _leave_queue(state, event.response_id, event.response_id)
@@ -405,6 +427,7 @@ def _apply_response_event(state: State, event: ev.ResponseEvent, private: ev.Pri
             assert open_ is not None and isinstance(event.item, Message | FunctionCall)
             draft = open_.drafts[event.output_index]
             draft.item, draft.done, draft.text = event.item, True, []
+            draft.reasoning.clear()
             _set(state, event.item)
         case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
             _end(state, event, private)
@@ -535,16 +558,21 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
     for open_ in state.open.values():
         for draft in open_.drafts:
             if draft.item.id == event.item_id and not draft.done:
-                draft.text = [scrub("".join(draft.text), event)]
+                if draft.reasoning and event.content_index == 0:
+                    draft.reasoning = [scrub("".join(draft.reasoning), event)]
+                else:
+                    draft.text = [scrub("".join(draft.text), event)]
                 if isinstance(draft.item, Message):  # the ledger is derived: it is made again from what is left
                     open_.tokens.clear()
-                    open_.tail = draft.text[0]
+                    open_.tail = "".join(draft.text)
     item = state.items.get(event.item_id)
     if isinstance(item, Message) and event.content_index < len(item.content):
         parts = list(item.content)
         part = parts[event.content_index]
         if isinstance(part, Refusal):
             parts[event.content_index] = Refusal(refusal=scrub(part.refusal, event))
+        elif isinstance(part, Reasoning):
+            parts[event.content_index] = Reasoning(scrub(part.reasoning, event))
         else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))

@@ -246,6 +246,15 @@ class RefusalDone(PartEvent, frozen=True, kw_only=True, tag="response.refusal.do
     refusal: str
 
 
+class ReasoningDelta(PartEvent, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
+    delta: str
+    usage: DeltaUsage | UnsetType = UNSET
+
+
+class ReasoningDone(PartEvent, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
+    text: str
+
+
 class ArgumentsDelta(ResponseEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"):
     item_id: ItemId
     output_index: int
@@ -377,7 +386,7 @@ class ToolCallProgress(Event, frozen=True, kw_only=True, tag="tool_call.progress
     message: str | None = None
 
 
-Delta = OutputTextDelta | RefusalDelta | ArgumentsDelta
+Delta = OutputTextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta
 Terminal = ResponseCompleted | ResponseIncomplete | ResponseFailed
 
 AnyEvent = (
@@ -402,6 +411,8 @@ AnyEvent = (
     | OutputTextDone
     | RefusalDelta
     | RefusalDone
+    | ReasoningDelta
+    | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
     | ResponseCompleted

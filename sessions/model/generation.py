@@ -50,6 +50,19 @@ class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True, tag="tokenizer"):
     ends: frozenset[int] = frozenset()  # tokens that end an answer
 
 
+class ThoughtMarks(msgspec.Struct, frozen=True):
+    """What a model's thoughts stand between in its text.
+
+    `opened`: its chat template opens a thought at the end of each prompt, so that an answer begins inside one.
+    `none`: what stands at the end of a prompt whose answer is to have no thoughts.
+    """
+
+    open: str
+    close: str
+    opened: bool = False
+    none: str = ""
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine is; placement, KV and the capability checks go by it."""
 
@@ -59,10 +72,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int  # tokens that prompt and answer may take together, per session
     slots: int  # answers that run at the same time
     sampling: frozenset[str]  # names of the Sampling fields that are honoured
-    tool_format: Literal["none", "hermes", "engine"] = "none"
+    tool_format: str = "none"  # of `call_formats`; "engine": it parses calls itself
     continues_formats: bool = False  # an answer in a fixed format goes on from its first tokens as soon as any other
     kv_block_tokens: int = 1  # KV is reused in whole blocks of so many tokens
     aliases: tuple[str, ...] = ()  # other names that clients may request it by
+    thoughts: ThoughtMarks | None = None  # None: its model has none that are told apart
     foldings: tuple[str, ...] = ()  # what its chat template refuses, and how it is told instead: see docs/models.md
     smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
 
@@ -73,6 +87,15 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def smaller_model(self) -> str:
         return self.smaller.model if self.smaller is not None else ""
+
+
+def thinks(sampling: Sampling, request: Json) -> bool:
+    """Whether an answer may have thoughts: none that is requested without, goes on with an answer, is a completion of
+    a text, or is held to a format or a call from its first token."""
+    raw = isinstance(request, dict) and bool(request.get(RAW_PROMPT))
+    held = sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
+    forced = sampling.tool_choice not in (None, "auto", "none")
+    return sampling.thinking is not False and not (raw or held or forced or continues(request))
 
 
 def unsupported_scores(model: str) -> BadInput:

@@ -166,7 +166,24 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     refusal: str
 
 
-ContentPart = InputText | InputFile | OutputText | Refusal
+class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
+    """What a model thought before it answered. It is no part of a message's text."""
+
+    reasoning: str
+
+
+ContentPart = InputText | InputFile | OutputText | Refusal | Reasoning
+
+
+def words_of(part: ContentPart) -> str:
+    """The words of a part, of whatever kind."""
+    match part:
+        case Refusal():
+            return part.refusal
+        case Reasoning():
+            return part.reasoning
+        case _:
+            return part.text
 
 
 class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
@@ -179,8 +196,13 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
 
     @property
     def text(self) -> str:
-        """All text parts, one after another; refusals are not part of it."""
-        return "".join(part.text for part in self.content if not isinstance(part, Refusal))
+        """All text parts, one after another; refusals and thoughts are not part of it."""
+        return "".join(part.text for part in self.content if not isinstance(part, Refusal | Reasoning))
+
+    @property
+    def reasoning(self) -> str:
+        """The thoughts of the model before its text."""
+        return "".join(part.reasoning for part in self.content if isinstance(part, Reasoning))
 
 
 class McpSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +311,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     tool_choice: str | dict[str, Json] | None = None
     parallel_tool_calls: bool = True
+    thinking: bool | None = None  # whether the model thinks before it answers; None: as its chat template has it
+    thinking_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None  # after which the thought is closed
     text: TextOptions | None = None
 
     @property

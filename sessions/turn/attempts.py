@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from sessions.limits import Share
+from sessions.machine.event_writer import CallBegin
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.errors import Overloaded, Unavailable
@@ -23,21 +24,32 @@ from sessions.model.generation import (
     Chunk,
     Finish,
     GenerationRequest,
+    ThoughtMarks,
     cache_scope_of,
     continuation_seed,
     continues,
     generates,
+    thinks,
 )
-from sessions.model.types import SessionKey, Tokens, Tool, Usage, unpack_tokens
+from sessions.model.types import SessionKey, Tokens, Tool, Usage, pack_tokens, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.schemas import check_schemas
+from sessions.turn.call_formats import FORMATS, CallFormat
 from sessions.turn.call_opening import call_opening, generate_behind
 from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.result_cache import ResultLookup, replay
 from sessions.turn.run_timing import RunTiming
-from sessions.turn.tool_call_parser import ParsedCall, ToolCallParser, constrained_output, forced_tools, invalid_call
+from sessions.turn.tool_call_parser import (
+    ParsedCall,
+    ParsedRelease,
+    ToolCallParser,
+    constrained_output,
+    forced_tools,
+    invalid_call,
+    state_at_ledger,
+)
 
 ATTEMPTS_MAX = 16
 CHECK_WAIT_S: Final = 30.0
@@ -63,6 +75,7 @@ class TokenCounts(msgspec.Struct):
     prompt: int = 0
     emitted: int = 0  # by earlier generations of the response
     generated: int = 0  # by the engine, for this one
+    reasoning: int = 0  # of all of them, those of thoughts
     mute: int = 0  # of them, those that it ended on in the middle of a character: nobody gets them
     replayed: int = 0  # of `generated`: from the result cache
     cached: int | None = None  # of the first attempt's prompt, once it is known
@@ -73,7 +86,13 @@ class TokenCounts(msgspec.Struct):
         """Of an answer that has ended."""
         output = self.emitted + self.generated - self.mute - self.withheld
         again = min(self.replayed, output)
-        return Usage(self.prompt, output, min(self.cached or 0, self.prompt), cached_output_tokens=again)
+        return Usage(
+            self.prompt,
+            output,
+            min(self.cached or 0, self.prompt),
+            reasoning_tokens=min(self.reasoning, output),
+            cached_output_tokens=again,
+        )
 
 
 class AttemptsEnd(msgspec.Struct, frozen=True):
@@ -97,7 +116,7 @@ class Attempts:
         metrics: Metrics,
     ) -> None:
         loop, open_ = asyncio.get_running_loop(), run.open_
-        self.counts = TokenCounts(emitted=len(open_.tokens) // 4)
+        self.counts = TokenCounts(emitted=len(open_.tokens) // 4, reasoning=open_.reasoning_tokens)
         self.timing = RunTiming(metrics, loop.time, whole=not open_.tokens, priority=run.share.priority)
         self._run = run
         self._ledger = ledger
@@ -107,6 +126,10 @@ class Attempts:
         self._filters = filters
         self._inbox = inbox
         self._now = loop.time
+        self._leads = False  # a call may come in the place of an answer in the format that is to be held to
+        self._begins_anew = False  # what the run said is dropped, and another one is held to the format
+        self._is_answering = False
+        self._closed = False  # a thought, in the place of the model
         self.filtered = False  # a filter had a word about the answer
         request = open_.body.request
         self._cache_scope = cache_scope_of(open_.principal, request if isinstance(request, dict) else None)
@@ -115,7 +138,7 @@ class Attempts:
     @property
     def must_call(self) -> tuple[Tool, ...]:
         """The functions one of which the answer must call, where it is held to that here."""
-        if self._engine.info.tool_format != "hermes":
+        if self._call_format is None:
             return ()
         return forced_tools(self._run.open_.sampling, self._ledger.tools)
 
@@ -134,19 +157,27 @@ class Attempts:
         for attempt in range(ATTEMPTS_MAX):
             if left <= 0:
                 return await self._end(parser, "max_output_tokens")
+            self._leads = self._may_call_first()
             parser = self._new_parser()
             if parser is not None and parser.ended:
                 return await self._end(parser, "stop")
             generated_before = counts.generated
             request = self._request(prompt, emitted, left, shared_prefix=plan.shared_prefix)
+            self._begins_anew = False
             release, finish = await self._attempt(request, parser, again=attempt > 0 or len(plan.emitted) > 0)
-            if release is not None:
+            if self._begins_anew:
+                counts.withheld += counts.generated - generated_before
+                left -= counts.generated - generated_before
+                continue
+            if parser is not None and self._is_over_budget(parser):
+                await self._close_thought(parser)
+            elif release is not None:
                 counts.withheld += release.withheld_tokens
                 if release.retracted is not None:
                     await output.retract(release.retracted)
                 if release.ended == "content_filter":
                     return await self._end(parser, "content_filter", release.message)
-            if release is None or not release.restart:
+            if not self._closed and (release is None or not release.restart):
                 cut_short = finish is not None and finish.reason == "length" and not (release and release.ended)
                 return await self._end(parser, "max_output_tokens" if cut_short else "stop")
             emitted = unpack_tokens(bytes(output.written))
@@ -209,6 +240,8 @@ class Attempts:
                         await self._accept(release, parser)
                     if release.ended is not None or release.restart or (parser is not None and parser.ended):
                         break
+                    if self._begins_anew or (parser is not None and self._is_over_budget(parser)):
+                        break
         return release, finish
 
     def _run_engine(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
@@ -228,6 +261,8 @@ class Attempts:
         run, must_call = self._run, self.must_call
         sampling = run.open_.sampling
         seed = continuation_seed(sampling.seed or 0, run.open_.id, len(emitted))
+        if self._leads or (sampling.text is not None and self._output.began_with_call):
+            sampling = msgspec.structs.replace(sampling, text=None)
         if must_call:
             sampling = msgspec.structs.replace(sampling, text=constrained_output(sampling, must_call))
         return GenerationRequest(
@@ -255,26 +290,83 @@ class Attempts:
         return OutputPipeline(open_.sampling.stops, filters, tail=output.tail, tail_tokens=tail_tokens)
 
     def _new_parser(self) -> ToolCallParser | None:
-        """The parser of an attempt; None where no tool may be called, or the engine parses itself."""
-        sampling, tools = self._run.open_.sampling, self._ledger.tools
-        if not tools or sampling.tool_choice == "none" or self._engine.info.tool_format != "hermes":
+        """The parser of an attempt; None where no tool may be called, or the engine parses itself, and there are no
+        thoughts."""
+        sampling, tools, output = self._run.open_.sampling, self._ledger.tools, self._output
+        calls = bool(tools) and sampling.tool_choice != "none" and self._call_format is not None
+        thoughts = self._thoughts
+        if not calls and thoughts is None:
             return None
+        written = self._call_format or FORMATS["hermes"]
+        thinking, in_text = state_at_ledger(
+            thoughts,
+            output.tail,
+            begun=output.begun,
+            thinking=output.thinking,
+            in_text=output.in_text,
+            opens=written.opens,
+        )
+        if self._closed:
+            self._closed = thinking = in_text = False
         return ToolCallParser(
             tools,
-            tail=self._output.tail,
-            in_text=self._output.in_text or continues(self._run.open_.body.request),
+            tail=output.tail,
+            in_text=in_text or continues(self._run.open_.body.request),
             bare=bool(self.must_call),
             parallel=sampling.parallel_tool_calls,
+            calls=calls,
+            written=written,
+            thoughts=thoughts,
+            thinking=thinking,
         )
+
+    @property
+    def _call_format(self) -> CallFormat | None:
+        """How the model writes calls; None where it makes none, or the engine parses them."""
+        return FORMATS.get(self._engine.info.tool_format)
+
+    @property
+    def _thoughts(self) -> ThoughtMarks | None:
+        """The marks of thoughts that the answer may have; None where it has none."""
+        open_ = self._run.open_
+        return self._engine.info.thoughts if thinks(open_.sampling, open_.body.request) else None
 
     async def _accept(self, release: Release, parser: ToolCallParser | None) -> None:
         if parser is None:
             self._output.accept(release)
             return
+        counted = parser.reasoning_tokens
         parsed = parser.accept(release)
+        self.counts.reasoning += parser.reasoning_tokens - counted
+        if self._leads and parsed.pieces:
+            self._leads = False
+            if not isinstance(parsed.pieces[0], CallBegin):
+                self._begins_anew = self._is_answering = True
+                return
         if parsed.calls:
             await self._check(parsed.calls)
         self._output.accept_parsed(parsed, release.logprobs)
+
+    def _may_call_first(self) -> bool:
+        """Whether a run is held to no format yet, for it may begin with a call. Whatever else it begins with is dropped
+        for a run that is held to the format."""
+        sampling, output = self._run.open_.sampling, self._output
+        calls = bool(self._ledger.tools) and sampling.tool_choice in (None, "auto")
+        formatted = sampling.text is not None and self._call_format is not None
+        return calls and formatted and not output.begun and not self._is_answering
+
+    def _is_over_budget(self, parser: ToolCallParser) -> bool:
+        """Whether the answer is still in a thought that has taken all the tokens that it may."""
+        budget = self._run.open_.sampling.thinking_tokens
+        return budget is not None and parser.thinking and self.counts.reasoning >= budget
+
+    async def _close_thought(self, parser: ToolCallParser) -> None:
+        """Ends a thought as the model would have: the mark goes to the ledger, and on with what follows it."""
+        assert self._thoughts is not None
+        tokenizer, output = self._engine.tokenizer, self._output
+        ids = [*await tokenizer.text(output.tail), *await tokenizer.scaffold(f"\n{self._thoughts.close}\n\n")]
+        output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
+        self._closed = True
 
     async def _check(self, calls: Sequence[ParsedCall]) -> None:
         """Raises Internal `tool_call_invalid` where the arguments of a call to check do not fit its tool's schema."""

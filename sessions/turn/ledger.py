@@ -27,7 +27,7 @@ from sessions.machine.state import Answer, Compaction, Open, State, compaction_o
 from sessions.machine.turn_commands import new_item
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import RAW_PROMPT, TRUNCATION, EngineInfo, continues
+from sessions.model.generation import RAW_PROMPT, TRUNCATION, EngineInfo, continues, thinks
 from sessions.model.memories import with_memories
 from sessions.model.types import (
     DEFAULT_CONTEXT_POLICY,
@@ -294,6 +294,8 @@ class Ledger:
             return await self._plan_raw(open_)
         opening = await self._open()
         begun, parent = array("I", self._tokenizer.answer_opening), open_.body.parent_id
+        if not thinks(open_.sampling, open_.body.request):
+            begun.extend(await self._no_thoughts())
         last = None if parent is None else self._state.items.get(parent)
         if continues(open_.body.request) and isinstance(last, Message) and last.role == "assistant":
             begun.extend(await self._tokenizer.text(last.text))
@@ -395,8 +397,23 @@ class Ledger:
     def _said(self, items: Sequence[Item]) -> ChatMessage:
         """The items of one piece as a template sees them."""
         if len(items) > 1 or isinstance(items[-1], FunctionCall):
-            return _with_calls(items)
+            message = _with_calls(items)
+            said = items[0]
+            return message if not isinstance(said, Message) else self._thinking(message, said)
         return self.rendered(items[0])
+
+    def _with_thoughts(self, item: Message) -> str:
+        """A message's text as a template that sees whole conversations has it: it drops thoughts or keeps them, as its
+        authors meant. Elsewhere thoughts stand in the ids of their answer alone."""
+        marks, thoughts = self._engine.thoughts, item.reasoning
+        if self._tokenizer.gap is None or marks is None or not thoughts:
+            return item.text
+        return f"{marks.open}\n{thoughts}\n{marks.close}\n\n{item.text}"
+
+    def _thinking(self, message: ChatMessage, said: Message) -> ChatMessage:
+        """An answer with calls, with the thoughts before it."""
+        thoughts = self._with_thoughts(said).removesuffix(said.text)
+        return msgspec.structs.replace(message, text=f"{thoughts}{message.text}")
 
     async def requested(self, leaf: ItemId | None, message: ChatMessage) -> array[int]:
         """The ids of a prompt with a branch, a message behind it, and the beginning of its answer."""
@@ -404,9 +421,16 @@ class Ledger:
             prompt = await self.whole(leaf)
             prompt.extend(await self._tokenizer.message(message))
             prompt.extend(self._tokenizer.answer_opening)
-            return prompt
-        line, begin = await self._written(leaf)
-        return await self._conversation(self._settings, line, begin, (message,))
+        else:
+            line, begin = await self._written(leaf)
+            prompt = await self._conversation(self._settings, line, begin, (message,))
+        prompt.extend(await self._no_thoughts())
+        return prompt
+
+    async def _no_thoughts(self) -> Tokens:
+        """What stands at the end of a prompt whose answer is to have no thoughts."""
+        marks = self._engine.thoughts
+        return () if marks is None else await self._tokenizer.scaffold(marks.none)
 
     async def fit_turn(
         self, command: cm.TurnCreate, prepared: Sequence[Prepared | None], memories: Sequence[str] = ()
@@ -556,7 +580,8 @@ class Ledger:
         if info is None or leaf is None:
             return None
         opening, line = (await self._open()).tokens, await self._line(leaf)
-        requested = [*await tokenizer.message(instruction), *tokenizer.answer_opening]
+        unthinking = await self._no_thoughts()
+        requested = [*await tokenizer.message(instruction), *tokenizer.answer_opening, *unthinking]
         answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
         threshold = info.compact_threshold if info.compact_threshold is not UNSET else None
         marks = Marks.of(window, answer, threshold, self._answer_room)
@@ -581,6 +606,7 @@ class Ledger:
             prompt.extend(requested)
         else:
             prompt = await self._conversation(self._settings, line, line.base, (instruction,), end=span.read)
+            prompt.extend(unthinking)
         path = item_tree.branch(self._state, leaf)
         closing = len(opening) + len(tokenizer.answer_opening)
         kept = Line(line.pieces, span.end, (), line.pinned)
@@ -782,7 +808,7 @@ class Ledger:
         does not yet."""
         match item:
             case Message():
-                return ChatMessage(role=item.role, text=item.text)
+                return ChatMessage(role=item.role, text=self._with_thoughts(item))
             case FunctionCallOutput():
                 name = self.name_of(item.call_id, item.parent_id or leaf)
                 return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)

@@ -17,7 +17,7 @@ import msgspec
 from sessions.machine import event_writer
 from sessions.machine.inputs_and_effects import Input, Output
 from sessions.machine.state import Open
-from sessions.model.types import Json, Message, ResponseId
+from sessions.model.types import FunctionCall, Json, Message, ResponseId
 from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import ParsedRelease
@@ -49,7 +49,10 @@ class OutputAccumulator:
         self.generation = generation
         self.written = bytearray(open_.tokens)
         self.tail = open_.tail
-        self.in_text = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message)  # it ends with text
+        self.thinking = bool(open_.drafts) and open_.drafts[-1].is_thinking  # it ends with thoughts
+        self.in_text = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message) and not self.thinking
+        self.begun = bool(open_.drafts)
+        self.began_with_call = self.begun and isinstance(open_.drafts[0].item, FunctionCall)
         self.findings: list[Finding] = []  # that the actor has not taken
         self._open = open_
         self._inbox = inbox
@@ -101,10 +104,15 @@ class OutputAccumulator:
                 if isinstance(last, event_writer.Text):
                     piece = event_writer.Text(last.text + piece.text, last.logprobs + piece.logprobs)
                     self._pieces.pop()
+            elif isinstance(piece, event_writer.Thought) and isinstance(last, event_writer.Thought):
+                piece = event_writer.Thought(last.text + piece.text)
+                self._pieces.pop()
             elif isinstance(piece, event_writer.CallArguments) and isinstance(last, event_writer.CallArguments):
                 piece = event_writer.CallArguments(last.text + piece.text)
                 self._pieces.pop()
-            self.in_text = isinstance(piece, event_writer.Text)
+            self.in_text, self.thinking = isinstance(piece, event_writer.Text), isinstance(piece, event_writer.Thought)
+            if not self.begun:
+                self.begun, self.began_with_call = True, isinstance(piece, event_writer.CallBegin)
             self._pieces.append(piece)
             self._bytes += 0 if isinstance(piece, event_writer.CallBegin) else len(piece.text)
         if parsed.pieces:

@@ -1,4 +1,4 @@
-"""Parses tool calls out of a model's text: the last stage between the pipeline and the log.
+"""Parses thoughts and tool calls out of a model's text: the last stage between the pipeline and the log.
 
 The hermes format, which ChatML models speak:
 
@@ -18,6 +18,12 @@ it goes on; so a call of theirs that is whole in the log was checked. What has n
 Inside a call no token goes to the ledger: the raw text stays in the tail. A run that continues feeds the tail to a
 fresh parser, whose pieces have all been written before, and goes on exactly where the log ends: a call is made once.
 
+Thoughts stand before text or a call, between a model's own marks, and are pieces of their own; the marks and the white
+space around them go on with what follows. Their tokens go to the ledger as they come, for it has what the model wrote:
+
+    released:  <think>\nHm, 2 + 2 is 4.\n</think>\n\nFour
+    pieces:    Thought("Hm, 2 + 2 is 4."), Text("Four")
+
 Pure; one object per engine run. Does not know engines or the log.
 """
 
@@ -30,7 +36,9 @@ from typing import Final, Literal, NamedTuple, TypeGuard
 
 from sessions.machine import event_writer
 from sessions.model.errors import Internal
+from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Sampling, TextOptions, Tool
+from sessions.turn.call_formats import FORMATS, CallFormat, Reader, may_be_json_call
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
 OPEN: Final = "<tool_call>"
@@ -38,8 +46,6 @@ CLOSE: Final = "</tool_call>"
 CALL_FORMAT: Final = "tool_call"  # the name of the format of a call that must be made
 NAME_CHARS_MAX: Final = 256  # of a function that a model calls
 
-_BEGINNINGS: Final = beginnings((OPEN,))
-_REACH: Final = reach((OPEN,))
 _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
@@ -114,6 +120,29 @@ def _placed(schema: Json, place: str) -> Json:
     return placed
 
 
+def state_at_ledger(
+    thoughts: ThoughtMarks | None,
+    tail: str,
+    *,
+    begun: bool,
+    thinking: bool,
+    in_text: bool,
+    opens: Sequence[str] = (OPEN,),
+) -> tuple[bool, bool]:
+    """Whether the ledger ends inside a thought, and whether words stand right before its end: the first mark in the
+    `tail` behind it says so, else what was written last. `begun`: anything was; else the chat template decides.
+    `opens`: the marks of calls."""
+    if thoughts is None:
+        return False, in_text
+    marks = (thoughts.close, thoughts.open, *opens)
+    first = min(((at, mark) for mark in marks if (at := tail.find(mark)) >= 0), default=(0, ""))[1]
+    if first in (thoughts.close, thoughts.open):
+        return (first == thoughts.close,) * 2
+    if not begun:
+        return thoughts.opened, False
+    return (thinking and not first,) * 2 if thinking else (False, in_text)
+
+
 class ToolCallParser:
     """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid` where a call
     that is checked is not whole."""
@@ -126,10 +155,28 @@ class ToolCallParser:
         in_text: bool = False,
         bare: bool = False,
         parallel: bool = True,
+        calls: bool = True,
+        written: CallFormat = FORMATS["hermes"],
+        thoughts: ThoughtMarks | None = None,
+        thinking: bool = False,
     ) -> None:
         """`tail`: what was written beyond the ledger before this run. `in_text`: text stands right before it. `bare`:
-        the whole answer is one call without tags. Without `parallel` the answer ends behind its first call."""
+        the whole answer is one call without tags. Without `parallel` the answer ends behind its first call, without
+        `calls` it has none, else they are `written` so. `thinking`: the ledger ends inside a thought."""
         self._tools = {tool.name: tool for tool in tools}
+        self._thoughts = thoughts
+        self._format = written
+        self._read = None if bare else written.read
+        self._starts = written.starts if calls and self._read is not None else ""
+        self._opens = written.opens if calls else ()
+        first = (thoughts.open,) if thoughts is not None else ()
+        self._first = (*first, *written.closes) if calls else first  # marks that are text behind text
+        self._marks = (*self._opens, *self._first)
+        self._mark = OPEN  # before the call that is being read
+        self._lead = ""  # what stood between it and the call before, where it has no mark
+        self.thinking = thinking
+        self.reasoning_tokens = 0  # of the tokens that were released to it
+        self._thought_chars = 0  # since the last release
         self._bare = bare
         self._parallel = parallel
         self.ended = False
@@ -146,23 +193,30 @@ class ToolCallParser:
         self._tail = tail  # the end of it that the pipeline has not released tokens for
         self._feed(tail)
         if self._text and not self._inside:  # it looks like the beginning of a tag, but it has been written as text
-            self._text, self._in_text = "", True
+            self._text, self._in_text = "", not self.thinking
 
     def accept(self, release: Release) -> ParsedRelease:
+        self._thought_chars = 0
         self._tokens += release.tokens
         self._since += release.text
         self._tail = release.tail
-        return self._passed(self._feed(release.text))
+        pieces = self._feed(release.text)
+        if self._thought_chars:
+            self.reasoning_tokens += -(-(len(release.tokens) // 4) * self._thought_chars // len(release.text))
+        return self._passed(pieces)
 
     def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> ParsedRelease:
         """The answer has ended: what was held back goes on as what it is. Where the model ended by itself, a call is
         over too; one that is checked has to be whole."""
         pieces: list[event_writer.Piece] = []
-        if not self.ended and self._inside and (self._call is not None or self._text.strip()):
+        while not self.ended and self._inside and self._read is not None and (reason == "stop" or not self._mark):
+            self._read_calls(self._read, pieces, ends=True)
+            pieces += self._feed("")
+        if not self.ended and self._inside and self._read is None and (self._call is not None or self._text.strip()):
             if reason == "stop":
                 self._close(len(self._text), pieces, tag="")
         elif not self.ended and not self._inside and self._text.strip():
-            pieces.append(event_writer.Text(self._text if self._in_text else self._text.lstrip()))
+            self._show(self._text, pieces)
             self._text = ""
         if not self._text.strip() and not self._inside:  # nothing that means anything was dropped
             self._text, self._skipped = "", 0
@@ -185,20 +239,52 @@ class ToolCallParser:
         return pieces
 
     def _go_on(self, pieces: list[event_writer.Piece]) -> bool:
-        """Text, up to a call or to what may become one. True: there is more to look at."""
-        at = self._text.find(OPEN)
-        free = at if at >= 0 else len(self._text) - held_back(self._text, _BEGINNINGS, _REACH)
+        """Text or thoughts, up to a mark or to what may become one. True: there is more to look at."""
+        before, marks = len(self._text), self._next_marks()
+        if self._starts and not (self.thinking or self._in_text):
+            begun = self._text.lstrip(self._format.between or None)
+            marked = any(mark.startswith(begun[: len(mark)]) for mark in marks)
+            if begun and begun[0] in self._starts and not marked and may_be_json_call(begun):
+                self._skipped += before - len(begun)
+                self._lead = self._text[: before - len(begun)].lstrip()
+                self._text, self._inside, self._mark = begun, True, ""
+                return True
+            if not begun:
+                return False
+        at, mark = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=(-1, ""))
+        free = at if at >= 0 else before - held_back(self._text, beginnings(marks), reach(marks))
         blank = len(self._text[:free]) - len(self._text[:free].rstrip())
         shown = self._text[: free - blank]
+        if mark in self._first and (shown or self._in_text) and not self.thinking:
+            shown, blank = self._text[: at + len(mark)], 0  # behind text it is text
+            mark = ""
         if shown:
-            pieces.append(event_writer.Text(shown if self._in_text else shown.lstrip()))
+            self._show(shown, pieces)
+            self._skipped = 0
+        if self.thinking:
+            self._thought_chars += len(shown) + (blank + len(mark) if mark else 0)
+        self._text = self._text[at + len(mark) :] if mark else self._text[len(shown) :]
+        if mark:
+            self._skipped += blank + len(mark)
+            self._inside, self._mark = mark in self._opens, mark
+            self.thinking = self._thoughts is not None and mark == self._thoughts.open
+            self._in_text = False
+        return len(self._text) < before
+
+    def _next_marks(self) -> tuple[str, ...]:
+        """What may end the text or the thought that is being read."""
+        return (self._thoughts.close,) if self.thinking and self._thoughts is not None else self._marks
+
+    def _show(self, text: str, pieces: list[event_writer.Piece]) -> None:
+        """Passes text or a thought on; white space at its beginning is none of it."""
+        shown = text if self._in_text else text.lstrip()
+        if shown:
+            pieces.append(event_writer.Thought(shown) if self.thinking else event_writer.Text(shown))
             self._in_text = True
-        self._text = self._text[len(shown) :] if at < 0 else self._text[at + len(OPEN) :]
-        self._skipped = 0 if at < 0 else blank + len(OPEN)
-        self._inside = at >= 0
-        return self._inside
 
     def _go_on_inside(self, pieces: list[event_writer.Piece]) -> bool:
+        if self._read is not None:
+            return self._read_calls(self._read, pieces)
         if self._call is None:
             head = _HEAD.match(self._text)
             name = _string(head["name"]) if head is not None else None
@@ -214,6 +300,34 @@ class ToolCallParser:
             pieces.append(event_writer.CallArguments(arguments))
             self._text = self._text[len(arguments) :]
         return (self._call.whole or self._call.cut) and self._close_at_tag(pieces)
+
+    def _read_calls(self, read: Reader, pieces: list[event_writer.Piece], *, ends: bool = False) -> bool:
+        """Calls of another family, once they are whole; what is none goes on as text. `ends`: nothing more comes."""
+        try:
+            if not self._mark and not may_be_json_call(self._text):
+                raise ValueError("no call")
+            done = read(self._text, self._tools)
+            if done is None and not ends:
+                return False
+            calls, end = done or ([], 0)
+            if not calls or not all(_is_name(name) for name, _ in calls):
+                raise ValueError("no call")
+        except (ValueError, RecursionError):
+            self._inside, self._skipped = False, 0
+            head, self._text, self._lead = self._lead + self._mark + self._text[:1], self._text[1:], ""
+            pieces.append(event_writer.Text(head))
+            self._in_text = True
+            return bool(self._text)
+        for name, text in calls if self._parallel else calls[:1]:
+            tool = self._tool(name)
+            if _is_checked(tool):
+                self._whole.append(_whole_call(tool, text))
+            pieces.append(event_writer.CallBegin(name))
+            pieces.append(event_writer.CallArguments(text))
+        self._text, self._inside, self._in_text, self._skipped = self._text[end:], False, False, 0
+        self._lead = ""
+        self.ended = not self._parallel
+        return bool(self._text)
 
     def _close_at_tag(self, pieces: list[event_writer.Piece]) -> bool:
         at = -1 if self._bare else self._text.find(CLOSE)

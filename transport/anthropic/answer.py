@@ -45,7 +45,10 @@ class MessageReader:
         choice = completion["choices"][0]
         message = choice["message"]
         text = (message["content"] or "") + (message["refusal"] or "")
-        content: list[Json] = [{"type": "text", "text": text}] if text else []
+        thoughts = message.get("reasoning_content")
+        content: list[Json] = [{"type": "thinking", "thinking": thoughts, "signature": ""}] if thoughts else []
+        if text:
+            content.append({"type": "text", "text": text})
         for call in message.get("tool_calls", ()):
             function = call["function"]
             given = _arguments(function["arguments"])
@@ -90,10 +93,14 @@ class _Blocks:
     def __init__(self) -> None:
         self.stop_reason: str | None = None
         self._index = -1
-        self._open: Json = None  # "text", or the number of the open call
+        self._open: Json = None  # "thinking", "text", or the number of the open call
 
     def take(self, delta: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yields the events that a chunk's delta becomes."""
+        if thought := delta.get("reasoning_content"):
+            if self._open != "thinking":
+                yield from self._start("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": thought})
         if text := (delta.get("content") or "") + (delta.get("refusal") or ""):
             if self._open != "text":
                 yield from self._start("text", {"type": "text", "text": ""})

@@ -1,9 +1,9 @@
 """Reads a request of the Messages API into a turn. Pure; raises BadInput with the `param` that is wrong.
 
 Kept from a client's blocks is what a model reads: texts, documents, calls and their results. Thoughts of earlier
-answers are left out without a word, as at the other doors; what asks for something that nobody here does (`thinking`,
-`effort`, tools of Anthropic's own service) is named in the answer's `Warning`. `cache_control` is taken everywhere and
-changes nothing: a session keeps its KV without being asked.
+answers are left out without a word, as at the other doors; what asks for something that nobody here does (`effort`,
+tools of Anthropic's own service, `thinking` of a model that has no thoughts) is named in the answer's `Warning`.
+`cache_control` is taken everywhere and changes nothing: a session keeps its KV without being asked.
 
 Source: Anthropic's API reference, version 2023-06-01.
 """
@@ -22,6 +22,7 @@ from sessions.model.generation import CONTINUES
 from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from transport.openai.history import Unit
+from transport.openai.left_out import unthinking
 from transport.openai.model_catalog import ModelCard
 from transport.openai.parse_request import unsupported
 from transport.openai.request_models import Key, Name, RequestModel, ResentModel, Stop
@@ -97,6 +98,11 @@ class OutputConfig(RequestModel):
     task_budget: dict[str, Any] | None = None
 
 
+class Thinking(ResentModel):
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+
 class RequestMetadata(RequestModel):
     user_id: Annotated[str, StringConstraints(max_length=256)] | None = None
 
@@ -112,8 +118,8 @@ class CountRequest(RequestModel):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     cache_control: dict[str, Any] | None = None
+    thinking: Thinking | None = None
     # Anthropic's service knows these; here they have no effect, which the answer's `Warning` says.
-    thinking: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
     speed: str | None = None
     mcp_servers: list[dict[str, Any]] | None = None
@@ -211,9 +217,10 @@ def functions(body: CountRequest) -> tuple[Tool, ...]:
     return tuple(made.values())
 
 
-def left_out(body: CountRequest) -> Iterator[str]:
-    """Names what a request asks for and does not get, for the `Warning` of its answer."""
-    if body.thinking is not None and body.thinking.get("type") != "disabled":
+def left_out(body: CountRequest, *, thoughts: bool) -> Iterator[str]:
+    """Names what a request asks for and does not get, for the `Warning` of its answer. `thoughts`: whether the model
+    has any."""
+    if isinstance(body, MessagesRequest) and unthinking(_sampling(body), thoughts=thoughts):
         yield "thinking"
     if body.output_config is not None and body.output_config.effort is not None:
         yield "output_config.effort"
@@ -240,6 +247,8 @@ def _sampling(body: MessagesRequest) -> Sampling:
         stop=tuple(body.stop_sequences or ()) or None,
         tool_choice=None if choice is None else _tool_choice(choice, [tool.name for tool in functions(body)]),
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        thinking=None if body.thinking is None else body.thinking.type != "disabled",
+        thinking_tokens=None if body.thinking is None else body.thinking.budget_tokens,
         text=_format(body),
     )
 

@@ -304,7 +304,7 @@ class Ok(_message.Message):
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., item_id: _Optional[str] = ..., response_id: _Optional[str] = ..., noop: _Optional[bool] = ..., review_id: _Optional[str] = ..., compaction_id: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repeat_penalty", "seed", "max_output_tokens", "stop", "logit_bias", "logprobs", "top_logprobs", "tool_choice", "parallel_tool_calls", "text", "ignore_eos", "min_tokens", "stop_token_ids")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repeat_penalty", "seed", "max_output_tokens", "stop", "logit_bias", "logprobs", "top_logprobs", "tool_choice", "parallel_tool_calls", "text", "ignore_eos", "min_tokens", "stop_token_ids", "thinking", "thinking_tokens")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +331,8 @@ class Sampling(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    THINKING_FIELD_NUMBER: _ClassVar[int]
+    THINKING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -350,7 +352,9 @@ class Sampling(_message.Message):
     ignore_eos: bool
     min_tokens: int
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repeat_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., logit_bias: _Optional[_Mapping[str, float]] = ..., logprobs: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., tool_choice: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., parallel_tool_calls: _Optional[bool] = ..., text: _Optional[_Union[TextOptions, _Mapping]] = ..., ignore_eos: _Optional[bool] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    thinking: bool
+    thinking_tokens: int
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repeat_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., logit_bias: _Optional[_Mapping[str, float]] = ..., logprobs: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., tool_choice: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., parallel_tool_calls: _Optional[bool] = ..., text: _Optional[_Union[TextOptions, _Mapping]] = ..., ignore_eos: _Optional[bool] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., thinking: _Optional[bool] = ..., thinking_tokens: _Optional[int] = ...) -> None: ...
 
 class TextOptions(_message.Message):
     __slots__ = ("format",)
@@ -732,7 +736,7 @@ class Item(_message.Message):
     def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
 
 class ContentPart(_message.Message):
-    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size")
+    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -742,6 +746,7 @@ class ContentPart(_message.Message):
     FILE_DATA_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     type: str
     text: str
     refusal: str
@@ -751,7 +756,8 @@ class ContentPart(_message.Message):
     file_data: str
     media_type: str
     size: int
-    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+    reasoning: str
+    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ..., reasoning: _Optional[str] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("id", "object", "created_at", "status", "model", "parent_id", "output", "usage", "incomplete_details", "error", "metadata", "request", "service", "continued_by")
@@ -870,7 +876,7 @@ class SessionInfo(_message.Message):
     def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., title_made: _Optional[bool] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., memories: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned", "tool_call_started", "tool_call_approval_requested", "tool_call_approval_decided", "program_called", "program_returned", "tool_call_progress")
+    __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned", "tool_call_started", "tool_call_approval_requested", "tool_call_approval_decided", "program_called", "program_returned", "tool_call_progress", "response_reasoning_text_delta", "response_reasoning_text_done")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -912,6 +918,8 @@ class Event(_message.Message):
     PROGRAM_CALLED_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_RETURNED_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALL_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_REASONING_TEXT_DELTA_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_REASONING_TEXT_DONE_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -953,7 +961,9 @@ class Event(_message.Message):
     program_called: ProgramCalled
     program_returned: ProgramReturned
     tool_call_progress: ToolCallProgress
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ..., context_compacted: _Optional[_Union[ContextCompacted, _Mapping]] = ..., context_compaction_undone: _Optional[_Union[CompactionUndone, _Mapping]] = ..., context_compaction_failed: _Optional[_Union[CompactionFailed, _Mapping]] = ..., item_pinned: _Optional[_Union[ItemPinned, _Mapping]] = ..., tool_call_started: _Optional[_Union[ToolCallStarted, _Mapping]] = ..., tool_call_approval_requested: _Optional[_Union[ToolApprovalRequested, _Mapping]] = ..., tool_call_approval_decided: _Optional[_Union[ToolApprovalDecided, _Mapping]] = ..., program_called: _Optional[_Union[ProgramCalled, _Mapping]] = ..., program_returned: _Optional[_Union[ProgramReturned, _Mapping]] = ..., tool_call_progress: _Optional[_Union[ToolCallProgress, _Mapping]] = ...) -> None: ...
+    response_reasoning_text_delta: ReasoningDelta
+    response_reasoning_text_done: TextDone
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., first_offset: _Optional[int] = ..., at: _Optional[int] = ..., session_created: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_updated: _Optional[_Union[SessionChanged, _Mapping]] = ..., session_deleted: _Optional[_Union[SessionDeleted, _Mapping]] = ..., session_migrated: _Optional[_Union[SessionMigrated, _Mapping]] = ..., item_created: _Optional[_Union[ItemCreated, _Mapping]] = ..., response_queued: _Optional[_Union[ResponseQueued, _Mapping]] = ..., response_created: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_in_progress: _Optional[_Union[ResponseInProgress, _Mapping]] = ..., context_fitted: _Optional[_Union[ContextFitted, _Mapping]] = ..., response_output_item_added: _Optional[_Union[OutputItem, _Mapping]] = ..., response_output_item_done: _Optional[_Union[OutputItem, _Mapping]] = ..., response_content_part_added: _Optional[_Union[Part, _Mapping]] = ..., response_content_part_done: _Optional[_Union[Part, _Mapping]] = ..., response_output_text_delta: _Optional[_Union[TextDelta, _Mapping]] = ..., response_output_text_done: _Optional[_Union[TextDone, _Mapping]] = ..., response_refusal_delta: _Optional[_Union[RefusalDelta, _Mapping]] = ..., response_refusal_done: _Optional[_Union[RefusalDone, _Mapping]] = ..., response_function_call_arguments_delta: _Optional[_Union[ArgumentsDelta, _Mapping]] = ..., response_function_call_arguments_done: _Optional[_Union[ArgumentsDone, _Mapping]] = ..., response_completed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_incomplete: _Optional[_Union[ResponseStanding, _Mapping]] = ..., response_failed: _Optional[_Union[ResponseStanding, _Mapping]] = ..., content_retracted: _Optional[_Union[ContentRetracted, _Mapping]] = ..., review_appealed: _Optional[_Union[ReviewAppealed, _Mapping]] = ..., review_decided: _Optional[_Union[ReviewDecided, _Mapping]] = ..., feedback_updated: _Optional[_Union[FeedbackUpdated, _Mapping]] = ..., context_compacted: _Optional[_Union[ContextCompacted, _Mapping]] = ..., context_compaction_undone: _Optional[_Union[CompactionUndone, _Mapping]] = ..., context_compaction_failed: _Optional[_Union[CompactionFailed, _Mapping]] = ..., item_pinned: _Optional[_Union[ItemPinned, _Mapping]] = ..., tool_call_started: _Optional[_Union[ToolCallStarted, _Mapping]] = ..., tool_call_approval_requested: _Optional[_Union[ToolApprovalRequested, _Mapping]] = ..., tool_call_approval_decided: _Optional[_Union[ToolApprovalDecided, _Mapping]] = ..., program_called: _Optional[_Union[ProgramCalled, _Mapping]] = ..., program_returned: _Optional[_Union[ProgramReturned, _Mapping]] = ..., tool_call_progress: _Optional[_Union[ToolCallProgress, _Mapping]] = ..., response_reasoning_text_delta: _Optional[_Union[ReasoningDelta, _Mapping]] = ..., response_reasoning_text_done: _Optional[_Union[TextDone, _Mapping]] = ...) -> None: ...
 
 class SessionChanged(_message.Message):
     __slots__ = ("info",)
@@ -1214,6 +1224,24 @@ class TextDone(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RefusalDelta(_message.Message):
+    __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "usage")
+    RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    response_id: str
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    usage: DeltaUsage
+    def __init__(self, response_id: _Optional[str] = ..., sequence_number: _Optional[int] = ..., item_id: _Optional[str] = ..., output_index: _Optional[int] = ..., content_index: _Optional[int] = ..., delta: _Optional[str] = ..., usage: _Optional[_Union[DeltaUsage, _Mapping]] = ...) -> None: ...
+
+class ReasoningDelta(_message.Message):
     __slots__ = ("response_id", "sequence_number", "item_id", "output_index", "content_index", "delta", "usage")
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]

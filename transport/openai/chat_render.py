@@ -15,7 +15,18 @@ from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Gone, Internal, SessileError, Unavailable
-from sessions.model.types import FunctionCall, FunctionCallOutput, Item, ItemId, Json, Message, Refusal, ResponseId
+from sessions.model.types import (
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Json,
+    Message,
+    Reasoning,
+    Refusal,
+    ResponseId,
+    words_of,
+)
 from transport import errors
 from transport.openai.history import Unit
 from transport.openai.responses_render import left_out_of
@@ -67,6 +78,9 @@ class ChoiceBuilder:
                 if self._all_logprobs is not None:
                     self._all_logprobs.extend(event.logprobs)
                 return self._delta({"content": event.delta}, event.logprobs)
+            case ev.ReasoningDelta():
+                self.counted = event.usage or self.counted
+                return self._delta(_thoughts(event.delta))
             case ev.RefusalDelta():
                 self.counted = event.usage or self.counted
                 return self._delta({"refusal": event.delta})
@@ -143,6 +157,10 @@ class ChoiceBuilder:
             "refusal": refusal or None,
             "annotations": [],
         }
+        each_thought = (item.reasoning for item in self.body.output if isinstance(item, Message))
+        thoughts = "\n\n".join(thought for thought in each_thought if thought)
+        if thoughts:
+            message |= _thoughts(thoughts)
         if calls:
             message["tool_calls"] = calls
         return {
@@ -151,6 +169,11 @@ class ChoiceBuilder:
             "logprobs": None if self._all_logprobs is None else {"content": self._all_logprobs, "refusal": None},
             "finish_reason": self.finish_reason,
         }
+
+
+def _thoughts(text: str) -> dict[str, Json]:
+    """Thoughts under the two names that clients look for."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def resendable_answer(body: ev.ResponseBody) -> tuple[ItemId, list[Unit]] | None:
@@ -184,7 +207,7 @@ def _answer_unit(output: Sequence[Item]) -> Unit:
 
 def _words(message: Message) -> str:
     """What a message says, a refusal among it."""
-    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in message.content)
+    return "".join(words_of(part) for part in message.content if not isinstance(part, Reasoning))
 
 
 def error_of(body: ev.ResponseBody) -> SessileError | None:

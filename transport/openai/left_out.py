@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sessions.model.generation import thinks
+from sessions.model.types import Sampling
 from transport.openai.parse_request import is_unreadable
 from transport.openai.request_models import (
     QUIET_ITEMS,
@@ -42,7 +44,26 @@ def left_out(body: ChatRequest | ResponsesRequest) -> list[str]:
         found = iter(()) if body.input is None or isinstance(body.input, str) else _of_messages(body.input, "input")
     for kind, name in (*_of_tools(body.tools or ()), *found):
         named.setdefault(kind, name)
+    if isinstance(body, ResponsesRequest):
+        effort, name = (body.reasoning or {}).get("effort"), "reasoning.effort"
+    else:
+        effort, name = body.reasoning_effort, "reasoning_effort"
+    if effort not in (None, "none"):  # no template here is told of degrees
+        named[name] = name
     return list(named.values())
+
+
+def thoughts_left_out(body: ChatRequest, sampling: Sampling, *, thoughts: bool) -> Iterator[str]:
+    """Names what a request sets of thoughts where its answer has none. `thoughts`: whether its model has any."""
+    if unthinking(sampling, thoughts=thoughts):
+        names = ("chat_template_kwargs", "thinking_token_budget")
+        yield from (name for name in names if getattr(body, name) is not None)
+
+
+def unthinking(sampling: Sampling, *, thoughts: bool) -> bool:
+    """Whether an answer has no thoughts although it is asked for some."""
+    asks = sampling.thinking is True or sampling.thinking_tokens is not None
+    return asks and not (thoughts and thinks(sampling, None))
 
 
 def take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], param: str) -> list[str]:

@@ -38,6 +38,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     sampling: frozenset[str] | None = None
     tools: bool = False
     foldings: tuple[str, ...] = ()
+    thoughts: bool = False
     pool: PoolFacts | None = None  # as the models file has it
 
     def unhonoured(self, sampling: Sampling) -> list[str]:
@@ -75,6 +76,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "structured_output": self.sampling is None or "text" in self.sampling,
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
                 "foldings": list(self.foldings),
+                "reasoning": self.thoughts,
             },
             "input_modalities": ["text"],
             "output_modalities": ["text"],
@@ -97,6 +99,7 @@ def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) ->
         sampling=info.sampling,
         tools=info.takes_tools,
         foldings=info.foldings,
+        thoughts=info.thoughts is not None,
     )
 
 
@@ -140,6 +143,7 @@ class ModelCatalog:
             sampling=frozenset.intersection(*(engine.sampling for engine in engines)),
             tools=all(engine.takes_tools for engine in engines),
             foldings=tuple(sorted({name for engine in engines for name in engine.foldings})),
+            thoughts=all(engine.thoughts is not None for engine in engines),
         )
 
 

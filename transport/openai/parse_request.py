@@ -192,8 +192,21 @@ def chat_sampling(request: request_models.ChatRequest) -> Sampling:
         logit_bias=request.logit_bias or None,
         logprobs=bool(request.logprobs),
         tool_choice=choice,
+        thinking=_chat_thinking(request),
+        thinking_tokens=request.thinking_token_budget,
         text=_chat_format(request.response_format),
     )
+
+
+def _chat_thinking(request: request_models.ChatRequest) -> bool | None:
+    given = request.chat_template_kwargs
+    told = None if given is None else given.enable_thinking if given.enable_thinking is not None else given.thinking
+    return told if told is not None else effort_thinking(request.reasoning_effort)
+
+
+def effort_thinking(effort: object) -> bool | None:
+    """Whether a model thinks that is to make this effort: none says that it does not, and a model knows no degrees."""
+    return None if effort is None else effort != "none"
 
 
 def _chat_format(given: request_models.ResponseFormat | None) -> TextOptions | None:
@@ -339,6 +352,7 @@ def response_sampling(request: request_models.ResponsesRequest, tool_names: Sequ
         stop=_stop(request.stop),
         logprobs="message.output_text.logprobs" in (request.include or ()),
         tool_choice=_tool_choice(request.tool_choice, tool_names),
+        thinking=effort_thinking((request.reasoning or {}).get("effort")),
         text=_response_format(request.text.format if request.text is not None else None),
     )
 

@@ -209,6 +209,13 @@ class ChatStreamOptions(StreamOptions):
     continuous_usage_stats: bool | None = None  # vLLM's: each chunk has the usage so far
 
 
+class TemplateVariables(RequestModel):
+    """Variables of a chat template that a request may set: whether the model thinks."""
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+
+
 class ChatRequest(SamplingRequest):
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     messages: Annotated[list[ChatMessageParam], Field(min_length=1, max_length=4096)]
@@ -223,6 +230,8 @@ class ChatRequest(SamplingRequest):
     stream_options: ChatStreamOptions | None = None
     modalities: list[Literal["text"]] | None = None
     reasoning_effort: str | None = None
+    chat_template_kwargs: TemplateVariables | None = None  # vLLM's, with the next
+    thinking_token_budget: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     verbosity: str | None = None
     store: bool | None = None
     continue_final_message: bool | None = None  # vLLM's name for the same, with the next as false

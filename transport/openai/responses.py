@@ -22,6 +22,7 @@ from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.shown import McpEvents
 from transport.openai.output_logprobs import OutputLogprobs
 from transport.openai.resume import check
+from transport.openai.thoughts import ThoughtEvents
 
 _encode = msgspec.json.Encoder().encode
 
@@ -122,7 +123,7 @@ class ResponseReader:
         they are given. What goes wrong is the last event, as OpenAI does."""
         body: ev.ResponseBody | None = None
         logprobs, answer = OutputLogprobs(), ContinuedAnswer(self.response_id, before=self.before)
-        mcp = McpEvents()
+        mcp, thoughts = McpEvents(), ThoughtEvents()
         upcoming = 0 if starting_after is None else starting_after + 1
         with self.cursor as cursor:
             try:
@@ -144,7 +145,7 @@ class ResponseReader:
                                 msgspec.structs.replace(body, status="in_progress")
                             )
                         event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
-                        for shown in mcp.take(part, plain):
+                        for shown in (each for taken in mcp.take(part, plain) for each in thoughts.take(taken)):
                             number = shown["sequence_number"]
                             upcoming = max(upcoming, number + 1)
                             if not known and (starting_after is None or number > starting_after):

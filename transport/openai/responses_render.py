@@ -21,6 +21,7 @@ from sessions.model.types import (
     Json,
     Message,
     OutputText,
+    Reasoning,
     Sampling,
     Tool,
     UnixMs,
@@ -29,6 +30,7 @@ from transport.openai.continued import TOOL, CodeEvent, is_code_tool, shown_item
 from transport.openai.mcp.request import shown_tool, without_listings
 from transport.openai.mcp.shown import call_item, listings, merged, source_of, uses_mcp
 from transport.openai.output_logprobs import NONE, OutputLogprobs
+from transport.openai.thoughts import split_thoughts
 
 _DEFAULTS: Final[dict[str, Json]] = {
     "background": False,
@@ -131,7 +133,7 @@ def _output(body: ev.ResponseBody, logprobs: OutputLogprobs | None) -> list[dict
     def shown(each: Item) -> dict[str, Json]:
         return calls.get(each.id) or item(each, NONE if logprobs is None else logprobs.of(each.id))
 
-    return [*listed, *(shown_items(items, shown) if wants_code(body) else map(shown, items))]
+    return split_thoughts([*listed, *(shown_items(items, shown) if wants_code(body) else map(shown, items))])
 
 
 def usage(given: Mapping[str, Any]) -> dict[str, Json]:
@@ -154,6 +156,8 @@ def item(given: Item, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
 def part(given: ContentPart, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
     if isinstance(given, InputFile):  # its text is the file's
         return {"type": "input_file", "file_id": given.file_id, "filename": given.filename}
+    if isinstance(given, Reasoning):
+        return {"type": "reasoning_text", "text": given.reasoning}
     shown: dict[str, Json] = msgspec.to_builtins(given)
     if isinstance(given, OutputText):
         shown |= {"annotations": list(given.annotations), "logprobs": list(logprobs)}

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from sessions.model.events import AnyEvent, ArgumentsDelta, OutputTextDelta, Record, RefusalDelta
+from sessions.model.events import AnyEvent, ArgumentsDelta, Delta, OutputTextDelta, ReasoningDelta, Record, RefusalDelta
 
 MERGED_CHARS_MAX: Final = 8192
-DELTAS: Final = (OutputTextDelta, RefusalDelta, ArgumentsDelta)
+DELTAS: Final = (OutputTextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta)
+_OF_PARTS: Final = (OutputTextDelta, RefusalDelta, ReasoningDelta)
 
 
 class Span(NamedTuple):
@@ -33,7 +34,7 @@ def merged(records: Iterable[Record]) -> Iterator[Span]:
     chars = 0
     for record in records:
         event = record.event
-        length = len(event.delta) if isinstance(event, OutputTextDelta | RefusalDelta | ArgumentsDelta) else 0
+        length = len(event.delta) if isinstance(event, DELTAS) else 0
         if run and not (chars + length <= MERGED_CHARS_MAX and _continues(run[-1].event, event)):
             yield _join(run)
             run, chars = [], 0
@@ -44,7 +45,7 @@ def merged(records: Iterable[Record]) -> Iterator[Span]:
 
 
 def _continues(last: AnyEvent, event: AnyEvent) -> bool:
-    if isinstance(last, OutputTextDelta | RefusalDelta) and isinstance(event, OutputTextDelta | RefusalDelta):
+    if isinstance(last, _OF_PARTS) and isinstance(event, _OF_PARTS):
         return (
             type(last) is type(event)
             and last.response_id == event.response_id
@@ -61,9 +62,9 @@ def _join(run: list[Record]) -> Span:
     if len(run) == 1:
         return Span(last, None)
     event = last.event
-    assert isinstance(event, OutputTextDelta | RefusalDelta | ArgumentsDelta)
+    assert isinstance(event, DELTAS)
     text = "".join(part.event.delta for part in run)  # type: ignore[union-attr]
-    whole: OutputTextDelta | RefusalDelta | ArgumentsDelta
+    whole: Delta
     if isinstance(event, OutputTextDelta):
         logprobs = tuple(one for part in run for one in part.event.logprobs)  # type: ignore[union-attr]
         whole = replace(event, delta=text, logprobs=logprobs)

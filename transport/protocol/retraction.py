@@ -31,6 +31,7 @@ from sessions.model.types import (
     ItemId,
     Message,
     OutputText,
+    Reasoning,
     Refusal,
 )
 
@@ -39,7 +40,7 @@ BLOT: Final = "\N{FULL BLOCK}"
 Retraction = tuple[int, ev.ContentRetracted]  # with its offset
 _BY_CLIENTS: Final = (ev.ERASED, ev.ITEM_DELETED)
 _Part = tuple[ItemId, int]
-_Partial = ev.OutputTextDelta | ev.RefusalDelta | ev.ArgumentsDelta
+_Partial = ev.Delta
 
 
 class OutOfSight(Exception):
@@ -63,7 +64,7 @@ class Scrubber:
         """The record as it may be shown. Raises OutOfSight."""
         event = record.event
         match event:
-            case ev.OutputTextDelta() | ev.RefusalDelta() | ev.ArgumentsDelta():
+            case ev.OutputTextDelta() | ev.RefusalDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta():
                 shown: ev.AnyEvent = self._delta(event, record.offset)
             case ev.ContentRetracted():
                 part = (event.item_id, event.content_index)
@@ -84,7 +85,7 @@ class Scrubber:
                 if isinstance(event, ev.OutputItemAdded):
                     self._begin(event.item.id)
                 shown = replace(event, item=self._item(event.item, record.offset))
-            case ev.OutputTextDone():
+            case ev.OutputTextDone() | ev.ReasoningDone():
                 text = self._blot(event.text, (event.item_id, event.content_index), record.offset)
                 shown = replace(event, text=text)
             case ev.RefusalDone():
@@ -145,6 +146,8 @@ class Scrubber:
                 return replace(content, text=self._blot(content.text, part, offset))
             case Refusal():
                 return replace(content, refusal=self._blot(content.refusal, part, offset))
+            case Reasoning():
+                return replace(content, reasoning=self._blot(content.reasoning, part, offset))
 
     def _item(self, item: Item, offset: int) -> Item:
         match item:

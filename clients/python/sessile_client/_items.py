@@ -61,6 +61,11 @@ class Item:
         return "".join(part_text(part) for part in self.content)
 
     @property
+    def reasoning(self) -> str:
+        """What the model thought before the text; no part of it."""
+        return "".join(text_of(part.get("reasoning")) for part in self.content)
+
+    @property
     def call_id(self) -> str | None:
         return text_or_none(self.data.get("call_id"))
 

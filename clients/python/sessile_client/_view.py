@@ -21,6 +21,7 @@ _REVIEW_FIELDS = ("category", "response_id", "appealed", "outcome")
 _RESPONSE_FIELDS = ("status", "usage", "error", "incomplete_reason", "dropped")
 #: an index beyond this is a broken server's: it must not make us allocate
 _INDEX_MAX = 4096
+_FIELDS = {"refusal": "refusal", "reasoning": "reasoning"}  # by kind of part; of others "text"
 
 
 class View:
@@ -178,6 +179,10 @@ class View:
                 self._append(event, "output_text", "text")
             case {"type": "response.output_text.done"}:
                 self._replace(event, "output_text", "text")
+            case {"type": "response.reasoning_text.delta"}:
+                self._append(event, "reasoning", "reasoning")
+            case {"type": "response.reasoning_text.done"}:
+                self._replace(event, "reasoning", "reasoning", told="text")
             case {"type": "response.refusal.delta"}:
                 self._append(event, "refusal", "refusal")
             case {"type": "response.refusal.done"}:
@@ -292,7 +297,7 @@ class View:
         target, field = item.data, "arguments"
         if item.type != "function_call":
             target = self._part(item, number_of(event.get("content_index")), "output_text")
-            field = "refusal" if target.get("type") == "refusal" else "text"
+            field = _FIELDS.get(str(target.get("type")), "text")
         text = text_of(target.get(field))
         target[field] = text[:start] + replacement + text[end:]
 
@@ -322,15 +327,15 @@ class View:
         part = self._part(self._item_of(event, "message"), number_of(event.get("content_index")), kind)
         part[field] = text_of(part.get(field)) + text_of(event.get("delta"))
 
-    def _replace(self, event: Mapping[str, Any], kind: str, field: str) -> None:
+    def _replace(self, event: Mapping[str, Any], kind: str, field: str, *, told: str | None = None) -> None:
         part = self._part(self._item_of(event, "message"), number_of(event.get("content_index")), kind)
-        part[field] = text_of(event.get(field))
+        part[field] = text_of(event.get(told or field))
 
     def _part(self, item: Item, index: int, kind: str) -> dict[str, Any]:
         index = min(index, _INDEX_MAX)
         content = item.data.get("content")
         if not isinstance(content, list) or index >= len(content) or not isinstance(content[index], dict):
-            self._set_part(item, index, {"type": kind, "refusal" if kind == "refusal" else "text": ""})
+            self._set_part(item, index, {"type": kind, _FIELDS.get(kind, "text"): ""})
         part = item.data["content"][index]
         assert isinstance(part, dict)
         return part

@@ -21,6 +21,8 @@ export interface ContentPart {
   type: string;
   text?: string;
   refusal?: string;
+  /** What the model thought before its text: a part of its own, before the text's. */
+  reasoning?: string;
   [key: string]: unknown;
 }
 

@@ -347,6 +347,10 @@ export class View {
         return this.#part(event, (part) => ({ ...part, type: "output_text", text: (part.text ?? "") + String(event["delta"]) }));
       case "response.output_text.done":
         return this.#part(event, (part) => ({ ...part, type: "output_text", text: String(event["text"]) }));
+      case "response.reasoning_text.delta":
+        return this.#part(event, (part) => ({ type: "reasoning", reasoning: (part.reasoning ?? "") + String(event["delta"]) }));
+      case "response.reasoning_text.done":
+        return this.#part(event, () => ({ type: "reasoning", reasoning: String(event["text"]) }));
       case "response.refusal.delta":
         return this.#part(event, (part) => ({ ...part, type: "refusal", refusal: (part.refusal ?? "") + String(event["delta"]) }));
       case "response.refusal.done":
@@ -425,7 +429,7 @@ export class View {
       return this.#change(event.item_id, (item) => ({ ...item, arguments: left(item.arguments) }));
     }
     this.#part(event, (part) => {
-      const key = part.type === "refusal" ? "refusal" : "text";
+      const key = part.type === "refusal" || part.type === "reasoning" ? part.type : "text";
       return { ...part, [key]: left(part[key]) };
     });
   }

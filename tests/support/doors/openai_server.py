@@ -21,7 +21,7 @@ from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model.events import Record
-from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens
 from sessions.ports import FilterSet, Member, ServerTools
 from sessions.retrieval.services import Retrieval
@@ -54,6 +54,8 @@ class ScriptedEngine(SimulatedEngine):
 
     Without a script an answer under a schema is the smallest value that fits it."""
 
+    thoughts: ThoughtMarks | None = None
+
     def __init__(self, options: SimulatedOptions) -> None:
         super().__init__(options)
         self.script: list[str] = []
@@ -80,6 +82,7 @@ class ScriptedEngine(SimulatedEngine):
             slots=info.slots,
             sampling=info.sampling | {"text"},
             tool_format="hermes",
+            thoughts=self.thoughts,
         )
 
     def draw(self, stream: SimulatedStream) -> int | None:

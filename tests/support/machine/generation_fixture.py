@@ -8,7 +8,7 @@ from typing import Any
 
 from sessions.machine.inputs_and_effects import Input, Output
 from sessions.machine.state import Open
-from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.types import ResponseId, Tokens, Tool
 from sessions.model.verdicts import Verdict
 from sessions.ports import OutputFilter
@@ -56,6 +56,8 @@ class ByteTokenizer:
     async def text(self, text: str) -> Tokens:
         return array("I", list(text.encode()))
 
+    scaffold = text
+
 
 class GivenEngine:
     """Yields one script a run, a token a character; an exception in a script is raised there."""
@@ -66,6 +68,7 @@ class GivenEngine:
         finish: Any = "stop",
         tool_format: Any = "none",
         continues_formats: bool = False,
+        thoughts: ThoughtMarks | None = None,
     ) -> None:
         self.requests: list[GenerationRequest] = []
         self.tokenizer = ByteTokenizer()
@@ -78,6 +81,7 @@ class GivenEngine:
             sampling=frozenset(),
             tool_format=tool_format,
             continues_formats=continues_formats,
+            thoughts=thoughts,
         )
         self._scripts = list(scripts)
         self._finish = finish

@@ -34,6 +34,7 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
     Usage,
+    words_of,
 )
 
 SESSION = SessionId("s1")
@@ -281,7 +282,7 @@ class Ground:
                 if response_id not in self.erased_responses():
                     assert self.state.items[item.id] == item
                 elif isinstance(kept := self.state.items[item.id], Message):
-                    said = [p.refusal if isinstance(p, Refusal) else p.text for p in kept.content]
+                    said = [words_of(p) for p in kept.content]
                     assert "".join(said) == "", "what was erased is shown"
                 else:
                     assert isinstance(kept, FunctionCall) and kept.arguments == "{}", "what was erased is shown"
@@ -343,7 +344,7 @@ def read_output(events: list[ev.ResponseEvent]) -> list[Message | FunctionCall]:
                 assert isinstance(event.item, Message | FunctionCall)
                 assert event.item.id == items[event.output_index].id
                 if isinstance(event.item, Message):
-                    said = [p.refusal if isinstance(p, Refusal) else p.text for p in event.item.content]
+                    said = [words_of(p) for p in event.item.content]
                     indices = [content for index, content in parts if index == event.output_index]
                     assert said == [texts[event.output_index, content] for content in indices]
                 else:

@@ -9,6 +9,7 @@ import pytest
 
 from inference.chat_template import ChatTemplate
 from sessions.model.errors import BadInput
+from sessions.model.generation import ThoughtMarks
 from sessions.ports import ChatMessage
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.template_reference import DAY, LOOK, SCENARIOS, prompt_text, tried
@@ -88,3 +89,18 @@ def test_a_template_that_refuses_a_conversation_says_why() -> None:
     with pytest.raises(BadInput, match="roles must alternate") as refused:
         made("gemma3").conversation(None, (), said, DAY, answer=True)
     assert (refused.value.code, refused.value.param) == ("invalid_request", "content")
+
+
+def test_the_marks_of_thoughts_are_found_in_templates() -> None:
+    marks = {name: ChatTemplate(FAMILIES[name], bos="<s>", eos="</s>").thoughts() for name in FAMILIES}
+    assert {name for name, found in marks.items() if found} >= {"qwen3", "qwq", "r1-distill", "smollm3", "seed-oss"}
+    assert marks["qwen2.5"] is marks["llama3.1"] is marks["gemma3"] is None
+    assert marks["qwen3"] == ThoughtMarks("<think>", "</think>", False, "<think>\n\n</think>\n\n")
+    assert marks["qwq"] == ThoughtMarks("<think>", "</think>", True, "\n</think>\n\n")
+
+
+def test_the_format_of_calls_is_found_in_templates() -> None:
+    found = {name: ChatTemplate(FAMILIES[name], bos="<s>", eos="</s>").call_format() for name in FAMILIES}
+    assert found["qwen2.5"] == found["qwen3"] == found["chatml"] == "hermes"
+    assert found["r1-distill"] == "hermes", "it is told of tools in the built-in words"
+    assert found["mistral"] == "mistral"

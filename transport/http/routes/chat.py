@@ -35,7 +35,7 @@ from transport.openai.chat_render import StreamUsage, encode
 from transport.openai.completion_models import Completion, CompletionRequest
 from transport.openai.completions import CompletionReader
 from transport.openai.history import Unit
-from transport.openai.left_out import left_out, take_unreadable_parts
+from transport.openai.left_out import left_out, take_unreadable_parts, thoughts_left_out
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import (
     CHAT_SCHEMAS,
@@ -73,6 +73,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
         leave_out(request, take_unreadable_parts(body.messages, "messages"))
     turn = chat_turn(body, model, counted=usage.each, attended=plain)
     leave_out(request, left_out(body))
+    leave_out(request, thoughts_left_out(body, turn.sampling, thoughts=model.thoughts))
     check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     with naming_input("messages"):

@@ -21,6 +21,7 @@ class Capabilities(BaseModel):
     structured_output: bool
     logprobs: bool
     foldings: list[str]
+    reasoning: bool  # its thoughts are told apart from its text
 
 
 class PriceObject(BaseModel):

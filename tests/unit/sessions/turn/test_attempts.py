@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from sessions.machine.event_writer import Text, Thought
+from sessions.machine.inputs_and_effects import Output
 from sessions.metrics import Metrics
 from sessions.model.errors import Overloaded, Unavailable
-from sessions.model.generation import continuation_seed
+from sessions.model.generation import ThoughtMarks, continuation_seed
 from sessions.model.schema_bounds import SchemaSize
-from sessions.model.types import Json, SessionKey, Tool
+from sessions.model.types import Json, SessionKey, TextOptions, Tool
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.attempts import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
@@ -188,3 +191,29 @@ async def test_arguments_that_can_never_be_checked_fail_the_answer_in_the_end() 
     with pytest.raises(Unavailable):
         await made.end()
     assert 10 < 1_000 - len(schemas.errors) < 100
+
+
+THINK = ThoughtMarks("<think>", "</think>")
+
+
+@virtual
+async def test_thoughts_are_pieces_of_their_own_and_counted() -> None:
+    for opened, script in ((False, "<think>\nHm.\n</think>\n\nFour"), (True, "Hm.\n</think>\n\nFour")):
+        made = Attempted(GivenEngine(script, thoughts=msgspec.structs.replace(THINK, opened=opened)))
+        assert await made.end() == AttemptsEnd("stop")
+        pieces = [piece for each in made.inbox.inputs if isinstance(each, Output) for piece in each.pieces]
+        assert "".join(piece.text for piece in pieces if isinstance(piece, Thought)) == "Hm."
+        assert "".join(piece.text for piece in pieces if isinstance(piece, Text)) == "Four"
+        assert bytes(made.output.written[::4]).decode() == script, "the ledger has what the model wrote"
+        usage = made.attempts.counts.usage()
+        assert usage.reasoning_tokens == len(script.removeprefix("<think>").removesuffix("\n\nFour"))
+        assert usage.output_tokens == len(script)
+
+
+@virtual
+async def test_an_answer_that_is_held_to_a_format_or_asked_for_none_has_no_thoughts() -> None:
+    script = "<think>x"
+    for sampling in ({"thinking": False}, {"text": TextOptions({"type": "json_object"})}):
+        made = Attempted(GivenEngine(script, thoughts=THINK), **sampling)
+        await made.end()
+        assert made.inbox.text == script and made.attempts.counts.usage().reasoning_tokens == 0

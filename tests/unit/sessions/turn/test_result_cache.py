@@ -29,6 +29,8 @@ CONTEXT: dict[str, Any] = {"engine": INFO, "tokenizer": "t", "policy": "p", "too
 KEY = SessionKey(TenantId("acme"), SessionId("s"))
 PLAN = PromptPlan(array("I", [1, 2, 3]), array("I"), 1, 50, 0, None)
 OTHER_SAMPLING: dict[str, Any] = {
+    "thinking": False,
+    "thinking_tokens": 7,
     "temperature": 0.5,
     "top_p": 0.5,
     "top_k": 5,

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.machine import event_writer
 from sessions.model.errors import Internal
+from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Tool, unpack_tokens
+from sessions.turn.call_formats import FORMATS
 from sessions.turn.output_pipeline import OutputPipeline, Release
-from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser
+from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser, state_at_ledger
 from tests.support.output_text import Vocabulary
 
 TOOLS = (
@@ -33,6 +37,9 @@ CALLS = [
 ]
 ODDS = ["so ", "é", "\n", " ", "<tool", "<", "<tool_call>", "</tool_call>", '{"name": "f"', "…", "}"]
 texts = st.lists(st.sampled_from([*CALLS * 2, *ODDS, "well "]), max_size=7).map("".join)
+MARKS = ThoughtMarks("<think>", "</think>")
+THOUGHTS = ["Hm.", " wait", "\n", "<", "</", "<tool_call>", CALLS[0], "é", "…"]
+thoughts = st.lists(st.sampled_from(THOUGHTS), max_size=5).map(lambda parts: f"<think>\n{''.join(parts)}\n</think>\n\n")
 Pieces = tuple[event_writer.Piece, ...]
 
 
@@ -43,6 +50,8 @@ def together(pieces: Sequence[event_writer.Piece]) -> list[event_writer.Piece]:
         last = merged[-1] if merged else None
         if isinstance(piece, event_writer.Text) and isinstance(last, event_writer.Text):
             merged[-1] = event_writer.Text(last.text + piece.text)
+        elif isinstance(piece, event_writer.Thought) and isinstance(last, event_writer.Thought):
+            merged[-1] = event_writer.Thought(last.text + piece.text)
         elif isinstance(piece, event_writer.CallArguments) and isinstance(last, event_writer.CallArguments):
             merged[-1] = event_writer.CallArguments(last.text + piece.text)
         else:
@@ -92,7 +101,17 @@ class Log:
     def run(self, text: str, draw: Callable[[Any], Any], *, stops: Sequence[str] = (), dies: bool) -> bool:
         """One run of an engine that means to say `text` behind the ledger. True: the answer is whole."""
         said = bool(self.pieces) and isinstance(self.pieces[-1], event_writer.Text)
-        stage = ToolCallParser(TOOLS, tail=self.tail, in_text=said, **self.how)
+        thought = bool(self.pieces) and isinstance(self.pieces[-1], event_writer.Thought)
+        thinking, said = state_at_ledger(
+            self.how.get("thoughts"),
+            self.tail,
+            begun=bool(self.pieces),
+            thinking=thought,
+            in_text=said,
+            opens=self.how.get("written", FORMATS["hermes"]).opens,
+        )
+        how = {**self.how, "thinking": thinking}
+        stage = ToolCallParser(TOOLS, tail=self.tail, in_text=said, **how)
         if stage.ended:
             return True
         pipeline = OutputPipeline(stops, (), tail=self.tail, tail_tokens=self.vocabulary.text(self.tail))
@@ -132,6 +151,77 @@ def test_calls_and_text_come_out_the_same_however_they_are_split_and_whoever_die
         assert expected is None
         return
     assert together(log.pieces) == expected
+
+
+@given(thoughts, texts, st.booleans(), st.integers(0, 3), st.data())
+def test_thoughts_come_out_the_same_however_they_are_split_and_whoever_dies(
+    thought: str, answer: str, opened: bool, deaths: int, data: st.DataObject
+) -> None:
+    text = (thought.removeprefix("<think>") if opened else thought) + answer
+    how: dict[str, Any] = {"thoughts": msgspec.structs.replace(MARKS, opened=opened), "thinking": opened}
+    log, expected = Log(**how), whole(text, **how)
+    words = thought.removeprefix("<think>").rstrip().removesuffix("</think>").strip()
+    try:
+        ended = False
+        while not ended:
+            assert text.startswith(log.ledger)
+            ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
+            deaths -= 1
+    except Internal:
+        assert expected is None
+        return
+    assert together(log.pieces) == expected
+    assert "".join(piece.text for piece in log.pieces if isinstance(piece, event_writer.Thought)) == words
+    assert log.vocabulary.decode(log.tokens) + log.tail == log.ledger
+
+
+FAMILIES = {
+    "llama3": ['<|python_tag|>{"name": "f", "parameters": {"a": 1}}', '{"name": "g", "parameters": {"b": "ü}"}}', "; "],
+    "mistral": [
+        '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
+        '[TOOL_CALLS]f[ARGS]{"a": 1}',
+        '[{"name": "f", "arguments": {"a": 1}}]',
+    ],
+    "qwen_xml": [
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>',
+    ],
+    "json_list": ['<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]', '<|tool_call|>[{"name": "g"}]<|/tool_call|>'],
+    "command_r": ['<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>'],
+    "deepseek": [
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: E501
+    ],
+    "lfm2": ['<|tool_call_start|>[f(a=1), g(b="ü")]<|tool_call_end|>'],
+}
+FOREIGN = ["so ", "é", "\n", "<", "[", "{", '{"a": 1}', '{"name', "[TOOL", "</tool_call>", "…", "}", "; "]
+
+
+@given(st.sampled_from([*FAMILIES]), st.booleans(), st.integers(0, 3), st.data())
+def test_calls_of_each_family_come_out_the_same_however_they_are_split_and_whoever_dies(
+    family: str, parallel: bool, deaths: int, data: st.DataObject
+) -> None:
+    parts = st.lists(st.sampled_from([*FAMILIES[family] * 3, *FOREIGN, *FORMATS[family].opens]), max_size=6)
+    text = "".join(data.draw(parts))
+    how: dict[str, Any] = {"written": FORMATS[family], "parallel": parallel}
+    log, expected = Log(**how), whole(text, **how)
+    ended = False
+    while not ended:
+        assert text.startswith(log.ledger)
+        ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
+        deaths -= 1
+    assert together(log.pieces) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_s_calls_are_read(family: str) -> None:
+    for written in FAMILIES[family]:
+        if not written.strip("; "):
+            continue
+        pieces = whole(f"\n{written}", written=FORMATS[family])
+        assert pieces is not None and isinstance(pieces[0], event_writer.CallBegin), written
+        assert not any(isinstance(piece, event_writer.Text) for piece in pieces), written
+        if pieces[0].name == "f":
+            assert pieces[1] == event_writer.CallArguments('{"a": 1}')
 
 
 @given(texts, st.sampled_from(["max_output_tokens", "content_filter"]), st.data())

@@ -1,0 +1,217 @@
+"""How families of models write calls of tools: marks, and a reader of what stands behind them.
+
+A reader gets the text behind a mark and returns the calls that are whole at its beginning with the place where they
+end; None: more must come. It raises ValueError for what can be no call, which then is text. Hermes' format has no
+reader here: `tool_call_parser` follows its arguments as they come.
+
+    llama3     {"name": "f", "parameters": {}}                    at the start, or behind <|python_tag|>
+    mistral    [TOOL_CALLS][{"name": "f", "arguments": {}}]       or [TOOL_CALLS]f[ARGS]{}
+    qwen_xml   <tool_call><function=f><parameter=p>v</parameter></function></tool_call>
+    json_list  <|tool_call|>[{"name": "f", "arguments": {}}]      Granite, Phi
+    command_r  <|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>
+    deepseek   <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}...
+    lfm2       <|tool_call_start|>[f(p="v")]<|tool_call_end|>
+
+Sources: the chat templates of these models and their cards.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from sessions.model.types import Json, Tool
+
+Read = tuple[list[tuple[str, str]], int]  # names with their arguments as JSON, and where they end
+Reader = Callable[[str, Mapping[str, Tool]], Read | None]
+
+
+class CallFormat(NamedTuple):
+    """How calls are written. `opens`: the marks before them, `closes`: those behind. `starts`: with what an answer
+    begins that may be a call without a mark, for engines show no special tokens; `between`: what may stand between
+    two calls."""
+
+    opens: tuple[str, ...]
+    read: Reader | None = None
+    closes: tuple[str, ...] = ()
+    starts: str = ""
+    between: str = ""
+
+
+_DECODER: Final = json.JSONDecoder()
+_HEADS: Final = ('{"name":"', '{"type":"function","name":"', '{"tool_name":"', '{"tool_call_id":"')
+_NAMED: Final = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(\[ARGS\])?\s*(?=\{)")
+_NAME_BEGINS: Final = re.compile(r"\s*[\w.-]*\s*(\[[\w\]]*)?\s*")
+_FUNCTION: Final = re.compile(r"\s*<function=([^<>\n]+)>\s*")
+_PARAMETER: Final = re.compile(r"<parameter=([^<>\n]+)>(.*?)</parameter>\s*", re.DOTALL)
+_DEEPSEEK: Final = re.compile(
+    r"\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<>\n]+?)(?:<｜tool▁sep｜>|\n```json\n)(.*?)(?:\n```)?\s*<｜tool▁call▁end｜>",
+    re.DOTALL,
+)
+
+
+def may_be_json_call(text: str) -> bool:
+    """Whether a text without a mark may go on to be a call, or calls in a list."""
+    head = "".join(text[:200].split()).removeprefix("[")
+    return any(head.startswith(each) or each.startswith(head) for each in _HEADS)
+
+
+def _json_calls(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    start = len(text) - len(text.lstrip())
+    if start == len(text):
+        return None
+    if text[start] not in "[{":
+        raise ValueError("no JSON")
+    end = _json_end(text, start)
+    if end is None:
+        return None
+    value, behind = _DECODER.raw_decode(text, start)
+    calls = [_named(each) for each in (value if isinstance(value, list) else [value])]
+    if not calls or behind != end:
+        raise ValueError("no calls")
+    return calls, end
+
+
+def _json_end(text: str, at: int) -> int | None:
+    """Where the JSON value that begins here ends; None: it is not whole."""
+    depth, quoted, escaped = 0, False, False
+    for index in range(at, len(text)):
+        character = text[index]
+        if escaped:
+            escaped = False
+        elif quoted:
+            escaped, quoted = character == "\\", character != '"'
+        elif character == '"':
+            quoted = True
+        elif character in "{[":
+            depth += 1
+        elif character in "}]":
+            depth -= 1
+            if depth == 0:
+                return index + 1
+    return None
+
+
+def _named(value: Json) -> tuple[str, str]:
+    if isinstance(value, dict) and isinstance(inner := value.get("function"), dict):
+        value = inner
+    name = value.get("name", value.get("tool_name")) if isinstance(value, dict) else None
+    if not isinstance(name, str) or not isinstance(value, dict):
+        raise ValueError("no call")
+    arguments = value.get("arguments", value.get("parameters", {}))
+    return name, arguments if isinstance(arguments, str) else _dumped(arguments)
+
+
+def _mistral(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    if text.lstrip()[:1] in ("", "[", "{"):
+        return _json_calls(text, tools)
+    named = _NAMED.match(text)
+    if named is None:
+        if _NAME_BEGINS.fullmatch(text):
+            return None
+        raise ValueError("no name")
+    end = _json_end(text, named.end())
+    if end is None:
+        return None
+    arguments, _ = _DECODER.raw_decode(text, named.end())
+    return [(named[1], _dumped(arguments))], end
+
+
+def _qwen_xml(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    if text.lstrip().startswith("{"):
+        return _json_calls(text, tools)
+    function = _FUNCTION.match(text)
+    end = text.find("</function>")
+    if end < 0:
+        if function is None and "</tool_call>" in text:
+            raise ValueError("no function")
+        return None
+    if function is None:
+        raise ValueError("no function")
+    schemas = (tools[function[1]].parameters or {}).get("properties") if function[1] in tools else None
+    arguments = {
+        name: _typed(value, schemas.get(name) if isinstance(schemas, dict) else None)
+        for name, value in _PARAMETER.findall(text[function.end() : end])
+    }
+    return [(function[1], _dumped(arguments))], end + len("</function>")
+
+
+def _typed(value: str, schema: Json) -> Json:
+    """A parameter's value, of the type that its schema says."""
+    value = value.removeprefix("\n").removesuffix("\n")
+    if isinstance(schema, dict) and schema.get("type") == "string":
+        return value
+    try:
+        parsed: Json = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return parsed
+
+
+def _deepseek(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    end = text.find("<｜tool▁calls▁end｜>")
+    if end < 0:
+        return None
+    calls = [(name.strip(), _dumped(json.loads(given))) for name, given in _DEEPSEEK.findall(text[:end])]
+    if not calls:
+        raise ValueError("no calls")
+    return calls, end + len("<｜tool▁calls▁end｜>")
+
+
+def _lfm2(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    end = text.find("<|tool_call_end|>")
+    if end < 0:
+        return None
+    try:
+        listed = ast.parse(text[:end].strip(), mode="eval").body
+        calls = [_python_call(each) for each in (listed.elts if isinstance(listed, ast.List) else [listed])]
+    except (SyntaxError, RecursionError, MemoryError) as exc:
+        raise ValueError("no calls") from exc
+    return calls, end + len("<|tool_call_end|>")
+
+
+def _python_call(call: ast.expr) -> tuple[str, str]:
+    if not isinstance(call, ast.Call) or call.args:
+        raise ValueError("no call with named arguments")
+    given: dict[str, Any] = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    return ast.unparse(call.func), _dumped(given)
+
+
+def _dumped(value: Json) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError as exc:  # of Python's literals, such as a set
+        raise ValueError("no JSON") from exc
+
+
+FORMATS: Final[dict[str, CallFormat]] = {
+    "hermes": CallFormat(("<tool_call>",)),
+    "llama3": CallFormat(("<|python_tag|>",), _json_calls, starts="{", between="; \n"),
+    "mistral": CallFormat(("[TOOL_CALLS]",), _mistral, starts="["),
+    "qwen_xml": CallFormat(("<tool_call>",), _qwen_xml, ("</tool_call>",)),
+    "json_list": CallFormat(
+        ("<|tool_call|>", "<tool_call>"), _json_calls, ("<|/tool_call|>", "</tool_call>"), starts="["
+    ),
+    "command_r": CallFormat(("<|START_ACTION|>",), _json_calls, ("<|END_ACTION|>",)),
+    "deepseek": CallFormat(("<｜tool▁calls▁begin｜>",), _deepseek),
+    "lfm2": CallFormat(("<|tool_call_start|>",), _lfm2),
+}
+
+_SIGNS: Final = (  # what a template has in it whose model writes a format, the surest first
+    ("<parameter=", "qwen_xml"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<｜tool▁calls▁begin｜>", "deepseek"),
+    ("<|START_ACTION|>", "command_r"),
+    ("<|tool_call_start|>", "lfm2"),
+    ("<|python_tag|>", "llama3"),
+    ("ipython", "llama3"),
+    ("<|tool_call|>", "json_list"),
+)
+
+
+def format_of(template: str) -> str:
+    """The name of the format in which a model writes calls whose chat template tells it of tools."""
+    return next((name for sign, name in _SIGNS if sign in template), "hermes")
