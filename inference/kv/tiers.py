@@ -258,7 +258,7 @@ class Tiers:
         manifest, rest = await transfer.begin(chunks, key, self.identity)
         begun, size = time.monotonic(), manifest.payload_bytes
         with self.host.pending(key) as pending:
-            if not await self.reserve(size, key.tenant, computed=len(manifest.key)):
+            if not await self.reserve(size, key.tenant, computed=len(manifest.ledger)):
                 raise SnapshotRefused("no_room")
             path = self.host.new_path()
             try:
