@@ -1,8 +1,8 @@
 """Prefills a slot for a run: its KV is brought up, the rest of the prompt computed.
 
 A prompt is sent in pieces of a step each (`Scheduler.take_step`): whoever decodes, or comes with a short rest, waits no
-longer than a step lasts. And llama-server would notice only when it has something to say that nobody wants an answer any
-more: whoever is cancelled does not begin the next piece.
+longer than a step lasts. And llama-server would notice only when it has something to say that nobody wants an answer
+any more: whoever is cancelled does not begin the next piece.
 """
 
 from __future__ import annotations

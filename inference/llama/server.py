@@ -29,8 +29,8 @@ BUILD: Final = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
 MATCH_TOKENS: Final = 6
 DRAFT_TOKENS: Final = 16
 UBATCH_CPU: Final = 64
-"""Tokens of one pass on a CPU: 64 are computed as fast as 512, and below 64 llama.cpp takes another way through attention,
-on which a long prompt takes up to twice as long."""
+"""Tokens of one pass on a CPU: 64 are computed as fast as 512, and below 64 llama.cpp takes another way through
+attention, on which a long prompt takes up to twice as long."""
 SOCKET: Final = "llama.sock"  # by its ending llama-server knows that it is no host name
 
 

@@ -10,8 +10,8 @@
 Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
 meanwhile leaves nothing; a worker that failed costs what has no checksum, never an answer; a worker that is slow costs
 nothing: what it has written by then is a snapshot, which its late close completes. Whether a worker is dead is the
-supervisor's word (`lose`). Snapshots are whole blocks from the first token on, so that any common prefix of a branch is a
-prefix of the file. It does not know vLLM.
+supervisor's word (`lose`). Snapshots are whole blocks from the first token on, so that any common prefix of a branch is
+a prefix of the file. It does not know vLLM.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from sessions.model.types import OPENINGS, Json, SessionKey
 
 log = structlog.get_logger(__name__)
 
-_CLOSE_WAIT_S: Final = 30.0  # then what is written becomes a snapshot, and the rest of the file is waited for all the same
+_CLOSE_WAIT_S: Final = (
+    30.0  # then what is written becomes a snapshot, and the rest of the file is waited for all the same
+)
 _COPY_BYTES: Final = 8 << 20
 _ARRIVAL_WAIT_MAX_S: Final = 30.0  # for what another run has just left, unless computing is sooner done
 _CUT_SHARE: Final = 7 / 8
@@ -414,9 +416,7 @@ class KvOffload:
         """How many leading blocks of a run are there with right checksums, its source's included."""
         assert plan.path is not None
         limit = min(plan.limit_blocks, len(known) // self.block_tokens)
-        return await asyncio.to_thread(
-            count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
-        )
+        return await asyncio.to_thread(count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks)
 
     async def _keep(self, plan: OffloadPlan, tail: Path, known: array.array[int]) -> None:
         """The run's file is closed, or nobody will close it."""

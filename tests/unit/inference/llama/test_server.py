@@ -24,7 +24,9 @@ def test_a_step_computes_fewer_tokens_on_a_cpu_than_on_a_gpu(set_to: int, gpu_la
     assert batch_tokens(options) == expected
 
 
-@pytest.mark.parametrize(("target_ms", "gpu_layers", "expected"), [(0, 0, 192), (0, 99, 50), (500, 0, 448), (500, 99, 448)])
+@pytest.mark.parametrize(
+    ("target_ms", "gpu_layers", "expected"), [(0, 0, 192), (0, 99, 50), (500, 0, 448), (500, 99, 448)]
+)
 def test_a_step_is_what_is_computed_in_the_target_time(target_ms: int, gpu_layers: int, expected: int) -> None:
     options = LlamaOptions(model_path=Path("m.gguf"), step_target_ms=target_ms, gpu_layers=gpu_layers)
     budget = make_budget(options)
