@@ -9,6 +9,7 @@ platform, so it is chosen when it is made. Verified against vLLM 0.32.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from vllm.utils.hashing import get_hash_fn_by_name
@@ -50,7 +51,8 @@ class _Ours:
         target_ms = dict(self.vllm_config.additional_config or {}).get(STEP_TARGET, 0)
         if target_ms and self.scheduler_config.enable_chunked_prefill:
             most = self.max_num_scheduled_tokens
-            self._planner = StepPlanner(StepBudget(target_ms / 1000, most), most, drafted=self.num_spec_tokens)
+            budget, drafted = StepBudget(target_ms / 1000, most), self.num_spec_tokens
+            self._planner = StepPlanner(budget, most, clock=time.monotonic, drafted=drafted)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         planner = self._planner

@@ -13,7 +13,6 @@ shapes of its objects, so that it is tested without vLLM.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
@@ -31,9 +30,7 @@ class StepPlan(NamedTuple):
 class StepPlanner:
     """Of one scheduler. `plan` before each step, `begun` behind it, `ended` with its results."""
 
-    def __init__(
-        self, budget: StepBudget, most: int, *, drafted: int = 0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, budget: StepBudget, most: int, *, clock: Callable[[], float], drafted: int = 0) -> None:
         """`most`: tokens that a step can hold. `drafted`: tokens that a decoding request brings beside its next one."""
         self._budget = budget
         self._most = most
