@@ -171,7 +171,8 @@ def _vllm(given: argparse.Namespace, target_ms: int) -> Any:
 
 
 def _window(given: argparse.Namespace) -> int:
-    return max(1024, -(-2 * given.tokens // 256) * 256)
+    tokens: int = given.tokens
+    return max(1024, -(-2 * tokens // 256) * 256)
 
 
 async def main(given: argparse.Namespace) -> bool:

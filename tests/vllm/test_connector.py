@@ -88,7 +88,8 @@ class World:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        options = vllm_options(Path(tempfile.gettempdir()), device_blocks=BLOCKS, slots=RUNNING_MAX)
+        endless = {"step_target_ms": 3_600_000}  # or the sizes of steps would be this machine's pace
+        options = vllm_options(Path(tempfile.gettempdir()), device_blocks=BLOCKS, slots=RUNNING_MAX, **endless)
         core = VllmCore(options)
         arguments = core._arguments(PROMPT_MAX + ANSWER_MAX + BLOCK_TOKENS, tempfile.gettempdir())
         config = AsyncEngineArgs(**(arguments | {"max_num_batched_tokens": 96})).create_engine_config()

@@ -120,8 +120,8 @@ class Settings:
     step_target_ms: int = option(
         0,
         "MS",
-        "how long a step of the engine may last, which everybody in it waits for: long prompts are computed in pieces of"
-        " it; 0: 250 on a CPU, 50 on a GPU",
+        "how long a step of the engine may last: long prompts are computed in pieces of it, so that nobody waits for"
+        " them; 0: 250 on a CPU, 50 on a GPU",
         ge=0,
         le=60_000,
     )
