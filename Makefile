@@ -138,7 +138,7 @@ $(SDKS): tests/sdks/package-lock.json | setup-dev
 	@cd tests/sdks && ../../deploy/with_node.sh npm ci --no-audit --no-fund
 	@touch $@
 
-test-sdks: setup-dev $(SDKS) ## AI SDK, LangChain, LlamaIndex, Instructor, Pydantic AI, OpenAI Agents: make test-sdks ARGS="langchain"
+test-sdks: setup-dev $(SDKS) ## AI SDK, Anthropic, LangChain, LlamaIndex, Instructor, Pydantic AI, OpenAI Agents: make test-sdks ARGS="langchain"
 	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks sdks
 	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks-openai2 sdks-openai2
 	$(STAGE)

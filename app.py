@@ -79,6 +79,7 @@ from sessions.ports import Engine, FilterSet, Published
 from sessions.routing.models_file import ModelPools
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
+from transport.addresses import joined
 from transport.cli import (
     chat,
     cluster,
@@ -466,7 +467,7 @@ async def replica_role(settings: Settings) -> int:
             server = PeerServer(host.accept, security=security)
             port = await server.start(settings.peer_host, settings.peer_port)
             stack.push_async_callback(server.stop, 0)
-            return settings.peer_address or f"{settings.peer_host}:{port}"
+            return settings.peer_address or joined(settings.peer_host, port)
 
         cached, texts = settings.result_cache_mb, personal_texts(filters)
         results = make_results(settings.directory, cached, stores.tenant_keys, limited, texts, measures)
@@ -580,6 +581,7 @@ async def gateway_role(settings: Settings) -> int:
             prices=prices.book,
             ignores_unknown=settings.unknown_parameters == "ignore",
             inspect=router.inspect,
+            is_attached=router.subscriptions.is_attached,
             push=push_door(settings),
             retrieval=retrieval,
         )

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / ".cache" / "models"
-WINDOW: Final = 8192  # of a session, where none is set
 
 
 class ShippedModel(NamedTuple):

@@ -23,9 +23,19 @@ import msgspec
 
 from sessions.limits import Forecast, Holdings, HoldsKV, Share
 from sessions.model.errors import BadInput, Unavailable
-from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
-from sessions.model.types import ResponseId, SessionKey, TenantId, Tokens
-from sessions.ports import Engine, Tokenizer
+from sessions.model.generation import (
+    Chunk,
+    EngineInfo,
+    EngineStats,
+    Finish,
+    GenerationRequest,
+    KVExport,
+    KVPlace,
+    TokenScore,
+    unsupported_scores,
+)
+from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
+from sessions.ports import ChecksSampling, Engine, ScoresPrompts, Tokenizer
 
 __all__ = ["BrownoutEngine", "make_brownout_engine"]
 
@@ -92,6 +102,16 @@ class BrownoutEngine:
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         engine = self._of(request.model)[0] if self._smaller is not None else self.main
         return engine.generate(request)
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        if isinstance(self.main, ChecksSampling):
+            self.main.check_sampling(sampling)
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        """Of the model itself, whoever answers turns at the moment."""
+        if not isinstance(self.main, ScoresPrompts):
+            raise unsupported_scores(self.info.model)
+        return await self.main.score(prompt, top)
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         return await self.main.warm(key, prompt, background=background)

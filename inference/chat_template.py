@@ -1,10 +1,10 @@
-"""Takes a chat template apart, so that a conversation can be tokenised piece by piece and never again.
+"""Renders conversations with the chat template of a model, so that they can be tokenised.
 
-A template is a program from a whole conversation to a text. The ledger needs it as pieces that are only ever
-concatenated: an opening, something around each message, something around each answer. They are found by
-rendering probes and comparing, and then verified: pieces put together must be the template's own text for every
-probe conversation. A template that cannot be taken apart (one that rewrites earlier messages when a later one
-comes) is refused at the start rather than being followed almost.
+A template is a program from a whole conversation to a text. Most are a sum of pieces that are only ever concatenated:
+an opening, something around each message, something around each answer. They are found by rendering probes and
+comparing, and then verified: pieces put together must be the template's own text for every probe conversation. Then a
+conversation is tokenised piece by piece and never again. A template that is no such sum (one that drops old thoughts,
+names the day, or refuses what is sent) renders the whole conversation at each turn: `inference.whole_conversation`.
 
 Only scaffold strings may be parsed for special tokens. Source: Hugging Face's chat templates (Jinja in a sandbox).
 """
@@ -12,18 +12,22 @@ Only scaffold strings may be parsed for special tokens. Source: Hugging Face's c
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import jinja2
 import msgspec
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import structlog
 
+from inference.template_environment import FAILURES, clock_at, compile_template, literals, to_json
+from inference.whole_conversation import Conversations, Piece, TemplateShape, content_text, probe, refused
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Tool
-from sessions.turn.tool_call_parser import CLOSE, OPEN
+from sessions.ports import ChatMessage
+
+LITERALS_MAX: Final = 1_000  # texts in a template that are tried; one with more renders whole conversations
+
+log = structlog.get_logger(__name__)
 
 CHATML: Final = """\
 {%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
@@ -56,21 +60,8 @@ To call one, write its name and arguments as JSON:
 BUILT_IN: Final = {"chatml": CHATML}
 
 # No template trims, escapes or searches these. Letters only, and no spelling that could be a special token.
-_SYSTEM, _USER, _ANSWER = "Sqsystemq", "Uquserq", "Aqanswerq"
+_SYSTEM, _USER, _ANSWER, _TOOL = "Sqsystemq", "Uquserq", "Aqanswerq", "Fqfunctionq"
 _BREAK: Final = "\ue000"  # cuts a special token's spelling inside a client's own text
-
-
-# What a template raises, being a program that somebody wrote.
-_FAILS: Final = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 
 
 class MessageScaffold(msgspec.Struct, frozen=True):
@@ -89,48 +80,111 @@ class Scaffold(msgspec.Struct, frozen=True):
     tools: bool
 
 
+NO_SCAFFOLD: Final = Scaffold(
+    dict.fromkeys(("system", "developer", "user", "assistant", "tool"), MessageScaffold("", "")), "", "", True
+)
+"""Where whole conversations are rendered, a message by itself is its text."""
+
+
 class ChatTemplate:
-    """Renders openings and knows the scaffold of everything else. Immutable."""
+    """A template, and what it takes. Immutable.
+
+    `whole`: it is no sum of pieces. `foldings`: what conversations are changed in before it sees them, by name.
+    `calls`: how it is given calls of tools; "": as text.
+    """
 
     def __init__(self, source: str, *, bos: str, eos: str, specials: Sequence[str] = ()) -> None:
-        """Raises BadInput when the template cannot be taken apart."""
+        """Raises BadInput when the template cannot render one message of a user."""
         self.source = source
         self._specials = [special for special in specials if len(special) > 1]
         self._tokens = {"bos_token": bos, "eos_token": eos}
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise
+        self._no_tools: list[Json] | None = None
         try:
-            self._template = environment.from_string(source)
-            self.scaffold = self._take_apart()
-            self._verify()
-        except _NotSeparable as exc:
-            raise _refused(str(exc)) from exc
-        except _FAILS as exc:
-            raise _refused(f"it fails: {str(exc) or type(exc).__name__}") from exc
+            self._template = compile_template(source)
+            sought = literals(source)
+            if _USER not in self._render_first():
+                raise _unusable("it leaves out what a user says")
+        except FAILURES as exc:
+            raise _unusable(f"it fails: {str(exc) or type(exc).__name__}") from exc
+        shape = probe(self.render)
+        self._conversations = Conversations(self.render, shape, sought, self._specials)
+        self.foldings = shape.foldings
+        self.calls = f"{shape.calls} short ids" if shape.calls and shape.short_ids else shape.calls
+        folds = not (shape.system and shape.neighbours)
+        self.whole = "strftime_now" in source or folds or not self._is_sum(sought, shape)
+        if self.whole:
+            self.scaffold = msgspec.structs.replace(NO_SCAFFOLD, tools=self._renders_tools())
 
     def opening(self, instructions: str | None, tools: Sequence[Tool]) -> list[tuple[str, bool]]:
         """The pieces of an opening, each with whether special tokens may be parsed in it. Tools that the template has
         no place for stand behind the instructions, in the words of the built-in one."""
+        if self.whole:
+            whole = self.conversation(instructions, tools, (), 0, answer=False)
+            return [(piece.text, piece.special) for piece in whole]
+        functions = [self._function(tool) for tool in tools]
         try:
-            return self._whole_opening(instructions, [self._function(tool) for tool in tools])
-        except (*_FAILS, _NotSeparable) as exc:
-            why = f"The model's chat template fails with these tools: {str(exc) or type(exc).__name__}."
-            raise BadInput("invalid_request", f"{why} Change or leave out what it names.", param="tools") from exc
+            return self._whole_opening(instructions, functions)
+        except (*FAILURES, _NotSeparable) as exc:
+            raise refused(exc, functions) from exc
 
-    def render(self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None) -> str:
-        """The template's own text for a whole conversation."""
+    def conversation(
+        self,
+        instructions: str | None,
+        tools: Sequence[Tool],
+        messages: Sequence[ChatMessage],
+        at: int,
+        *,
+        answer: bool,
+    ) -> list[Piece]:
+        """The pieces of a whole prompt on the day of `at`: up to an answer, or to where the user's next words will
+        stand. Raises BadInput where the template refuses the conversation."""
+        functions = [_function_of(tool) for tool in tools]
+        if functions and not self.scaffold.tools:
+            instructions, functions = _with_tools(instructions, [to_json(each) for each in functions]), []
+        return self._conversations.pieces(instructions, functions, messages, at, answer=answer)
+
+    def announce(self) -> None:
+        """Logs what becomes of conversations, once."""
+        history = "whole conversations" if self.whole else "pieces"
+        log.info("chat_template", renders=history, foldings=self.foldings, tools=self.scaffold.tools)
+
+    def answer_end(self) -> str:
+        """What stands behind an answer; "" where nothing does."""
+        if not self.whole:
+            return self.scaffold.answer_closing
+        try:
+            talk = [_message("user", _USER), _message("assistant", _ANSWER)]
+            return self.render(talk, answer=False).partition(_ANSWER)[2]
+        except FAILURES:
+            return ""
+
+    def render(
+        self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
+    ) -> str:
+        """The template's own text for a whole conversation on the day of `at`."""
         return self._template.render(
-            messages=messages, add_generation_prompt=answer, tools=tools or None, **self._tokens
+            messages=messages,
+            add_generation_prompt=answer,
+            tools=tools or self._no_tools,
+            documents=None,
+            strftime_now=clock_at(at),
+            **self._tokens,
         )
 
     # -- inside --------------------------------------------------------------------------------------
 
+    def _render_first(self) -> str:
+        """Renders one message of a user. Some templates take an empty list where there are no tools, and only that."""
+        try:
+            return self.render([_message("user", _USER)], answer=True)
+        except TypeError:
+            self._no_tools = []
+            return self.render([_message("user", _USER)], answer=True)
+
     def _whole_opening(self, instructions: str | None, functions: list[Json]) -> list[tuple[str, bool]]:
         if functions and not self.scaffold.tools:
-            signatures = "\n".join(_tojson(function).replace(_BREAK, "") for function in functions)
-            tools_text = TOOLS_TEXT.replace("SIGNATURES", signatures)
-            instructions, functions = f"{instructions}\n\n{tools_text}" if instructions else tools_text, []
+            signatures = [to_json(function).replace(_BREAK, "") for function in functions]
+            instructions, functions = _with_tools(instructions, signatures), []
         head = self._opening(_SYSTEM if instructions is not None else None, functions)
         if instructions is None:
             return self._pieces(head)
@@ -141,11 +195,7 @@ class ChatTemplate:
         return [(piece, True) for piece in text.split(_BREAK) if piece]
 
     def _function(self, tool: Tool) -> Json:
-        function = msgspec.to_builtins(tool)
-        function.pop("type")
-        function.pop("strict")
-        plain = {name: value for name, value in function.items() if value is not None}
-        return {"type": "function", "function": self._defuse(plain)}
+        return self._defuse(_function_of(tool))
 
     def _defuse(self, value: Json) -> Json:
         if isinstance(value, str):
@@ -163,6 +213,47 @@ class ChatTemplate:
         text = self.render([*first, _message("user", _USER)], answer=False, tools=functions)
         head = _between(text, "", _USER + self.scaffold.roles["user"].after)
         return _without_end(head, self.scaffold.roles["user"].before)
+
+    def _is_sum(self, sought: Collection[str], shape: TemplateShape) -> bool:
+        """Takes the template apart; whether that can be done."""
+        try:
+            self.scaffold = self._take_apart()
+            self._verify()
+            if self.scaffold.tools:
+                self._opening(_SYSTEM, [_function_of(Tool(name=_TOOL, parameters={"type": "object"}))])
+            if len(sought) > LITERALS_MAX:
+                return False
+            for text in sorted(sought):
+                self._verify_words(text)
+            user, answer = ChatMessage(role="user", text=_USER), ChatMessage(role="assistant", text=_ANSWER)
+            self._verify_talk([user, user, answer, answer, user])
+            if shape.calls:
+                call = ChatMessage(role="assistant", text="", calls=(("call_1", _TOOL, '{"p": "q"}'),))
+                output = ChatMessage(role="tool", text=_USER, call_id="call_1", name=_TOOL)
+                self._verify_talk([user, call, output, answer, user])
+        except (*FAILURES, _NotSeparable, BadInput):
+            return False
+        return True
+
+    def _verify_talk(self, talk: Sequence[ChatMessage]) -> None:
+        """Verifies that a conversation put together is what the template has for it."""
+        text = self._opening(None, [])
+        for message in talk:
+            around = self.scaffold.roles[message.role]
+            text += around.before + content_text(message) + around.after
+        pieces = self._conversations.pieces(None, [], talk, 0, answer=True)
+        if text + self.scaffold.answer_opening != "".join(piece.text for piece in pieces):
+            raise _NotSeparable("messages depend on their neighbours")
+
+    def _verify_words(self, sought: str) -> None:
+        """Verifies that nothing which the template looks for changes what is made of a message that has it."""
+        words = f"a{sought}b"
+        user, around = self.scaffold.roles["user"], self.scaffold.roles["assistant"]
+        head = "".join(text for text, _ in self._whole_opening(words, []))
+        turn = f"{user.before}{words}{user.after}{around.before}"
+        talk = [_message(role, words) for role in ("system", "user", "assistant", "user", "assistant", "user")]
+        if self.render(talk, answer=True) != f"{head}{turn}{words}{around.after}{turn}{words}{around.after}{turn}":
+            raise _NotSeparable("it looks into messages")
 
     def _take_apart(self) -> Scaffold:
         users = [f"{_USER}{number}" for number in range(3)]
@@ -198,16 +289,16 @@ class ChatTemplate:
             answer_closing = self.render(talk[:2], answer=False).partition(talk[1]["content"])[2]
             before = _without_start(_between(text, talk[1]["content"], probe), answer_closing)
             after = _without_end(_between(text, probe, talk[2]["content"]), user.before)
-        except (*_FAILS, _NotSeparable):
+        except (*FAILURES, _NotSeparable):
             return None
         return MessageScaffold(before, after) if before else None
 
     def _renders_tools(self) -> bool:
-        tool = {"type": "function", "function": {"name": "Fqfunctionq", "description": "d", "parameters": {}}}
-        messages = [_message("system", _SYSTEM), _message("user", _USER)]
+        parameters = {"type": "object", "properties": {"p": {"type": "string", "description": "d"}}, "required": ["p"]}
+        tool = {"type": "function", "function": {"name": _TOOL, "description": "d", "parameters": parameters}}
         try:
-            return "Fqfunctionq" in self.render(messages, answer=False, tools=[tool])
-        except _FAILS:
+            return _TOOL in self.render([_message("user", _USER)], answer=True, tools=[tool])
+        except FAILURES:
             return False
 
     def _verify(self) -> None:
@@ -248,24 +339,27 @@ def template_beside(model: Path) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def call_text(name: str, arguments: str) -> str:
-    """A tool call as Hermes-style models write it."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        value = arguments
-    return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"
+def _with_tools(instructions: str | None, signatures: Sequence[str]) -> str:
+    text = TOOLS_TEXT.replace("SIGNATURES", "\n".join(signatures))
+    return f"{instructions}\n\n{text}" if instructions else text
+
+
+def _function_of(tool: Tool) -> Json:
+    function = msgspec.to_builtins(tool)
+    function.pop("type")
+    function.pop("strict")
+    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
 class _NotSeparable(Exception):
     """The template is no sum of parts."""
 
 
-def _refused(why: str) -> BadInput:
+def _unusable(why: str) -> BadInput:
     return BadInput(
         "bad_chat_template",
-        f"The model's chat template cannot be taken apart: {why}. Start with --chat-template chatml, which is"
-        " built in, or give a template whose messages do not depend on later ones.",
+        f"The model's chat template cannot be used: {why}. Start with --chat-template chatml, which is built in, or"
+        " give another template.",
         param="chat_template",
     )
 
@@ -292,11 +386,3 @@ def _without_end(text: str, end: str) -> str:
     if not text.endswith(end):
         raise _NotSeparable("what stands before a message depends on what came before it")
     return text[: len(text) - len(end)]
-
-
-def _tojson(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)

@@ -125,10 +125,10 @@ def make_engine(
             f"vllm_standby is for --engine vllm: {settings.engine} has no process that could die. Leave it out.",
             param="vllm_standby",
         )
+    _check_context(settings)
     if settings.engine == "sim":
         _check_simulated(settings)
         return _simulated(settings)
-    _check_context(settings)
     if settings.vllm_args and settings.engine != "vllm":
         raise BadInput(
             "invalid_setting",
@@ -309,7 +309,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         gpu_free_bytes=int(sum(each.free_bytes for each in backends) * settings.gpu_memory),
         checks_memory=settings.memory_check == "on",
         slots=settings.slots,
-        context_window=settings.context or 1 << 20,  # cut to what the model was trained for
+        context_window=settings.context,
         threads=max(1, threads - smaller_threads),
         **_shared_options(settings, host_bytes_max=1 << 30),
     )

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from sessions.model.errors import BadInput
-from sessions.model.generation import EngineInfo
+from sessions.model.generation import EngineInfo, GenerationRequest
+from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId
 
 
 def check_model(info: EngineInfo, model: str) -> None:
     """For an engine of one model. Raises BadInput when a request is for another."""
     if model and model != info.model:
         raise BadInput("model_not_found", f"This engine runs {info.model!r} and no {model!r}.", param="model")
+
+
+def trial_request(sampling: Sampling) -> GenerationRequest:
+    """A request of nobody's that shows whether its parameters can be honoured."""
+    key = SessionKey(TenantId(""), SessionId(""))
+    return GenerationRequest(
+        key=key, response_id=ResponseId(""), generation=1, prompt=(), sampling=sampling, seed=0, max_tokens=1
+    )
 
 
 def check_prompt(num_tokens: int, max_tokens: int, context_window: int) -> None:

@@ -5,29 +5,39 @@ Special tokens are parsed in scaffold strings only; how a string becomes tokens 
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from inference.chat_template import ChatTemplate, call_text
-from sessions.model.types import Tokens, Tool
+from inference.chat_template import ChatTemplate
+from inference.whole_conversation import Piece, call_text
+from sessions.model.errors import BadInput
+from sessions.model.types import Role, Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
 
 ANCHOR: Final = "\n"  # SentencePiece puts its space before this and not before the text
 OPENINGS_MAX: Final = 256
+SCAFFOLD_MAX: Final = 4096  # strings of scaffold whose tokens are kept
+RENDERED_INLINE_MAX: Final = 100_000  # code points; longer conversations are rendered in a thread
 
 
 class TemplateTokenizer(ABC):
-    """Implements `Tokenizer` but for `text`. `starts`: the tokens that every conversation begins with."""
+    """Implements `Tokenizer` but for `text`, `about` and `pieces`.
+
+    `starts`: the tokens that every conversation begins with."""
 
     def __init__(self, template: ChatTemplate, fingerprint: str, starts: tuple[int, ...]) -> None:
         self.template = template
-        self._fingerprint = fingerprint
+        self._fingerprint = f"{fingerprint}-whole" if template.whole else fingerprint
+        self._gap: int | None = None
         self._starts = starts
         self._scaffold: dict[str, tuple[int, ...]] = {}  # the tokens of each of its pieces
+        self._between: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # and of those of whole conversations
         self._openings: OrderedDict[tuple[str | None, bytes], tuple[int, ...]] = OrderedDict()
 
     @property
@@ -51,6 +61,10 @@ class TemplateTokenizer(ABC):
         """What stands before a user's words: every conversation has it after its opening."""
         return self._scaffold[self.template.scaffold.roles["user"].before]
 
+    @property
+    def gap(self) -> int | None:
+        return self._gap
+
     async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
         name = (instructions, msgspec.json.encode(tools))
         known = self._openings.get(name)
@@ -60,9 +74,7 @@ class TemplateTokenizer(ABC):
         tokens: list[int] = []
         for piece, special in self.template.opening(instructions, tools):
             tokens += await self._opening_piece(piece, special=special)
-        if self._starts and tuple(tokens[:1]) != self._starts:
-            tokens[:0] = self._starts
-        made = self._openings[name] = tuple(tokens)
+        made = self._openings[name] = self._begun(tokens)
         while len(self._openings) > OPENINGS_MAX:
             self._openings.popitem(last=False)
         return made
@@ -72,6 +84,61 @@ class TemplateTokenizer(ABC):
         calls = [call_text(name, arguments) for _, name, arguments in message.calls]
         content = await self._content(message.text, calls)
         return (*self._scaffold[around.before], *content, *self._scaffold[around.after])
+
+    async def conversation(
+        self,
+        instructions: str | None,
+        tools: Sequence[Tool],
+        messages: Sequence[ChatMessage],
+        at: UnixMs,
+        *,
+        answer: bool,
+    ) -> Tokens:
+        if not self.template.whole:
+            summed = [*await self.opening(instructions, tools)]
+            for message in messages:
+                summed += await self.message(message)
+            return (*summed, *self.answer_opening) if answer else tuple(summed)
+        render = partial(self.template.conversation, instructions, tools, messages, at, answer=answer)
+        length = len(instructions or "") + sum(len(each.text) for each in messages)
+        pieces = await asyncio.to_thread(render) if length > RENDERED_INLINE_MAX else render()
+        tokens: list[int] = []
+        for piece in pieces:
+            tokens += await self._piece(piece)
+        return self._begun(tokens)
+
+    async def measure(self) -> None:
+        """Counts the tokens that stand around a message, where whole conversations are rendered. Called once."""
+        if not self.template.whole:
+            return
+        roles: tuple[Role, ...] = ("user", "assistant", "user")
+        talk = [ChatMessage(role=role, text="", tokens=()) for role in roles]
+        try:
+            whole = await self.conversation(None, (), talk, UnixMs(0), answer=True)
+        except BadInput:  # it takes one message
+            whole = await self.conversation(None, (), talk[:1], UnixMs(0), answer=True)
+            talk = talk[:1]
+        self._gap = max(1, -(-(len(whole) - len(await self.opening(None, ()))) // len(talk)))
+
+    async def _piece(self, piece: Piece) -> Tokens:
+        if piece.tokens is not None:
+            return piece.tokens
+        if not piece.special:
+            return await self.text(piece.text)
+        tokens = self._between.get(piece.text)
+        if tokens is None:
+            tokens = tuple(await self._opening_piece(piece.text, special=True))
+        self._between[piece.text] = tokens
+        self._between.move_to_end(piece.text)
+        while len(self._between) > SCAFFOLD_MAX:
+            self._between.popitem(last=False)
+        return tokens
+
+    def _begun(self, tokens: list[int]) -> tuple[int, ...]:
+        """The tokens behind those that every conversation begins with."""
+        if self._starts and tuple(tokens[:1]) != self._starts:
+            return (*self._starts, *tokens)
+        return tuple(tokens)
 
     @abstractmethod
     async def text(self, text: str) -> Tokens: ...

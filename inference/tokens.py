@@ -47,6 +47,14 @@ def common_prefix(left: array.array[int], right: array.array[int]) -> int:
     return same
 
 
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes: printable ones stand for themselves, the others for letters from U+0100 on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    alphabet = {chr(value): value for value in printable}
+    others = (value for value in range(256) if value not in printable)
+    return alphabet | {chr(256 + index): value for index, value in enumerate(others)}
+
+
 class Utf8Stream:
     """Turns the bytes of one token after another into text that never ends inside a character.
 

@@ -19,7 +19,17 @@ import msgspec
 from sessions.limits import Forecast, Share
 from sessions.model.commands import Ok
 from sessions.model.events import Record
-from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
+from sessions.model.generation import (
+    Chunk,
+    EngineInfo,
+    EngineStats,
+    Finish,
+    GenerationRequest,
+    KVExport,
+    KVPlace,
+    TokenizerInfo,
+    TokenScore,
+)
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
 from sessions.model.json_schema import SchemaFault
 from sessions.model.knowledge.documents import DocumentText
@@ -35,6 +45,7 @@ from sessions.model.types import (
     ReplicaId,
     ResponseId,
     Role,
+    Sampling,
     SessionKey,
     TenantId,
     Tokens,
@@ -128,14 +139,20 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None  # of the function, for a tool's output
     call_id: str | None = None
     calls: tuple[tuple[str, str, str], ...] = ()  # (call_id, name, arguments) that an assistant message made
+    tokens: Tokens | None = None  # the ids of its text and calls, where they are known
 
 
 class Tokenizer(Protocol):
-    """Turns a conversation into token ids piece by piece; pieces are only ever concatenated (the ledger).
+    """Turns a conversation into token ids, in one of two ways.
+
+    Where `gap` is None, piece by piece; pieces are only ever concatenated (the ledger):
 
     prompt = opening(instructions, tools) + per item: message(...) or
              answer_opening + the ledger of an answer + answer_closing
              ... + answer_opening for the answer to come
+
+    Else what stands around a message depends on others: a message's ids are those of its text and calls alone, and
+    only `conversation` makes prompts.
 
     Text that people or models wrote is never parsed for special tokens.
     """
@@ -161,6 +178,33 @@ class Tokenizer(Protocol):
     async def message(self, message: ChatMessage) -> Tokens: ...
 
     async def text(self, text: str) -> Tokens: ...
+
+    @property
+    def gap(self) -> int | None:
+        """About how many tokens stand around a message of a whole conversation; None where messages' own ids have
+        them."""
+        ...
+
+    async def conversation(
+        self,
+        instructions: str | None,
+        tools: Sequence[Tool],
+        messages: Sequence[ChatMessage],
+        at: UnixMs,
+        *,
+        answer: bool,
+    ) -> Tokens:
+        """A whole prompt, the same each time: up to an answer, or to where the next message will stand. Ids that
+        messages bring stay where their text stands unchanged; `at`: the time that the prompt may name the day of.
+        Raises BadInput where the template refuses the conversation."""
+        ...
+
+    @property
+    def about(self) -> TokenizerInfo: ...
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        """The bytes of each token; of special ones their spelling. Every id is one of the vocabulary."""
+        ...
 
 
 # == engine =======================================================================================================
@@ -240,6 +284,25 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+
+@runtime_checkable
+class ScoresPrompts(Protocol):
+    """An engine that also says how probable a prompt is."""
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        """Computes a prompt once, for no session. Returns one score for each of its tokens, with the `top` (at least 1)
+        most probable tokens behind it. Raises as `generate`."""
+        ...
+
+
+@runtime_checkable
+class ChecksSampling(Protocol):
+    """An engine that says what it cannot honour before anything of a turn is written."""
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Raises the BadInput that `generate` would raise for these parameters."""
+        ...
 
 
 # == keys =========================================================================================================

@@ -174,6 +174,16 @@ def public(error: SessileError) -> dict[str, Any]:
     return body
 
 
+_ANTHROPIC_PATH: Final = "/v1/messages"
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _OPENAI_PATHS: Final = tuple(
     f"/v1/{name}"
     for name in (
@@ -190,9 +200,23 @@ _OPENAI_PATHS: Final = tuple(
 )
 
 
-def public_at(path: str, error: SessileError) -> dict[str, Any]:
-    """The `error` object as clients of a path see it: those of OpenAI's API look for its own code of a wrong key."""
-    return openai_public(error) if path.startswith(_OPENAI_PATHS) else public(error)
+def body_at(path: str, error: SessileError, request_id: str = "") -> dict[str, Any]:
+    """The body of a refusal as clients of a path see it: OpenAI's look for its own code of a wrong key, Anthropic's for
+    another shape."""
+    if path.startswith(_ANTHROPIC_PATH):
+        return anthropic_body(error, request_id)
+    return {"error": openai_public(error) if path.startswith(_OPENAI_PATHS) else public(error)}
+
+
+def anthropic_body(error: SessileError, request_id: str = "") -> dict[str, Any]:
+    """An error as Anthropic's clients see it: the body of a refusal, and the `error` event of a stream."""
+    body = public(error)
+    kind = _ANTHROPIC_TYPES.get(row(error.code).http, "invalid_request_error" if error.status < 500 else "api_error")
+    message = body["message"]
+    if body["code"] == "context_length_exceeded":
+        message = f"prompt is too long: {message}"  # what agents look for, to write a summary and go on
+    shown = {"type": kind, "message": message, "code": body["code"], "param": body.get("param")}
+    return {"type": "error", "error": shown, "request_id": request_id or None}
 
 
 def openai_public(error: SessileError) -> dict[str, Any]:

@@ -83,6 +83,7 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     commands_max: int = 4096  # under way, in all
     commands_per_principal_max: int = 1024
     replay_records_max: int = 20_000  # a reader further back gets a snapshot
+    silence_s: float = 30.0  # a reader of an answer waits so long for a session that no replica has
 
 
 class GatewayServices(NamedTuple):
@@ -102,6 +103,7 @@ class GatewayServices(NamedTuple):
     file_bytes: int = FILE_BYTES  # of one file at most
     push: PushDoor | None = None  # None: no device is told of anything
     retrieval: Retrieval | None = None  # embedding models and vector stores
+    is_attached: Callable[[SessionKey], bool] = lambda key: True  # whether a replica has a session and is heard here
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
 
 
@@ -151,6 +153,7 @@ class Gateway:
         self.leaving = asyncio.Event()  # set once it drains; who waits for events waits for this too
         self._erase = services.erase
         self._inspect = services.inspect
+        self.is_attached = services.is_attached
         self._quotas = quotas
         self._sessions = sessions
         self._journal = store.journal
@@ -206,9 +209,15 @@ class Gateway:
 
     # -- operations -------------------------------------------------------------------------------------------------
 
-    async def execute(self, principal: Principal, command: ActorCommand, near: SessionKey | None = None) -> Ok:
+    async def execute(
+        self,
+        principal: Principal,
+        command: ActorCommand,
+        near: SessionKey | None = None,
+        summary: CommandId | None = None,
+    ) -> Ok:
         """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise. A session that
-        it makes is placed where `near` is, if that can be."""
+        it makes is placed where `near` is, if that can be. `summary`: as for `Quotas.execute`."""
         self.measures.commands.add()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
@@ -224,7 +233,7 @@ class Gateway:
                 if read is not command:  # a repeat is the same request, whatever was read of its files
                     sent = msgspec.structs.replace(sent, digest=command_digest(command))
                 if self._quotas is not None:
-                    ok = await self._quotas.execute(sent, self._sessions.execute)
+                    ok = await self._quotas.execute(sent, self._sessions.execute, summary)
                 else:
                     ok = await self._sessions.execute(sent)
                 if tracer is not None and isinstance(ok.response_id, str):

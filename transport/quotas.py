@@ -42,7 +42,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
-from sessions.model.types import Principal, ResponseId, SessionId, TenantId
+from sessions.model.types import CommandId, Principal, ResponseId, SessionId, TenantId
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.websocket.connection_rate import ConnectionRate
 
@@ -129,15 +129,22 @@ class Quotas:
         if after_ms:
             raise _too_many_connect(after_ms)
 
-    async def execute(self, request: Request, execute: Execute) -> cm.Ok:
-        """Runs a command within its limits. Raises Limited, with what and when; else as `execute`."""
+    async def execute(self, request: Request, execute: Execute, summary: CommandId | None = None) -> cm.Ok:
+        """Runs a command within its limits. `summary` names the `session.compact` that the same request sends next:
+        what that one takes is reserved now, so that both are one request. Raises Limited, with what and when; else as
+        `execute`."""
         principal, command = request.principal, request.command
         tenant = self.limits().of(principal.tenant)
         text_bytes = begins(command)
         await self._check_room(request, stores(command), tenant, tenant.user)
         writes = not isinstance(command, _FREE)
         bucket = await self._key_bucket(principal, tenant, request) if writes else None
-        demand = self._demand(request, text_bytes, tenant, tenant.user)
+        if summary is not None:
+            compaction = cm.SessionCompact(id=summary, session=request.key.session)
+            reserved_for, text_bytes = msgspec.structs.replace(request, command=compaction), stores(command)
+        else:
+            reserved_for = request
+        demand = self._demand(reserved_for, text_bytes, tenant, tenant.user)
         again = await self._reserve(demand, bucket)
         if demand is None or again:  # what was reserved before is of the turn that this command's id began
             return await execute(request)
@@ -150,7 +157,7 @@ class Quotas:
         except SessileError as error:
             await self._released(principal.tenant, demand.name, unasked=error.status >= 500)
             raise
-        if text_bytes is None or (ok.response_id is None and ok.compaction_id is None):
+        if summary is None and (text_bytes is None or (ok.response_id is None and ok.compaction_id is None)):
             await self._released(principal.tenant, demand.name, unasked=False)
         return ok
 
@@ -190,7 +197,7 @@ class Quotas:
                 self.counters[f"limited_{grant.refusal.what}"] += 1
                 raise _limited(grant.refusal)
             again = grant.again
-        if bucket is not None:
+        if bucket is not None and not again:
             bucket.take(1)
         return again
 

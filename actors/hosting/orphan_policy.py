@@ -1,6 +1,8 @@
 """Applies the orphan policy: answers without readers go on, pause or are cancelled after a while.
 
-Decides when; what it means for an open response is the actor's. Where the policy is to go on, nothing is kept or timed.
+Decides when; what it means for an open response is the actor's. Where the policy is to go on, nothing is kept or timed,
+except for answers that are written for a client which waits: its gateway cancels them when it leaves, and where that
+gateway has died, so that nobody reads for some seconds, they are cancelled here.
 
 A session whose answers are all paused leaves memory like an idle one, and stays away until it is read or gets a
 command here. That is remembered by the fence under which it left: the next owner goes on with it.
@@ -36,15 +38,36 @@ class OrphanPolicy:
         self._read = read
         self._wake = wake
         self._timers: dict[SessionKey, asyncio.TimerHandle] = {}
+        self._attended_timers: dict[SessionKey, asyncio.TimerHandle] = {}
         self._paused: set[SessionKey] = set()
         self._left_paused: dict[SessionKey, int] = {}  # left memory paused, under this fence
 
     def unread(self, key: SessionKey) -> None:
         """The last reader has left: the policy's time begins."""
+        self._time_attended(self._actor_of(key))
         if self._limits.orphan_policy != "continue" and key not in self._timers:
             self._timers[key] = asyncio.get_running_loop().call_later(self._limits.orphan_after_s, self._expired, key)
 
+    def activated(self, actor: Actor) -> None:
+        """The session has come into memory: its readers come back by themselves, where their gateways live."""
+        if not self._read(actor.key):
+            self._time_attended(actor)
+
+    def _time_attended(self, actor: Actor | None) -> None:
+        if actor is not None and actor.key not in self._attended_timers and actor.is_attended:
+            after_s = self._limits.attended_after_s
+            timer = asyncio.get_running_loop().call_later(after_s, self._client_left, actor.key)
+            self._attended_timers[actor.key] = timer
+
+    def _client_left(self, key: SessionKey) -> None:
+        self._attended_timers.pop(key, None)
+        actor = self._actor_of(key)
+        if actor is not None and not self._read(key):
+            actor.client_left()
+
     def read_again(self, key: SessionKey) -> None:
+        if (attended := self._attended_timers.pop(key, None)) is not None:
+            attended.cancel()
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -64,6 +87,8 @@ class OrphanPolicy:
 
     def deactivated(self, actor: Actor) -> None:
         """The session has left memory."""
+        if (attended := self._attended_timers.pop(actor.key, None)) is not None:
+            attended.cancel()
         self._left_paused.pop(actor.key, None)
         if actor.key in self._paused and actor.open and not actor.busy:
             self._left_paused[actor.key] = actor.fence

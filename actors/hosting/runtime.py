@@ -439,6 +439,7 @@ class Runtime:
             snapshot_at = loaded.snapshot.offset if loaded.snapshot is not None else 0
             actor = Actor(machine, granted, self._context, on_end=self._deactivated, snapshot_at=snapshot_at)
             self._actors[key] = actor
+            self.subscribers.activated(actor)
             me = self.identity.replica
             self._reasons[key] = activation_reason(head, me, instead_of, handed_off=cause is not None)
             same = head is not None and last_replica(head) == me

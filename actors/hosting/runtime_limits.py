@@ -18,5 +18,6 @@ class RuntimeLimits(msgspec.Struct, frozen=True):
     idle_s: float = 600.0
     orphan_policy: Literal["continue", "pause", "cancel"] = "continue"
     orphan_after_s: float = 30.0
+    attended_after_s: float = 10.0  # without readers an answer ends whose client's leaving would have cancelled it
     push: bool = False  # devices are told of answers that nobody reads
     actor: ActorLimits = ActorLimits()

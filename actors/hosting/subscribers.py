@@ -70,6 +70,9 @@ class Subscribers:
         for sink in tuple(self._sinks.get(published.key, ())):
             sink(published)
 
+    def activated(self, actor: Actor) -> None:
+        self._orphan_policy.activated(actor)
+
     def deactivated(self, actor: Actor, successor: Owner | None) -> None:
         """The session has left memory here, to `successor` as far as that is known."""
         self._orphan_policy.deactivated(actor)

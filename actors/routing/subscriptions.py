@@ -188,6 +188,11 @@ class Subscriptions:
 
         return unwatch
 
+    def is_attached(self, key: SessionKey) -> bool:
+        """Whether a replica that owns the session sends what it writes, as far as this gateway can tell."""
+        watch = self._watches.get(key)
+        return watch is not None and watch.link is not None and watch.link.down is None
+
     def _number(self) -> int:
         self._numbers += 1
         return self._numbers

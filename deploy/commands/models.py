@@ -71,8 +71,7 @@ def with_model(settings: Settings) -> Settings:
                 f" `./sessile models pull {shipped.name}`, or name another one with --model"
             )
         print(f"Model: {shipped.name}, licence {shipped.licence}. {shipped_models.notice(shipped)}", file=sys.stderr)
-        # The window of a toy: four of its whole windows would take 4 GB before the first word.
-        return replace(settings, model=str(path), context=settings.context or shipped_models.WINDOW)
+        return replace(settings, model=str(path))
     reference = parse_reference(settings.model)
     if reference is None:
         _refuse_misspelt(settings.model)

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
 from inference.chat_template import ChatTemplate, template_beside, template_source
 from inference.continuation import continuation_of
 from inference.forecast import LoadForecast
@@ -38,14 +40,22 @@ from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
+from inference.llama.scorer import PromptScorer
 from inference.llama.server import BUILD, LlamaServer, make_budget
 from inference.llama.slot_kv import SlotKv, bytes_per_token
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
-from inference.models.memory import Footprint, available_bytes, check_fits, gguf_kv_bytes_per_token
-from inference.request_checks import check_model, check_prompt
+from inference.models.memory import (
+    Footprint,
+    available_bytes,
+    check_fits,
+    check_window,
+    default_window,
+    gguf_kv_bytes_per_token,
+)
+from inference.request_checks import check_model, check_prompt, trial_request
 from inference.sampling import HONOURED
 from inference.tokens import as_tokens, common_prefix
 from inference.warming import Warmings
@@ -60,10 +70,12 @@ from sessions.model.generation import (
     GenerationRequest,
     KVExport,
     KVPlace,
+    TokenScore,
 )
-from sessions.model.types import INTEGER_MAX, ResponseId, SessionKey, TenantId, Tokens
+from sessions.model.types import INTEGER_MAX, ResponseId, Sampling, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
+log = structlog.get_logger(__name__)
 __all__ = ["LlamaEngine", "LlamaOptions"]
 
 _LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
@@ -86,10 +98,11 @@ class _Started(NamedTuple):
     prefill: SlotPrefill
     quota: TenantKvQuota
     guides: GrammarGuides
+    scorer: PromptScorer
 
 
 class LlamaEngine:
-    """Implements `Engine`."""
+    """Implements `Engine` and `ScoresPrompts`."""
 
     def __init__(self, options: LlamaOptions, keys: Keys | None = None, *, cost: CostModel | None = None) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests."""
@@ -179,8 +192,8 @@ class LlamaEngine:
         model = await asyncio.to_thread(read_model, self.options.model_path)
         vocabulary = await asyncio.to_thread(read_vocabulary, model.metadata)
         template = _template(self.options.chat_template, model, vocabulary)
-        window = min(self.options.context_window, model.context_window or _WINDOW_UNKNOWN)
-        window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
+        template.announce()
+        window = await asyncio.to_thread(_window, self.options, model)
         if self.options.checks_memory:
             await asyncio.to_thread(_check_memory, self.options, model, window)
         async with contextlib.AsyncExitStack() as undo:
@@ -224,6 +237,7 @@ class LlamaEngine:
                 sampling=HONOURED,
                 tool_format="hermes",
                 aliases=options.model_aliases,
+                foldings=template.foldings,
             ),
             tokenizer=tokenizer,
             vocabulary=vocabulary,
@@ -241,6 +255,12 @@ class LlamaEngine:
             prefill=prefill,
             quota=quota,
             guides=GrammarGuides(options.model_path),
+            scorer=PromptScorer(
+                model.path,
+                vocabulary_size=vocabulary.size,
+                threads=options.threads,
+                kv_is_8bit=options.kv_dtype == "8bit",
+            ),
         )
         self._unavailable = None
 
@@ -263,6 +283,7 @@ class LlamaEngine:
             if not slot.busy and loop.time() < deadline and self._slot_kv.tiers.host.disk is not None:
                 await self._slot_kv.save(slot)
         await self._up.eager_saver.close()
+        await self._up.scorer.close()
         await self._slot_kv.settle()
         await self._slot_kv.tiers.close(max(0.0, deadline - loop.time()))
         await self._up.server.stop()
@@ -330,6 +351,14 @@ class LlamaEngine:
             parameters = completion_parameters(request, vocabulary.size)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, len(prompt), cached)
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        check_stop_tokens(sampling, self._up.vocabulary)
+        completion_parameters(trial_request(sampling), self._up.vocabulary.size)
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        self._check_alive()
+        return await self._up.scorer.score(prompt, top)
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         tokens = as_tokens(prompt)
@@ -468,12 +497,42 @@ def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
     return options.without_spill(), StagingFolder(Path(tempfile.gettempdir()))
 
 
-def _check_memory(options: LlamaOptions, model: GgufModel, window: int) -> None:
-    """Raises BadInput where the model does not fit, with what would. Blocking."""
+def _footprint(options: LlamaOptions, model: GgufModel, window: int) -> Footprint:
     kv_bytes = gguf_kv_bytes_per_token(model.metadata)
-    need = Footprint(
+    return Footprint(
         model.size_bytes, kv_bytes if options.kv_dtype == "auto" else kv_bytes * 17 // 32, window, options.slots
     )
+
+
+def _window(options: LlamaOptions, model: GgufModel) -> int:
+    """The tokens that a session takes; where they were not set, what memory allows of the model's own. Raises BadInput
+    for more than the model's. Blocking."""
+    own = model.context_window or _WINDOW_UNKNOWN
+    window = options.context_window
+    if options.cuts_window:
+        window = min(window, own)
+    check_window(model.path.name, window, model.context_window)
+    if not window:
+        on_gpu = options.gpu_layers >= ALL and options.gpu_free_bytes
+        window = default_window(
+            _footprint(options, model, own), options.gpu_free_bytes if on_gpu else available_bytes()
+        )
+    window -= window % 256  # llama.cpp pads a sequence's room upwards; then ours would be the smaller
+    price = _footprint(options, model, window)
+    log.info(
+        "context_window_chosen",
+        tokens=window,
+        model_tokens=model.context_window,
+        slots=options.slots,
+        kv_bytes_per_token=price.kv_bytes_per_token,
+        kv_bytes=price.kv_bytes_per_token * window * options.slots,
+    )
+    return window
+
+
+def _check_memory(options: LlamaOptions, model: GgufModel, window: int) -> None:
+    """Raises BadInput where the model does not fit, with what would. Blocking."""
+    need = _footprint(options, model, window)
     if options.gpu_layers >= ALL and options.gpu_free_bytes:
         check_fits(model.path, need, options.gpu_free_bytes, where="the GPU's memory")
     elif not options.gpu_layers:  # some layers there and some here: nobody knows how much of each

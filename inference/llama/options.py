@@ -16,7 +16,8 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
     """`slots` sessions of `context_window` tokens each are resident at once; others wait in the KV tiers."""
 
     slots: int = 4
-    context_window: int = 8192  # cut to what the model was trained for
+    context_window: int = 0  # tokens; 0: what the model was trained for, or as much of it as memory allows
+    cuts_window: bool = False  # to what the model was trained for, where more is set
     batch_tokens: int = 0  # of prompts that one step computes at most; 0: 512, with a GPU 2048
     gpu_layers: int = 0
     gpu_free_bytes: int = 0  # what layers may take there; 0: not known
@@ -28,8 +29,8 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
         check_least(self, _ENGINE, 1, "slots", "threads", "spill_tokens_min")
         check_least(self, _ENGINE, 0, "waiting_max", "batch_tokens", "gpu_layers", "step_target_ms")
         check_least(self, _ENGINE, 0, "host_bytes_max", "disk_bytes_max", "redis_bytes_max")
-        if self.context_window < 256:
-            raise bad_option(_ENGINE, "context_window", "at least 256")
+        if self.context_window and self.context_window < 256:
+            raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")
 
     def without_spill(self) -> LlamaOptions:
         """KV is what the slots hold, in no tier below them."""
@@ -45,4 +46,5 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
             slots=slots,
             threads=threads,
             context_window=context_window,
+            cuts_window=True,
         )

@@ -7,6 +7,7 @@ models write goes to the server's /tokenize, which answers without waiting for t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from inference.http_client import HttpClient
 from inference.llama.vocabulary import Vocabulary
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from sessions.model.errors import Internal
+from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens
 
 
@@ -37,12 +39,29 @@ class LlamaTokenizer(TemplateTokenizer):
         self._vocabulary = vocabulary
         self._anchor: tuple[int, ...] = ()
 
+    @property
+    def about(self) -> TokenizerInfo:
+        vocabulary = self._vocabulary
+        named = ((vocabulary.bos_text, vocabulary.bos_id), (vocabulary.eos_text, vocabulary.eos_id))
+        return TokenizerInfo(
+            vocabulary_size=vocabulary.size,
+            bos_token=vocabulary.bos_text or None,
+            eos_token=vocabulary.eos_text or None,
+            chat_template=self.template.source,
+            special_ids={text: token for text, token in named if text and token is not None},
+            ends=vocabulary.control_ids,
+        )
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return [self._vocabulary.pieces[token] for token in tokens]
+
     async def start(self) -> None:
         if self._vocabulary.adds_space:
             self._anchor = await self._encode(ANCHOR, special=False)
         for around in self.template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = await self._encode(piece, special=True)
+        await self.measure()
 
     async def text(self, text: str) -> Tokens:
         if not self._anchor:

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from inference.tokens import byte_alphabet
+
 END_TOKENS: Final = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")  # of metadata, where they are set
 _CONTROL: Final = {2, 3, 5}  # unknown, control, unused
 _USER_DEFINED: Final = 4
@@ -66,6 +68,9 @@ class Vocabulary(msgspec.Struct, frozen=True):
     size: int
     specials: tuple[str, ...]  # spellings of control tokens
     special_ids: frozenset[int]
+    control_ids: frozenset[int]
+    eos_id: int | None
+    pieces: tuple[bytes, ...]  # of every token its bytes, of control tokens their spelling
     bos_id: int | None
     bos_text: str
     eos_text: str
@@ -121,6 +126,9 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
         size=len(tokens),
         specials=tuple(tokens[token] for token in specials if tokens[token]),
         special_ids=frozenset(specials),
+        control_ids=frozenset(token for token in specials if kinds[token] == 3),
+        eos_id=eos,
+        pieces=tuple(piece.removeprefix(b"\xff") for piece in token_pieces(metadata).spelled),
         bos_id=bos,
         bos_text=tokens[bos] if bos is not None and bos < len(tokens) else "",
         eos_text=tokens[eos] if eos is not None and eos < len(tokens) else "",
@@ -151,11 +159,3 @@ def _pieces(tokens: list[str], kinds: tuple[int, ...], model: str) -> Iterator[t
         for token, text in enumerate(tokens):
             if token < len(kinds) and kinds[token] == _BYTE and len(text) == 6:
                 yield token, bytes([int(text[3:5], 16)])
-
-
-def byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable ones stand for themselves, the others for letters from U+0100 on."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    alphabet = {chr(value): value for value in printable}
-    others = (value for value in range(256) if value not in printable)
-    return alphabet | {chr(256 + index): value for index, value in enumerate(others)}

@@ -15,6 +15,8 @@ from sessions.model.errors import BadInput
 
 COMPUTE_BYTES: Final = 300 << 20  # activations and buffers of a small batch
 SPARE: Final = 0.05  # of the memory, for everybody else
+KV_SHARE: Final = 0.5  # of the memory beside the weights, that a default window's KV may take
+WINDOW_STEP: Final = 256
 WINDOW_LEAST: Final = 2048  # below that a smaller window is no advice
 
 
@@ -78,6 +80,28 @@ def available_bytes(root: Path = Path("/")) -> int:
             left = max(1, bound - max(0, taken))
             free = min(free, left) if free else left
     return free
+
+
+def default_window(own: Footprint, available: int) -> int:
+    """The window of sessions where none is set, for a model whose own window `own` has: all of it where the KV of every
+    slot takes no more than half of the memory beside the weights, else as much as fits there. `available` 0: not
+    known."""
+    per_token = own.kv_bytes_per_token * own.slots
+    if not available or not per_token:
+        return own.window
+    left = int(available * (1 - SPARE)) - own.weights_bytes - COMPUTE_BYTES
+    fits = int(left * KV_SHARE) // per_token
+    return min(own.window, max(fits // WINDOW_STEP * WINDOW_STEP, WINDOW_LEAST))
+
+
+def check_window(model: str, window: int, own: int) -> None:
+    """Raises BadInput for a window beyond the model's `own`; 0: the model does not say."""
+    if own and window > own:
+        raise BadInput(
+            "invalid_setting",
+            f"context = {window}: {model} takes {own} tokens. Give --context {own} or less, or leave it out.",
+            param="context",
+        )
 
 
 def check_fits(model: Path, need: Footprint, available: int, *, where: str = "memory") -> None:

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from inference.simulated.vocabulary import BEGIN, CALL, END, ROLE, TOKEN_BYTES, TOOLS, WORD_IDS
-from sessions.model.types import Tokens, Tool
+from sessions.model.generation import TokenizerInfo
+from sessions.model.types import Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
 
 _PIECES = re.compile(r" ?[a-z]+|[^a-z ]+| +?")
@@ -88,3 +89,28 @@ class SimulatedTokenizer:
 
     async def text(self, text: str) -> Tokens:
         return tuple(await _encode_in_parts(text))
+
+    @property
+    def gap(self) -> None:
+        return None
+
+    async def conversation(
+        self,
+        instructions: str | None,
+        tools: Sequence[Tool],
+        messages: Sequence[ChatMessage],
+        at: UnixMs,
+        *,
+        answer: bool,
+    ) -> Tokens:
+        tokens = [*await self.opening(instructions, tools)]
+        for message in messages:
+            tokens += await self.message(message)
+        return (*tokens, *self.answer_opening) if answer else tuple(tokens)
+
+    @property
+    def about(self) -> TokenizerInfo:
+        return TokenizerInfo(vocabulary_size=len(TOKEN_BYTES), ends=frozenset({END}))
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return [TOKEN_BYTES[token] for token in tokens]

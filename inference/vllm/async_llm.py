@@ -32,12 +32,12 @@ from inference.sampling import unfit_continuation
 from inference.step_budget import TARGET_CPU_MS, TARGET_GPU_MS
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
-from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs
+from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs, scoring_params, token_scores
 from inference.vllm.scheduling.grammar_replay import EMITTED
 from inference.vllm.scheduling.step_planner import STEP_TARGET
 from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
-from sessions.model.generation import Chunk
+from sessions.model.generation import Chunk, TokenScore
 
 log = structlog.get_logger(__name__)
 
@@ -197,6 +197,27 @@ class VllmCore:
             raise _refused(params, str(exc)) from exc
         finally:
             await stream.aclose()
+
+    async def score(self, name: str, prompt: list[int], top: int) -> list[TokenScore]:
+        """Computes a prompt by itself: vLLM reads no cached blocks where a prompt is scored. Raises SessileError."""
+        llm = self._llm
+        if llm is None:
+            raise Unavailable("engine_unavailable", "The engine has been closed.")
+        params = scoring_params(top)
+        rendered: dict[str, Any] = {"type": "token", "prompt_token_ids": prompt}
+        stream = llm.generate(rendered, params, name, lora_request=self._lora, priority=0)
+        try:
+            async for output in stream:
+                if output.finished:
+                    return token_scores(prompt, output.prompt_logprobs or [None], output.outputs[0].logprobs[0])
+        except EngineDeadError as exc:
+            self.dead = self.dead or self._llm is llm
+            raise EngineLost("engine_lost", "The model's engine has died.") from exc
+        except (ValueError, VLLMClientError) as exc:
+            raise _refused(params, str(exc)) from exc
+        finally:
+            await stream.aclose()
+        raise Unavailable("engine_unavailable", "The model's engine cut an answer short.")
 
     async def abort(self, names: list[str]) -> None:
         if self._llm is not None and names:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import itertools
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping, Sequence
@@ -32,7 +33,8 @@ from inference.kv.envelope import KvIdentity
 from inference.kv.staging import StagingFolder, create_staging_folder, warn_where_small
 from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
-from inference.request_checks import check_model, check_prompt
+from inference.models.memory import check_window
+from inference.request_checks import check_model, check_prompt, trial_request
 from inference.sampling import HONOURED, output_schema
 from inference.standby import Standby
 from inference.tokens import as_tokens, common_prefix
@@ -60,8 +62,9 @@ from sessions.model.generation import (
     GenerationRequest,
     KVExport,
     KVPlace,
+    TokenScore,
 )
-from sessions.model.types import OPENINGS, Json, ResponseId, SessionKey, TenantId, Tokens
+from sessions.model.types import OPENINGS, Json, ResponseId, Sampling, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
 __all__ = ["VllmEngine", "VllmOptions"]
@@ -141,6 +144,7 @@ class VllmEngine:
         self._ready: list[WorkerReady] = []  # what the workers of the first one reported
         self._starting = asyncio.Lock()  # one at a time: nobody else's workers report
         self._ends: tuple[int, ...] = ()
+        self._score_numbers = itertools.count(1)
         self._warmings = Warmings()
         self._deleted: set[SessionKey] = set()  # while there are no tiers to erase them from
 
@@ -199,15 +203,18 @@ class VllmEngine:
     async def start(self) -> None:
         model = await asyncio.to_thread(read_vllm_model, self.options.model_path, self.options.adapter)
         template = _template(self.options.chat_template, model)
+        template.announce()
         tokenizer = await asyncio.to_thread(read_tokenizer, model, template)
-        window = min(self.options.context_window or 1 << 30, model.context_window or _WINDOW_UNKNOWN)
+        check_window(self.options.model_path.name, self.options.context_window, model.context_window)
+        window = self.options.context_window or model.context_window or _WINDOW_UNKNOWN
         model = msgspec.structs.replace(
             model, fingerprint=compute_kv_fingerprint(model, self.options.all_engine_args, window)
         )
         async with contextlib.AsyncExitStack() as undo:
             self._offload = await self._start_core(undo, model, window)
             self._undo = undo.pop_all()
-        ends = {tokenizer.answer_closing[0], tokenizer.token_id(model.token_text("eos_token"))}
+        await tokenizer.measure()
+        ends = {*tokenizer.answer_end, tokenizer.token_id(model.token_text("eos_token"))}
         self._ends = tuple(sorted(end for end in ends if end is not None))
         self._model, self._tokenizer = model, tokenizer
         self._info = EngineInfo(
@@ -221,6 +228,7 @@ class VllmEngine:
             continues_formats=self._core.has_own_scheduler,
             kv_block_tokens=self.options.block_tokens,
             aliases=self.options.model_aliases,
+            foldings=template.foldings,
         )
         self._supervisor.started()
         if self._standby is not None:
@@ -438,6 +446,16 @@ class VllmEngine:
         finally:
             self._load.ended(turn.claim, decoded)
             self._gate.leave(turn)
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        self._params(trial_request(sampling))
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        if (refused := self._supervisor.refusal) is not None:
+            raise refused
+        # One token is decoded behind the prompt, for which vLLM wants room.
+        check_prompt(len(prompt), 1, self._info.context_window)
+        return await self._core.score(f"score-{next(self._score_numbers)}", list(prompt), top)
 
     def _params(self, request: GenerationRequest) -> SamplingParams:
         return sampling_params(

@@ -9,6 +9,7 @@ so a continuation is penalised a little less than the unfailed run. Stop strings
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from inference.sampling import direct_parameters, output_schema, token_biases, unfit_continuation
 from inference.vllm.scheduling.grammar_replay import EMITTED
 from sessions.model.errors import BadInput
-from sessions.model.generation import GenerationRequest
+from sessions.model.generation import GenerationRequest, TokenScore
 from sessions.model.types import Json
 from sessions.turn.tool_call_parser import CALL_FORMAT
 
@@ -127,6 +128,22 @@ def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
     return SamplingParams(
         temperature=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA, extra_args=extra
     )
+
+
+def scoring_params(top: int) -> SamplingParams:
+    """For a run whose prompt is scored, and the token behind it."""
+    return SamplingParams(temperature=0, max_tokens=1, logprobs=top, prompt_logprobs=top, detokenize=False)
+
+
+def token_scores(prompt: Sequence[int], positions: Sequence[Any], behind: Any) -> list[TokenScore]:
+    """vLLM's log probabilities of a prompt: `positions` has one for each token, None for the first; `behind` those of
+    the token that it decoded."""
+    scores = []
+    for index, found in enumerate([*positions[1:], behind]):
+        ranked = sorted(found.items(), key=lambda pair: pair[1].rank or math.inf)
+        own = found[prompt[index + 1]].logprob if index + 1 < len(prompt) else None
+        scores.append(TokenScore(own, tuple((token, entry.logprob) for token, entry in ranked)))
+    return scores
 
 
 def public_logprobs(tokens: tuple[int, ...], positions: Any, top: int) -> tuple[Json, ...]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from inference.chat_template import ChatTemplate
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
+from inference.tokens import byte_alphabet
 from inference.vllm.model_folder import VllmModel
 from sessions.model.errors import BadInput
+from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens
 from sessions.turn.tool_call_parser import CLOSE, OPEN
 
@@ -25,7 +29,7 @@ _INLINE_CHARS_MAX: Final = 2_000
 class VllmTokenizer(TemplateTokenizer):
     """Implements `Tokenizer`. The constructor reads the file: make it in a thread."""
 
-    def __init__(self, file: Path, template: ChatTemplate, *, bos: str = "") -> None:
+    def __init__(self, file: Path, template: ChatTemplate, *, bos: str = "", eos: str = "") -> None:
         from tokenizers import Tokenizer as Encoder
 
         content = file.read_bytes()
@@ -40,11 +44,20 @@ class VllmTokenizer(TemplateTokenizer):
         anchor = self._plain.encode(ANCHOR, add_special_tokens=False).ids
         spaced = len(anchor) > 1 and self._plain.decode(anchor[:1]).strip() == ""
         self._anchor: tuple[int, ...] = tuple(anchor) if spaced else ()
+        self._added: dict[int, str] = {
+            token: each.content for token, each in self._parsing.get_added_tokens_decoder().items()
+        }
+        self._alphabet = byte_alphabet() if b"ByteLevel" in _decoder_of(content) else None
+        self._named = {text: self.token_id(text) for text in (bos, eos) if text}
+        self._bos, self._eos = bos, eos
         added = self._parsing.get_added_tokens_decoder().values()
         self.has_special_tags: bool = any(token.special and token.content in (OPEN, CLOSE) for token in added)
         for around in template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = self._encode(piece, special=True)
+        end = self._encode(template.answer_end(), special=True)[:1]
+        known = self._parsing.get_added_tokens_decoder()
+        self.answer_end: tuple[int, ...] = tuple(token for token in end if token in known)  # no token of plain text
 
     @property
     def vocabulary_size(self) -> int:
@@ -53,6 +66,31 @@ class VllmTokenizer(TemplateTokenizer):
     def token_id(self, spelling: str) -> int | None:
         found = self._parsing.token_to_id(spelling)
         return None if found is None else int(found)
+
+    @property
+    def about(self) -> TokenizerInfo:
+        named = {text: token for text, token in self._named.items() if token is not None}
+        return TokenizerInfo(
+            vocabulary_size=self.vocabulary_size,
+            bos_token=self._bos or None,
+            eos_token=self._eos or None,
+            chat_template=self.template.source,
+            special_ids=named,
+            ends=frozenset(named.values()),
+        )
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return [self._token_bytes(token) for token in tokens]
+
+    def _token_bytes(self, token: int) -> bytes:
+        if token in self._added:
+            return self._added[token].encode()
+        spelling = str(self._parsing.id_to_token(token) or "")
+        if self._alphabet is not None and all(letter in self._alphabet for letter in spelling):
+            return bytes(self._alphabet[letter] for letter in spelling)
+        if len(spelling) == 6 and spelling.startswith("<0x"):  # how SentencePiece spells a byte
+            return bytes([int(spelling[3:5], 16)])
+        return spelling.replace("\u2581", " ").encode()
 
     async def _opening_piece(self, piece: str, *, special: bool) -> Tokens:
         return self._encode(piece, special=True) if special else await self.text(piece)
@@ -95,11 +133,15 @@ class VllmTokenizer(TemplateTokenizer):
         return tuple(encoder.encode(text, add_special_tokens=False).ids)
 
 
+def _decoder_of(content: bytes) -> bytes:
+    return json.dumps(json.loads(content).get("decoder")).encode()
+
+
 def read_tokenizer(model: VllmModel, template: ChatTemplate) -> VllmTokenizer:
     """Blocking. Raises BadInput that names the file."""
     file = model.path / "tokenizer.json"
     try:
-        return VllmTokenizer(file, template, bos=model.token_text("bos_token"))
+        return VllmTokenizer(file, template, bos=model.token_text("bos_token"), eos=model.token_text("eos_token"))
     except Exception as exc:  # the library raises nothing more special
         raise BadInput(
             "bad_model_file",

@@ -28,7 +28,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import structlog
 
@@ -78,7 +78,7 @@ def replica_of(url: str, setting: str) -> dict[str, object]:
     parts = urlsplit(url)
     options = {name: values[0] for name, values in parse_qs(parts.query).items()}
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
-        return {"type": "file", "path": parts.path}
+        return {"type": "file", "path": unquote(parts.path)}
     if parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc and options.keys() <= _OPTIONS:
         path_style = {"force-path-style": True} if "endpoint" in options else {}
         return {"type": "s3", "bucket": parts.netloc, "path": parts.path.strip("/"), **options, **path_style}

@@ -41,6 +41,7 @@ from sessions.machine.inputs_and_effects import Step
 from sessions.machine.machine import Machine
 from sessions.model import commands as cm
 from sessions.model.errors import Fenced, Overloaded, SessileError, Unavailable
+from sessions.model.generation import is_attended
 from sessions.model.journal_types import Head
 from sessions.model.request import Request
 from sessions.model.types import Principal, ResponseId, SessionKey
@@ -125,6 +126,11 @@ class Actor:
     def open(self) -> tuple[ResponseId, ...]:
         """The responses that are being written, or would be if an engine ran."""
         return tuple(self._machine.state.open)
+
+    @property
+    def is_attended(self) -> bool:
+        """Some open response is written for a client that waits."""
+        return any(is_attended(open_.body.request) for open_ in self._machine.state.open.values())
 
     @property
     def in_turn(self) -> bool:
@@ -251,6 +257,10 @@ class Actor:
     def readers_left(self, *, cancel: bool) -> None:
         """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
         self.post(inputs_and_effects.Orphaned() if cancel else inputs_and_effects.ResponsesPaused())
+
+    def client_left(self) -> None:
+        """Nobody reads, and the gateway that would have cancelled what its client left behind is gone: cancel that."""
+        self.post(inputs_and_effects.Orphaned(attended_only=True))
 
     def readers_back(self) -> None:
         self.post(inputs_and_effects.ResponsesResumed())

@@ -23,7 +23,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
 from sessions.model.generation import ITEMS_LEFT_OUT
 from sessions.model.types import CallId, Principal, Role
-from sessions.ports import ChatMessage, FilterSet
+from sessions.ports import ChatMessage, ChecksSampling, FilterSet
 from sessions.turn.ledger import Ledger, PromptText
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,8 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
         async with asyncio.timeout(world.limits.prepare_s):
             command = await with_server_tools(command, world.tools, principal.tenant, takes_tools=takes_tools)
             if isinstance(command, cm.TurnCommand):
+                if isinstance(world.engine, ChecksSampling):
+                    world.engine.check_sampling(cm.sampling_of(command))
                 await preparation.filter.format(command.text)
             if isinstance(command, cm.TurnCreate):
                 memories = await preparation.memories(world.memories, command)

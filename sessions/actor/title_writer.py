@@ -93,12 +93,10 @@ class TitleWriter(msgspec.Struct, frozen=True):
         engine, admission = self.world.engine, self.world.limits.admission
         if admission is not None and not admission.gives_extras:
             return ""
-        stats, info, tokenizer = engine.stats(), engine.info, engine.tokenizer
+        stats, info = engine.stats(), engine.info
         if stats.waiting or stats.running >= stats.slots:
             return ""
-        prompt = await self.ledger.whole(self.state.newest)
-        prompt.extend(await tokenizer.message(ChatMessage(role="user", text=PROMPT)))
-        prompt.extend(tokenizer.answer_opening)
+        prompt = await self.ledger.requested(self.state.newest, ChatMessage(role="user", text=PROMPT))
         if len(prompt) + TOKENS_MAX > info.context_window:
             return ""
         text = ""

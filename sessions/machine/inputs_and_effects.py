@@ -156,7 +156,10 @@ class ProgramCalling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orphaned(msgspec.Struct, frozen=True):
-    """Nobody has read the session's open responses for as long as the policy allows."""
+    """Nobody has read the session's open responses for as long as the policy allows; `attended_only`: as long as those
+    are written on whose client waits for them."""
+
+    attended_only: bool = False
 
 
 class ResponsesPaused(msgspec.Struct, frozen=True):

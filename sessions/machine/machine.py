@@ -63,6 +63,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.authorization import deleted, may_see, not_found
 from sessions.model.errors import Conflict, SessileError
+from sessions.model.generation import is_attended
 from sessions.model.journal_types import COMMANDS_LOADED_MAX, CommandRecord, HeadPatch
 from sessions.model.request import answer_of
 from sessions.model.types import CommandId, Principal, ResponseId, UnixMs, Usage, derived_session_id
@@ -148,7 +149,8 @@ class Machine:
                 server_tools.note_progress(build, input)
             case Orphaned():
                 for open_ in list(self.state.open.values()):
-                    responses.end_incomplete(build, open_, "orphaned")
+                    if not input.attended_only or is_attended(open_.body.request):
+                        responses.end_incomplete(build, open_, "orphaned")
             case ResponsesPaused():
                 responses.pause_all(build)
             case ResponsesResumed():

@@ -13,12 +13,20 @@ from sessions.model.errors import BadInput
 from sessions.model.types import Json, Principal, ResponseId, Sampling, SessionKey, Tokens
 
 CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
-RAW_PROMPT: Final = "raw_prompt"  # in a response's request: the text of its question is its whole prompt
+RAW_PROMPT: Final = "raw_prompt"  # in a response's request: its question's text, or these token ids, are its prompt
 CONTINUES: Final = "continues"  # in a response's request: it goes on with the words of the answer that it stands below
 BACKGROUND_PRIORITY: Final = 10  # behind every tenant's
 TRUNCATION: Final = "truncation"  # in a response's request: `auto` leaves the oldest turns out where not all fits
 ITEMS_LEFT_OUT: Final = "items_left_out"  # in a response's `service`: how many items its prompt leaves out
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
+
+
+ATTENDED: Final = "attended"  # in a response's request: its client's leaving cancels it
+
+
+def is_attended(request: object) -> bool:
+    """Whether a response with this request is written for a client that waits, and for nobody who comes back."""
+    return isinstance(request, dict) and request.get(ATTENDED) is True
 
 
 def generates(request: object) -> bool:
@@ -29,6 +37,17 @@ def generates(request: object) -> bool:
 def continues(request: object) -> bool:
     """Whether a response with this request goes on with the words of the answer that it stands below."""
     return isinstance(request, dict) and bool(request.get(CONTINUES))
+
+
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True, tag="tokenizer"):
+    """What clients that prepare prompts by themselves need to know of a model's tokenizer."""
+
+    vocabulary_size: int
+    bos_token: str | None = None
+    eos_token: str | None = None
+    chat_template: str | None = None
+    special_ids: dict[str, int] = {}  # of the two tokens above
+    ends: frozenset[int] = frozenset()  # tokens that end an answer
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +63,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     continues_formats: bool = False  # an answer in a fixed format goes on from its first tokens as soon as any other
     kv_block_tokens: int = 1  # KV is reused in whole blocks of so many tokens
     aliases: tuple[str, ...] = ()  # other names that clients may request it by
+    foldings: tuple[str, ...] = ()  # what its chat template refuses, and how it is told instead: see docs/models.md
     smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
 
     @property
@@ -53,6 +73,12 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def smaller_model(self) -> str:
         return self.smaller.model if self.smaller is not None else ""
+
+
+def unsupported_scores(model: str) -> BadInput:
+    """The refusal of log probabilities of a prompt where the engine cannot compute them."""
+    message = f"The model {model!r} has no log probabilities of prompts here: leave out 'echo' or 'logprobs'."
+    return BadInput("unsupported_parameter", message, param="echo")
 
 
 def unsupported_tools(model: str) -> BadInput:
@@ -125,6 +151,14 @@ class Finish(msgspec.Struct, frozen=True):
     reason: Literal["stop", "length"]
     prompt_tokens: int
     cached_tokens: int
+
+
+class TokenScore(NamedTuple):
+    """What a model expects behind one token of a prompt: the log probability of the token that stands there (None
+    behind the last one), and the most probable tokens with theirs."""
+
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
 
 
 class KVPlace(msgspec.Struct, frozen=True):

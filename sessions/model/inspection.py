@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sessions.model.types import CallId, Role, Tool
+from sessions.model.generation import TokenizerInfo
+from sessions.model.types import CallId, Json, Role, Tool
 
 
 class TextTokens(msgspec.Struct, frozen=True, tag="text"):
@@ -48,7 +49,26 @@ class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Question = TextTokens | PromptTokens | JudgedTexts | RefusedText
+class TokenTexts(msgspec.Struct, frozen=True, tag="detokenize"):
+    """The texts of some sequences of token ids."""
+
+    sequences: tuple[tuple[int, ...], ...]
+
+
+class AboutTokenizer(msgspec.Struct, frozen=True, tag="about_tokenizer"):
+    """What the model's tokenizer is."""
+
+
+class BarePrompt(msgspec.Struct, frozen=True, tag="score"):
+    """How probable each token of a bare prompt is: of a text, or of token ids as they are. `next_too`: also which token
+    is most probable behind it, unless filters have to judge what the model writes."""
+
+    prompt: str | tuple[int, ...]
+    top: int = 0
+    next_too: bool = False
+
+
+Question = TextTokens | PromptTokens | JudgedTexts | RefusedText | TokenTexts | AboutTokenizer | BarePrompt
 
 
 class TokenIds(msgspec.Struct, frozen=True, tag="tokens"):
@@ -75,4 +95,19 @@ class Refused(msgspec.Struct, frozen=True, tag="refusal"):
     message: str | None
 
 
-Answer = TokenIds | Judgements | Refused
+class DecodedTexts(msgspec.Struct, frozen=True, tag="texts"):
+    texts: tuple[str, ...]
+
+
+class PromptScores(msgspec.Struct, frozen=True, tag="scores"):
+    """Entries as in OpenAI's `logprobs`, one for each token of the prompt; the first has no log probability unless
+    every prompt begins with something else. `following` is the next token's entry, without text where the answer ends
+    there."""
+
+    entries: tuple[Json, ...]
+    prompt_tokens: int
+    following: Json = None
+    ended: bool = False
+
+
+Answer = TokenIds | Judgements | Refused | DecodedTexts | TokenizerInfo | PromptScores

@@ -36,6 +36,7 @@ SHARED: Final = "~"  # no session's id begins so: a name, in a session's place, 
 MEMORIES: Final = SessionId(f"{SHARED}memories")  # what users have written down for their sessions
 PUSH: Final = SessionId(f"{SHARED}push")  # where devices of users are sent messages
 FILES: Final = SessionId(f"{SHARED}files")  # what users have uploaded
+SCORES: Final = SessionId(f"{SHARED}scores")  # what prompts were scored for, in a session's place
 EMBEDDINGS: Final = SessionId(f"{SHARED}embeddings")  # what embeddings were used for, in a session's place
 OPENINGS: Final = SessionId(f"{SHARED}openings")  # what several sessions of a tenant begin with alike
 

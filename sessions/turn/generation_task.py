@@ -70,7 +70,8 @@ class GenerationTask:
             if plan.cut is not None:
                 self._inbox.post(Fitted(self.response_id, self._generation, plan.dropped, plan.cut))
             counts.prompt, counts.emitted = plan.num_input, len(plan.emitted)
-            self._inbox.prompted(self.response_id, counts.prompt, 0)
+            if counts.emitted:  # the prompt was computed before; else it is once the engine has begun to write
+                self._inbox.prompted(self.response_id, counts.prompt, 0)
             self._finish(await self._attempts.generate(plan))
         except SessileError as error:
             self._fail(self._explain_schema_error(error))
@@ -113,7 +114,8 @@ class GenerationTask:
     def _fail(self, error: SessileError) -> None:
         self._output.flush()
         counts = self._attempts.counts
-        usage = Usage(counts.prompt, counts.emitted + counts.generated)
+        computed = counts.cached is not None or counts.emitted > 0
+        usage = Usage(counts.prompt if computed else 0, counts.emitted + counts.generated)
         findings = self._output.take_last_findings()
         self._inbox.post(GenerationFailed(self.response_id, self._generation, error, usage, findings))
 

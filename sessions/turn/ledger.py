@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, chain, groupby, islice
 from operator import is_
 from typing import Any, Final, NamedTuple
@@ -37,6 +38,7 @@ from sessions.model.types import (
     FunctionCallOutput,
     Item,
     ItemId,
+    Json,
     Message,
     Role,
     TenantId,
@@ -51,6 +53,7 @@ from sessions.turn.context_fitting import (
     ANSWER_ROOM,
     COMPACT_NOW,
     PINNED_SHARE,
+    Fit,
     Kept,
     Marks,
     Segment,
@@ -117,6 +120,8 @@ class Line(msgspec.Struct, frozen=True):
     base: int = 0
     summary: Packed = ()
     pinned: tuple[int, ...] = ()  # pieces that stay, in order
+    path: tuple[Item, ...] = ()  # what the pieces are made of
+    summarised: ChatMessage | None = None  # the summary as a message
 
     @property
     def segments(self) -> list[Segment]:
@@ -129,6 +134,11 @@ class Line(msgspec.Struct, frozen=True):
     @property
     def summary_length(self) -> int:
         return sum(map(len, self.summary)) // 4
+
+    def length(self, first: int) -> int:
+        """Tokens of the summary, of what is pinned before `first`, and of the pieces from there on."""
+        head = sum(self.pieces[index][0].length for index in self.pinned if index < first)
+        return self.summary_length + head + sum(segment.length for segment, _ in self.pieces[first:])
 
     def packed(self, first: int, end: int | None = None) -> bytes:
         """The ids of the summary, of what is pinned before `first`, and of the pieces from there on."""
@@ -294,9 +304,10 @@ class Ledger:
             emitted.extend(await self._tokenizer.text(open_.tail))
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         truncates = self._truncates(open_.body.request, self._chosen_policy)
-        fitted = fit(
-            line.segments,
-            opening=len(opening.tokens) + line.summary_length,
+        head, shared = len(opening.tokens) + line.summary_length, opening.shared
+        fitting = partial(
+            fit,
+            opening=head,
             closing=len(begun),
             window=window,
             answer=answer_max,
@@ -305,7 +316,15 @@ class Ledger:
             kept=line.kept,
             truncate=truncates,
         )
-        prompt = self._joined_prompt(opening.tokens, line, fitted.first)
+        if self._tokenizer.gap is None:
+            fitted = fitting(line.segments)
+            prompt = self._joined_prompt(opening.tokens, line, fitted.first)
+        else:
+            settings = self._settings
+            room = window - reserved(window, answer_max, self._answer_room) - len(begun)
+            fitted, prompt = await self._fit_whole(fitting, line.segments, settings, line, (), head, room)
+            alone = await self._conversation(settings._replace(memories=()), Line((), path=line.path), 0, answer=False)
+            shared = shared_length(prompt, alone)
         prompt.extend(begun)
         prompt.extend(emitted)
         room = window - len(prompt)
@@ -313,11 +332,81 @@ class Ledger:
         return PromptPlan(
             prompt=prompt,
             emitted=emitted,
-            shared_prefix=opening.shared,
+            shared_prefix=shared,
             max_tokens=left,
             dropped=fitted.dropped,
             cut=line.pieces[fitted.first][0].item_id if fitted.moved else None,
         )
+
+    async def _fit_whole(
+        self,
+        fitting: Callable[[Sequence[Segment]], Fit],
+        segments: Sequence[Segment],
+        settings: _Settings,
+        line: Line,
+        brought: Sequence[ChatMessage],
+        opening: int,
+        room: int,
+    ) -> tuple[Fit, array[int]]:
+        """Where a prompt begins that is rendered as a whole, and that prompt. How long it is shows only then: where it
+        is too long for `room`, it is fitted again with what each message takes more than was thought."""
+        while True:
+            fitted = fitting(segments)
+            prompt = await self._conversation(settings, line, fitted.first, brought)
+            if len(prompt) <= room:
+                return fitted, prompt
+            kept = [each for index, each in enumerate(segments) if index >= fitted.first or index in line.pinned]
+            missing = len(prompt) - opening - sum(each.length for each in kept)
+            more = max(1, -(-missing // max(1, len(kept))))
+            segments = [msgspec.structs.replace(each, length=each.length + more) for each in segments]
+
+    async def _conversation(
+        self,
+        settings: _Settings,
+        line: Line,
+        first: int,
+        brought: Sequence[ChatMessage] = (),
+        *,
+        end: int | None = None,
+        answer: bool = True,
+    ) -> array[int]:
+        """The ids of a prompt that is rendered as a whole: the pieces of a line up to `end`, and what is brought. The
+        day that it names is that of its newest question, so that the log alone says what it is."""
+        messages = list[ChatMessage]()
+        if line.summarised is not None:
+            summary = unpack_tokens(b"".join(line.summary))
+            messages.append(msgspec.structs.replace(line.summarised, tokens=summary))
+        at = 0
+        for index, (segment, packed) in enumerate(line.pieces[:end]):
+            items = line.path[at : at + segment.items]
+            at += segment.items
+            if index >= first or index in line.pinned:
+                message = self._said(items)
+                messages.append(msgspec.structs.replace(message, tokens=unpack_tokens(b"".join(packed))))
+        asked = (item for item in reversed(line.path) if isinstance(item, Message) and item.role == "user")
+        newest = next(asked, None)
+        day = newest.created_at if newest is not None else UnixMs(0)
+        instructions = with_memories(settings.instructions, settings.memories)
+        return array(
+            "I",
+            await self._tokenizer.conversation(instructions, settings.tools, [*messages, *brought], day, answer=answer),
+        )
+
+    def _said(self, items: Sequence[Item]) -> ChatMessage:
+        """The items of one piece as a template sees them."""
+        if len(items) > 1 or isinstance(items[-1], FunctionCall):
+            return _with_calls(items)
+        return self.rendered(items[0])
+
+    async def requested(self, leaf: ItemId | None, message: ChatMessage) -> array[int]:
+        """The ids of a prompt with a branch, a message behind it, and the beginning of its answer."""
+        if self._tokenizer.gap is None:
+            prompt = await self.whole(leaf)
+            prompt.extend(await self._tokenizer.message(message))
+            prompt.extend(self._tokenizer.answer_opening)
+            return prompt
+        line, begin = await self._written(leaf)
+        return await self._conversation(self._settings, line, begin, (message,))
 
     async def fit_turn(
         self, command: cm.TurnCreate, prepared: Sequence[Prepared | None], memories: Sequence[str] = ()
@@ -328,7 +417,7 @@ class Ledger:
         if isinstance(command.request, dict) and command.request.get(RAW_PROMPT):
             words = (item.content for item in command.items if isinstance(item, cm.NewMessage))
             text = "".join(part.text for content in words for part in cm.content_parts(content))
-            length = len(self._tokenizer.starts) + len(await self._tokenizer.text(text))
+            length = len(await self._raw_prompt(command.request, text))
             if length >= window:
                 raise too_long(length, window - 1)
             return 0
@@ -336,14 +425,16 @@ class Ledger:
         opening = await self._opening_of(settings)
         leaf = self.goes_on_from(command)
         line = await self._line(leaf)
-        pieces = list(line.pieces)
+        pieces, messages = list(line.pieces), list[ChatMessage]()
         names = item_ids_of(state.key, LOCAL_PRINCIPAL, command)
         brought = [new_item(name, new, None, UnixMs(0)) for name, new in zip(names, command.items, strict=True)]
         ids = {name: each for name, each in zip(names, prepared, strict=False) if each is not None}
         for items in _group_by_message(brought):
             whole = ids.get(items[0].id) if not isinstance(items[-1], FunctionCall) else None
-            length = len(whole.tokens) // 4 if whole is not None else await self._rendered_length(items)
-            segment = _segment(items, length)
+            message = _with_calls(items) if isinstance(items[-1], FunctionCall) else self.rendered(items[0], leaf)
+            tokens = unpack_tokens(whole.tokens) if whole is not None else await self._tokenizer.message(message)
+            messages.append(msgspec.structs.replace(message, tokens=tokens))
+            segment = _segment(items, len(tokens) + (self._tokenizer.gap or 0))
             if segment.output is not None:
                 _join(pieces, segment.output)
             pieces.append((segment, ()))
@@ -354,33 +445,35 @@ class Ledger:
         cut = cut_of(state, leaf) if leaf is not None and truncates else None
         head = len(opening.tokens) + line.summary_length
         closing = len(self._tokenizer.answer_opening)
+        fitting = partial(
+            fit,
+            opening=head,
+            closing=closing,
+            window=window,
+            answer=answer,
+            answer_room=self._answer_room,
+            cut=cut,
+            kept=line.kept,
+            truncate=truncates,
+        )
         try:
-            return fit(
-                segments,
-                opening=head,
-                closing=closing,
-                window=window,
-                answer=answer,
-                answer_room=self._answer_room,
-                cut=cut,
-                kept=line.kept,
-                truncate=truncates,
-            ).dropped
+            if self._tokenizer.gap is None:
+                return fitting(segments).dropped
+            room = window - reserved(window, answer, self._answer_room)
+            return (await self._fit_whole(fitting, segments, settings, line, messages, head, room))[0].dropped
         except BadInput as error:
+            if error.code != "context_length_exceeded":
+                raise
             instructions = len((await self._opening_of(settings._replace(tools=()), keep=False)).tokens)
             newest = last_turn(segments)
             history = sum(each.length for each in segments[line.base : newest]) + line.summary_length
-            message = sum(each.length for each in segments[newest:]) + closing
+            question = sum(each.length for each in segments[newest:]) + closing
             takes = (
                 f" The instructions take {instructions}, the tools {len(opening.tokens) - instructions}, the history"
-                f" {history}, the newest message {message}; of the window of {window},"
+                f" {history}, the newest message {question}; of the window of {window},"
                 f" {reserved(window, answer, self._answer_room)} stay free for the answer."
             )
             raise BadInput(error.code, f"{error.public_message}{takes}", param=error.param) from None
-
-    async def _rendered_length(self, items: tuple[Item, ...]) -> int:
-        message = _with_calls(items) if isinstance(items[-1], FunctionCall) else self.rendered(items[0])
-        return len(await self._tokenizer.message(message))
 
     def _settings_of(self, command: cm.TurnCreate, memories: tuple[str, ...]) -> _Settings:
         """What the prompt of a turn will begin with."""
@@ -414,8 +507,8 @@ class Ledger:
         """The prompt of a completion: its question's text, behind what every prompt begins with."""
         assert open_.body.parent_id is not None
         question = self._state.items[open_.body.parent_id]
-        prompt = array("I", self._tokenizer.starts)
-        prompt.extend(await self._tokenizer.text(question.text if isinstance(question, Message) else ""))
+        text = question.text if isinstance(question, Message) else ""
+        prompt = await self._raw_prompt(open_.body.request, text)
         emitted = unpack_tokens(bytes(open_.tokens))
         if open_.tail:
             emitted.extend(await self._tokenizer.text(open_.tail))
@@ -427,17 +520,32 @@ class Ledger:
         left = min(room, answer_max - len(emitted)) if answer_max is not None else room
         return PromptPlan(prompt=prompt, emitted=emitted, shared_prefix=0, max_tokens=left, dropped=0, cut=None)
 
+    async def _raw_prompt(self, request: Json, text: str) -> array[int]:
+        """The token ids that a completion's client sent; else those of its text."""
+        ids = request.get(RAW_PROMPT) if isinstance(request, dict) else None
+        if isinstance(ids, list | tuple):
+            return array("I", ids)
+        return array("I", [*self._tokenizer.starts, *await self._tokenizer.text(text)])
+
     async def whole(self, leaf: ItemId | None) -> array[int]:
         """The ids of a branch as the next prompt would begin with them, up to an answer that is being written: what KV
         is warmed for."""
+        line, begin = await self._written(leaf)
+        if self._tokenizer.gap is not None:
+            asked = line.pieces and not (isinstance(line.path[-1], Message) and line.path[-1].role == "assistant")
+            return await self._conversation(self._settings, line, begin, answer=bool(asked))
         prompt = array("I", (await self._open()).tokens)
+        prompt.frombytes(line.packed(begin))
+        return prompt
+
+    async def _written(self, leaf: ItemId | None) -> tuple[Line, int]:
+        """A branch up to an answer that is being written, and the piece that its prompts begin with."""
         cut, end = cut_of(self._state, leaf), leaf
         while end is not None and self._state.made_by.get(end) in self._state.open:
             end = self._state.items[end].parent_id
         line = await self._line(end)
         begin = next((index for index, (each, _) in enumerate(line.pieces) if each.item_id == cut), 0) if cut else 0
-        prompt.frombytes(line.packed(max(line.base, begin)))
-        return prompt
+        return line, max(line.base, begin)
 
     async def compaction(
         self, leaf: ItemId | None, instruction: ChatMessage, *, keep_turns: int | None = None
@@ -461,15 +569,18 @@ class Ledger:
             opening=len(opening) + line.summary_length,
             closing=len(tokenizer.answer_opening),
             window=window,
-            instruction=len(requested),
+            instruction=len(requested) + (tokenizer.gap or 0),
             kept=line.kept,
             keep_turns=keep_turns,
         )
         if span is None:
             return None
-        prompt = array("I", opening)
-        prompt.frombytes(line.packed(line.base, span.read))
-        prompt.extend(requested)
+        if tokenizer.gap is None:
+            prompt = array("I", opening)
+            prompt.frombytes(line.packed(line.base, span.read))
+            prompt.extend(requested)
+        else:
+            prompt = await self._conversation(self._settings, line, line.base, (instruction,), end=span.read)
         path = item_tree.branch(self._state, leaf)
         closing = len(opening) + len(tokenizer.answer_opening)
         kept = Line(line.pieces, span.end, (), line.pinned)
@@ -477,8 +588,8 @@ class Ledger:
             prompt=prompt,
             items=sum(each.items for each in segments[: span.end]),
             read=path[sum(each.items for each in segments[: span.read]) - 1].id,
-            tokens_before=closing + len(line.packed(line.base)) // 4,
-            tokens_kept=closing + len(kept.packed(kept.base)) // 4,
+            tokens_before=closing + line.length(line.base),
+            tokens_kept=closing + kept.length(kept.base),
             tokens_max=marks.summary,
             more=span.read < len(segments),
         )
@@ -492,9 +603,14 @@ class Ledger:
         base = _index_behind(line.pieces, written.items)
         if not base:
             return None
-        prompt = array("I", opening)
-        prompt.frombytes(Line(line.pieces, base, (written.prepared.tokens,), line.pinned).packed(base))
-        before = len(opening) + len(line.packed(line.base)) // 4 + len(self._tokenizer.answer_opening)
+        message = summary_message(written.text, written.model)
+        shorter = Line(line.pieces, base, (written.prepared.tokens,), line.pinned, line.path, message)
+        if self._tokenizer.gap is None:
+            prompt = array("I", opening)
+            prompt.frombytes(shorter.packed(base))
+        else:
+            prompt = await self._conversation(self._settings, shorter, base, answer=False)
+        before = len(opening) + line.length(line.base) + len(self._tokenizer.answer_opening)
         answer = info.max_output_tokens if info.max_output_tokens is not UNSET else None
         full = (
             before > COMPACT_NOW * (window - reserved(window, answer, self._answer_room))
@@ -519,15 +635,16 @@ class Ledger:
         pieces = await self._pieces(path)
         compaction = compaction_of(state, leaf) if state.compactions else None
         if compaction is None and not state.pinned:
-            return Line(pieces)
-        base, summary = 0, Packed()
+            return Line(pieces, path=tuple(path))
+        base, summary, summarised = 0, Packed(), None
         if compaction is not None:
             base = _index_behind(pieces, compaction.count)
             summary = await self._summary(compaction) if base else summary
+            summarised = summary_message(compaction.summary.text, compaction.model) if base else None
         pinned = self._pinned(path, pieces) if state.pinned else ()
         if sum(map(len, summary)) // 4 > self._engine.context_window // 2:  # of a model with a larger window
-            base, summary = 0, Packed()
-        return Line(pieces, base, summary, pinned)
+            base, summary, summarised = 0, Packed(), None
+        return Line(pieces, base, summary, pinned, tuple(path), summarised)
 
     def _path(self, leaf: ItemId | None) -> list[Item]:
         """The branch that ends in `leaf`. What the last one had of it is not walked again."""
@@ -579,7 +696,7 @@ class Ledger:
                 items = tuple(group)
                 groups = [(items, await self._answer(items))]
             for items, packed in groups:
-                segment = _segment(items, sum(map(len, packed)) // 4)
+                segment = _segment(items, sum(map(len, packed)) // 4 + (self._tokenizer.gap or 0))
                 if segment.output is not None:
                     _join(made, segment.output)
                 made.append((segment, packed))
@@ -595,10 +712,14 @@ class Ledger:
         same = made_by == self._state.made_by.get(path[count - 1].id)
         return same and (made_by is not None or isinstance(path[count], FunctionCall))
 
-    async def _open(self) -> _Opening:
+    @property
+    def _settings(self) -> _Settings:
         info = self._state.info
         assert info is not None
-        return await self._opening_of(_Settings(info.instructions, info.memories or (), info.tools))
+        return _Settings(info.instructions, info.memories or (), info.tools)
+
+    async def _open(self) -> _Opening:
+        return await self._opening_of(self._settings)
 
     async def _opening_of(self, settings: _Settings, *, keep: bool = True) -> _Opening:
         if self._opening is not None and self._opening[0] == settings:
@@ -656,13 +777,14 @@ class Ledger:
         self._made[tuple(item.id for item in items)] = (items, packed)
         return packed
 
-    def rendered(self, item: Item) -> ChatMessage:
-        """An item that is not an answer of ours, as the template sees it."""
+    def rendered(self, item: Item, leaf: ItemId | None = None) -> ChatMessage:
+        """An item that is not an answer of ours, as the template sees it. `leaf`: what it will stand below, where it
+        does not yet."""
         match item:
             case Message():
                 return ChatMessage(role=item.role, text=item.text)
             case FunctionCallOutput():
-                name = self.name_of(item.call_id, item.parent_id)
+                name = self.name_of(item.call_id, item.parent_id or leaf)
                 return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)
             case FunctionCall():
                 raise BadInput("invalid_request", "A call stands only inside an answer.")

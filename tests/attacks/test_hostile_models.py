@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from inference.chat_template import CHATML, ChatTemplate
+from inference.chat_template import CHATML, LITERALS_MAX, ChatTemplate
 from inference.models.hub import Hub
 from inference.models.library import ModelLibrary
 from inference.models.reference import HubModel
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import Tool
+from sessions.ports import ChatMessage
 from tests.support.engines.hub_server import HubRepo, HubServer
 
 MODEL = HubModel("acme/tiny")
@@ -97,3 +98,17 @@ def test_tools_that_a_template_cannot_take_are_the_requests_fault() -> None:
     with pytest.raises(BadInput, match="these tools") as caught:
         template.opening(None, [Tool(name="f", parameters={"type": "object"})])
     assert caught.value.param == "tools"
+
+
+def test_a_template_with_very_many_texts_is_not_tried_with_each() -> None:
+    texts = "".join(f"{{% if '<{number}>' in messages[0].content %}}{{% endif %}}" for number in range(LITERALS_MAX))
+    assert ChatTemplate(texts + CHATML, bos="", eos="").whole and not ChatTemplate(CHATML, bos="", eos="").whole
+
+
+def test_words_that_leave_no_mark_free_are_the_requests_fault() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content | trim }}{% endfor %}", bos="", eos="")
+    noncharacters = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+    with pytest.raises(BadInput, match="noncharacters"):
+        template.conversation(None, (), [ChatMessage(role="user", text=noncharacters)], 0, answer=True)
+    said = [ChatMessage(role="user", text=noncharacters[2:])]
+    assert template.conversation(None, (), said, 0, answer=True)[0].text == noncharacters[2:]

@@ -82,10 +82,22 @@ def function(m: Iterator[str]) -> Sample:
     return {"name": next(m), "description": next(m), "parameters": schema(m)}
 
 
+def bookkeeping(m: Iterator[str]) -> Sample:
+    """What coding agents send along for themselves."""
+    return {"client_metadata": {next(m): next(m)}}
+
+
+def foreign_tools(m: Iterator[str]) -> list[Sample]:
+    """Kinds of tools that nobody here carries out: left out, unless the choice names one."""
+    return [{"type": next(m), **function(m)}]
+
+
 def sampling(m: Iterator[str]) -> Sample:
     return {
         "stop": [next(m)],
         "metadata": {next(m): next(m)},
+        **bookkeeping(m),
+        "prompt_cache_options": {next(m): next(m)},
         **{
             name: next(m)
             for name in (
@@ -147,6 +159,8 @@ def chat(m: Iterator[str]) -> list[Sample]:
             "messages": user,
             "tool_choice": {"type": "function", "function": {"name": next(m)}},
         },
+        {"model": "simulated", "messages": user, "tools": foreign_tools(m)},
+        {"model": "simulated", "messages": user, "tool_choice": {"type": next(m)}},
     ]
 
 
@@ -229,18 +243,92 @@ def responses(m: Iterator[str]) -> list[Sample]:
         {"model": "simulated", "input": "x", "conversation": next(m)},
         {"model": "simulated", "input": "x", "conversation": {"id": next(m)}},
         {"model": "simulated", "input": "x", "tool_choice": {"type": "function", "name": next(m)}},
+        {"model": "simulated", "input": "x", "tool_choice": {"type": next(m)}},
+        {"model": "simulated", "input": "x", "tools": foreign_tools(m)},
     ]
 
 
 def compactions(m: Iterator[str]) -> list[Sample]:
     kept = {name: next(m) for name in ("prompt_cache_key", "prompt_cache_retention", "service_tier")}
     return [
-        {"model": "simulated", "input": items(m), "instructions": next(m), **kept},
+        {"model": "simulated", "input": items(m), "instructions": next(m), **kept, **bookkeeping(m)},
         {"model": "simulated", "input": next(m)},
         *({"model": "simulated", "input": [each]} for each in item_refusals(m)),
         {"model": next(m), "input": "x"},
         {"model": "simulated", "previous_response_id": next(m)},
     ]
+
+
+def claude_counts(m: Iterator[str]) -> list[Sample]:
+    """What both routes of Anthropic's API take."""
+    call, second = next(m), next(m)
+    source = {"type": "text", "data": next(m), "media_type": next(m)}
+    document = {"type": "document", "title": next(m), "source": source}
+    texts = [{"type": "text", "text": next(m)}, document]
+    uses = [{"type": "tool_use", "id": each, "name": next(m), "input": {next(m): next(m)}} for each in (call, second)]
+    results = [
+        {"type": "tool_result", "tool_use_id": call, "content": next(m)},
+        {
+            "type": "tool_result",
+            "tool_use_id": second,
+            "is_error": True,
+            "content": [{"type": "text", "text": next(m)}],
+        },
+    ]
+    user = [{"role": "user", "content": next(m)}]
+    refused = [
+        {"type": "document", "title": next(m), "source": {"type": next(m), "data": next(m), "media_type": next(m)}},
+        {"type": "document", "source": {"type": "base64", "data": next(m), "media_type": next(m)}},
+        {"type": "document", "source": {"type": "file", "file_id": next(m)}},
+        {"type": "tool_result", "tool_use_id": next(m), "content": [{"type": next(m), **document_of(m)}]},
+        {"type": next(m), "text": next(m)},
+    ]
+    form = {"type": "json_schema", "schema": schema(m)}
+    tool = {"name": next(m), "description": next(m), "input_schema": schema(m)}
+    asked = {
+        "thinking": {next(m): next(m)},
+        "context_management": {next(m): next(m)},
+        "cache_control": {next(m): next(m)},
+        "speed": next(m),
+    }
+    return [
+        {
+            "model": "simulated",
+            "system": [{"type": "text", "text": next(m)}],
+            "messages": [
+                {"role": "user", "content": texts},
+                {"role": "assistant", "content": [{"type": "text", "text": next(m)}, *uses]},
+                {"role": "user", "content": [*results, {"type": "text", "text": next(m)}]},
+                {"role": "assistant", "content": next(m)},
+                *user,
+            ],
+            "tools": [tool, {"type": next(m), **tool, "name": next(m)}],
+            **asked,
+        },
+        {"model": "simulated", "system": next(m), "messages": user, "output_config": {"format": form}},
+        {"model": "simulated", "messages": user, "output_format": form},
+        {
+            "model": "simulated",
+            "messages": user,
+            "output_config": {"effort": next(m), "task_budget": {next(m): next(m)}},
+        },
+        {"model": next(m), "messages": user},
+        {"model": "simulated", "messages": user, "tools": [tool], "tool_choice": {"type": "tool", "name": next(m)}},
+        {"model": "simulated", "messages": user, "mcp_servers": [{next(m): next(m)}]},
+        {"model": "simulated", "system": [{"type": next(m), **document_of(m)}], "messages": user},
+        *({"model": "simulated", "messages": [{"role": "user", "content": [each]}]} for each in refused),
+    ]
+
+
+def document_of(m: Iterator[str]) -> Sample:
+    source = {"type": next(m), "data": next(m), "media_type": next(m), "file_id": next(m)}
+    return {"text": next(m), "title": next(m), "source": source}
+
+
+def claude(m: Iterator[str]) -> list[Sample]:
+    named = {"metadata": {"user_id": next(m)}, "stop_sequences": [next(m)]}
+    kept = {name: next(m) for name in ("service_tier", "inference_geo", "container")}
+    return [{"max_tokens": 50, **each, **named, **kept} for each in claude_counts(m)]
 
 
 def completions(m: Iterator[str]) -> list[Sample]:
@@ -271,6 +359,8 @@ def token_counts(m: Iterator[str]) -> list[Sample]:
         {"conversation": next(m)},
         {"conversation": {"id": next(m)}},
         {"input": "x", "tool_choice": {"type": "function", "name": next(m)}},
+        {"input": "x", "tool_choice": {"type": next(m)}},
+        {"input": "x", "tools": foreign_tools(m)},
         *({"input": "x", "tools": [each]} for each in mcp_tools(m)),
     ]
 
@@ -293,6 +383,8 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
     return {
         ("post", "/v1/chat/completions"): chat(m),
         ("post", "/v1/completions"): completions(m),
+        ("post", "/v1/messages"): claude(m),
+        ("post", "/v1/messages/count_tokens"): claude_counts(m),
         ("post", "/v1/moderations"): moderations(m),
         ("post", "/v1/responses/input_tokens"): token_counts(m),
         ("post", "/tokenize"): tokenized(m),

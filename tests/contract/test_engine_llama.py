@@ -502,7 +502,7 @@ async def test_a_bad_model_file_is_refused_with_its_path(
 async def test_other_things_that_cannot_be_are_refused_at_the_start(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for options, code in (
-        ({"chat_template": "{{ messages }}"}, "bad_chat_template"),
+        ({"chat_template": "{{ eos_token }}"}, "bad_chat_template"),
         ({"disk_folder": tmp_path / "file"}, "bad_kv_folder"),
     ):
         with pytest.raises(BadInput) as refused:

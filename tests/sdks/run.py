@@ -1,4 +1,4 @@
-"""Runs libraries that drive OpenAI's API against a server: each in its own environment, unchanged.
+"""Runs libraries that drive OpenAI's or Anthropic's API against a server: each in its own environment, unchanged.
 
     python -m tests.sdks.run                  # a server of this process's, whose model does as it is told
     python -m tests.sdks.run --url URL/v1     # one that runs already
@@ -33,6 +33,7 @@ SUITES: Final = {
     "instructor": ("sdks-openai2", "instructor_sdk.py"),
     "llama-index": ("sdks-openai2", "llama_index_sdk.py"),
     "ai": ("node", "ai_sdk.test.mjs"),
+    "anthropic": ("node", "anthropic_sdk.test.mjs"),
 }
 _WEATHER: Final = re.compile(r'"name":"(\w*weather\w*)"')
 

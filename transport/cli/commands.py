@@ -17,7 +17,7 @@ from transport.cli import audit, encryption, keys, models, tokens, users
 from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
 from transport.cli.doctor import ExamineCluster
 from transport.cli.plan import PlanCluster
-from transport.cli.settings import FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
+from transport.cli.settings import CONFIG, FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
 from transport.cli.shared_flags import Json, Tenant
 
 PROGRAM: Final = "./sessile"
@@ -196,7 +196,7 @@ def command_line(environment: Mapping[str, str], version: str) -> App:
         help="Sessile: chat sessions as actors that own their KV.",
         help_epilogue=(
             "Each setting is a flag (--kv-disk-mb), a variable (SESSILE_KV_DISK_MB) and a key of the TOML file that"
-            " --config names (kv_disk_mb); a flag goes before a variable, a variable before the file."
+            " --config or SESSILE_CONFIG names (kv_disk_mb); a flag goes before a variable, a variable before the file."
         ),
         help_format="plaintext",
         version=version,
@@ -229,7 +229,7 @@ def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
     own = [_own(each, hints[each.name]) for each in inspect.signature(command.options).parameters.values()]
 
     def entry(*positional: Any, **given: Any) -> Parsed:
-        config = given.pop("config", None)
+        config = given.pop("config", None) or environment.get(CONFIG)
         named = dict(zip([each.name for each in own], positional, strict=False))
         named |= {name: given.pop(name) for name in list(given) if name in hints}
         options, settings = command.options(**named), read_settings(given, environment, config)

@@ -32,6 +32,7 @@ from sessions.model.types import (
 
 DEFAULT_MODEL: Final = "default"
 PREFIX: Final = "SESSILE_"
+CONFIG: Final = f"{PREFIX}CONFIG"  # the file of settings, where no --config names one
 NOT_SETTINGS: Final = ("SESSILE_TEST_", "SESSILE_BENCH_")  # the tests' and the benches' own variables
 
 
@@ -326,7 +327,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
                 raise BadSetting(f"{name} (in {config}) is not a setting{_nearest(name)}")
             shown[name] = f"{name} = {values[name]!r} (in {config})"
     for variable, value in environment.items():
-        if variable.startswith(PREFIX) and not variable.startswith(NOT_SETTINGS):
+        if variable.startswith(PREFIX) and variable != CONFIG and not variable.startswith(NOT_SETTINGS):
             name = variable.removeprefix(PREFIX).lower()
             if name not in FIELDS:
                 raise BadSetting(

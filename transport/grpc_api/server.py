@@ -23,6 +23,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2
 
 from sessions.model.errors import BadInput, Unavailable
+from transport.addresses import joined
 from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
@@ -64,8 +65,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return joined(self.host, self.port)
 
     async def start(self) -> bool:
         """Listens; False where it is off. Raises BadInput for an address that is not allowed, Unavailable for one

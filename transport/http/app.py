@@ -40,6 +40,7 @@ from transport.http.routes import (
     health,
     keys,
     limits,
+    messages,
     metrics,
     models,
     operator,
@@ -63,6 +64,9 @@ from transport.tools import routes as tools
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 FORM_BYTES_MAX: Final = 64 * 1024  # of a form around its file
 CORS_REQUEST_HEADERS: Final = (
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
     "authorization",
     "content-type",
     "idempotency-key",
@@ -72,6 +76,7 @@ CORS_REQUEST_HEADERS: Final = (
     "openai-project",
     "session-id",
     "user-agent",
+    "x-api-key",
     "x-request-id",
     "x-sessile-event-ids",
     "x-session-id",
@@ -98,6 +103,7 @@ CORS_REQUEST_HEADERS: Final = (
 headers, so a page acts by what it holds and no other."""
 CORS_RESPONSE_HEADERS: Final = (
     "retry-after",
+    "request-id",
     "retry-after-ms",
     "warning",
     "x-cache",
@@ -153,6 +159,7 @@ def _add_routes(
         keys,
         models,
         chat,
+        messages,
         texts,
         responses,
         conversations,
@@ -228,9 +235,14 @@ async def _no_app(*_: Any) -> None:
     raise AssertionError("a gate has no application behind it")
 
 
-def error_response(error: SessileError, path: str = "") -> JSONResponse:
-    """An error as OpenAI's clients expect it, at this path."""
-    return JSONResponse({"error": errors.public_at(path, error)}, errors.row(error.code).http, refusal_headers(error))
+def error_response(error: SessileError, path: str, request_id: str = "") -> JSONResponse:
+    """An error as the clients of this path expect it."""
+    body = errors.body_at(path, error, request_id)
+    return JSONResponse(body, errors.row(error.code).http, refusal_headers(error))
+
+
+def _answered(request: Request, error: SessileError) -> JSONResponse:
+    return error_response(error, request.url.path, getattr(request.state, "request_id", ""))
 
 
 async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
@@ -243,12 +255,12 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, Forbidden) and principal is not None:
         route = request.scope.get("route")
         await gateway_of(request).audit.forbidden(principal, error, f"{request.method} {getattr(route, 'path', '')}")
-    return error_response(error, request.url.path)
+    return _answered(request, error)
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return error_response(invalid(error.errors()))
+    return _answered(request, invalid(error.errors()))
 
 
 def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
@@ -283,7 +295,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
         answer = NotFound("not_found", f"There is nothing at {request.url.path}.")
     else:
         answer = BadInput("invalid_request", str(error.detail))
-    response = error_response(answer)
+    response = _answered(request, answer)
     response.headers.update(error.headers or {})
     return response
 
@@ -306,4 +318,4 @@ async def _client_disconnected(_: Request, __: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     route = request.scope.get("route")  # not what stands in the path: a share's token
     log.error("request_failed", path=getattr(route, "path", request.url.path), exc_info=error)
-    return error_response(Internal("internal_error", "The server failed to carry this out."))
+    return _answered(request, Internal("internal_error", "The server failed to carry this out."))

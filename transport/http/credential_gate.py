@@ -35,6 +35,7 @@ from transport.auth.origins import CSRF_HEADER
 from transport.http.middleware import CALLERS_OWN, NOTHING_RUNS, Scope, request_id_of
 from transport.websocket.handshake import PATH, bearer, credential_of, single_value, tokens_of
 
+KEY_HEADER: Final = "x-api-key"
 ENDLESS: Final = 1 << 40  # a body that says no length
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -122,8 +123,9 @@ class CredentialGate:
 
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
         headers = dict(scope["headers"])
-        body = msgspec.json.encode({"error": errors.public_at(scope["path"], error)})
-        lines = [f"x-request-id: {request_id_of(headers, self._new_id)}\r\n", f"date: {formatdate(usegmt=True)}\r\n"]
+        request_id = request_id_of(headers, self._new_id)
+        body = msgspec.json.encode(errors.body_at(scope["path"], error, request_id))
+        lines = [f"x-request-id: {request_id}\r\n", f"date: {formatdate(usegmt=True)}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in refusal_headers(error).items()]
         if self._cors is not None:
             lines += _cors_lines(self._cors, headers.get(b"origin"))
@@ -236,13 +238,14 @@ def _check_upgrade(access: Authenticator, headers: HeadFields, scope: Scope) -> 
 def authenticate(
     access: Authenticator, headers: Headers | HeadFields, scope: Scope, *, credential: str | None = None
 ) -> Principal:
-    """The principal of a request by `credential`, else by its Authorization header, or where it has none by the cookie
-    of a sign-in. Raises Unauthorized, Limited, Unavailable, and Forbidden for a foreign page."""
+    """The principal of a request: by `credential`, by its Authorization header, by `x-api-key` as Anthropic's clients
+    send it, or by the cookie of a sign-in, whichever comes first. Raises Unauthorized, Limited, Unavailable, and
+    Forbidden for a foreign page."""
     origin = single_value(headers.getlist("origin"))
     address = _client_of(access, scope, headers.getlist("x-forwarded-for"))
     access.origins.check_origin(origin, headers.get("host"))
     given = headers.getlist("authorization")
-    if access.sign_in is not None and credential is None and not given:
+    if access.sign_in is not None and credential is None and not given and KEY_HEADER not in headers:
         cookie = access.sign_in.session_cookie(headers.getlist("cookie"))
         if cookie is not None:
             site = single_value(headers.getlist("sec-fetch-site"))
@@ -252,7 +255,7 @@ def authenticate(
                 raise Forbidden("forbidden", "With a cookie only this server's own pages may read that.")
             return access.authenticate_cookie(cookie, address)
     with_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    key = bearer(given) if credential is None else credential
+    key = credential if credential is not None else bearer(given) if given else headers.get(KEY_HEADER)
     return access.authenticate(key, address, with_body=with_body)
 
 

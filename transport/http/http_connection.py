@@ -17,6 +17,9 @@ Does not know requests; the size of bodies is `transport.http.app`'s business.
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
@@ -29,11 +32,13 @@ from uvicorn.server import ServerState
 from websockets.http11 import Request as Handshake
 
 from sessions.model.errors import SessileError, Unavailable
+from transport.addresses import joined, listened_hosts
 from transport.auth.connection_shares import PLACE, ConnectionShares, Place
 from transport.http.credential_gate import Gate, plain_head
 from transport.http.middleware import REFUSED, Scope
 from transport.websocket.timer_wheel import TimerWheel
 
+PORTS_TRIED: Final = 8  # until one is free on both families
 FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet
 KEEP_ALIVE_S: Final = 75.0  # balancers keep theirs for 60: one that we close first loses a request
 HEAD_BYTES_MAX: Final = 32 * 1024
@@ -504,9 +509,27 @@ async def listen(
     loop, (host, port) = asyncio.get_running_loop(), address
     shared = Listening(config, state, shares or ConnectionShares(), gate, door, loop, TimerWheel(loop))
     try:
-        return await loop.create_server(lambda: FirstHead(shared), host, port, **options)
+        return await listen_on(loop, lambda: FirstHead(shared), listened_hosts(host), port, **options)
     except OSError as error:
         raise Unavailable(
             "address_unavailable",
-            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another host or port.",
+            f"Cannot listen on {joined(host, port)}: {error.strerror}. Choose another host or port.",
         ) from error
+
+
+async def listen_on(
+    loop: asyncio.AbstractEventLoop,
+    protocol: Callable[[], asyncio.BaseProtocol],
+    hosts: Sequence[str],
+    port: int,
+    **options: Any,
+) -> asyncio.Server:
+    """Listens on several hosts with one port, also where the system is to choose it."""
+    if port or len(hosts) == 1:
+        return await loop.create_server(protocol, hosts, port, **options)
+    for _ in range(PORTS_TRIED):
+        with socket.create_server((hosts[0], 0), family=socket.AF_INET6) as probe:
+            chosen = probe.getsockname()[1]
+        with suppress(OSError):  # somebody has it on the other family
+            return await loop.create_server(protocol, hosts, chosen, **options)
+    return await loop.create_server(protocol, hosts[0], 0, **options)

@@ -18,6 +18,7 @@ import structlog
 from uvicorn.server import ServerState
 
 from sessions.model.errors import BadInput
+from transport.addresses import joined
 from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
@@ -82,8 +83,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{joined(self._host, self.port)}"
 
     @property
     def connections(self) -> int:

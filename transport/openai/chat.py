@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 from sessions.model import events as ev
 from sessions.model.errors import SessileError, Unavailable
@@ -55,6 +55,17 @@ class ChatCompletionReader:
             "usage": usage_of(bodies),
         }
 
+    async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
+        """The `chat.completion.chunk` objects of a stream. Raises the error that an answer ended with."""
+        with self._started.cursor:
+            async for _, entries, error in self._entries():
+                if error is not None:
+                    raise error
+                for entry in entries:
+                    yield self._chunk([entry], self._usage_at(entry))
+            if self._usage.last:
+                yield self._last_chunk()
+
     async def stream(
         self, *, ids: EventIdFormat | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
@@ -73,12 +84,11 @@ class ChatCompletionReader:
                     for number, entry in enumerate(entries, 1):
                         # The id stands on the last chunk of its event: one that is cut off before it comes again.
                         event_id = ids(cursor.epoch, record.offset) if ids and number == len(entries) else None
-                        yield self._chunk([entry], event_id, self._usage_at(entry))
+                        chunk = encode(self._chunk([entry], self._usage_at(entry)))
+                        yield sse.data(chunk, id=None if event_id is None else str(event_id))
                         sent = True
                 if self._usage.last:
-                    bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
-                    last = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(bodies)}
-                    yield sse.data(encode(last))
+                    yield sse.data(encode(self._last_chunk()))
                 yield sse.DONE
             except SessileError as error:
                 if not sent:
@@ -133,10 +143,12 @@ class ChatCompletionReader:
     def _usage_at(self, entry: dict[str, Json]) -> dict[str, Json] | None:
         return usage_so_far(self._by_index[entry["index"]]) if self._usage.each else None
 
-    def _chunk(
-        self, entries: list[dict[str, Json]], event_id: EventId | None, usage: dict[str, Json] | None = None
-    ) -> bytes:
+    def _chunk(self, entries: list[dict[str, Json]], usage: dict[str, Json] | None) -> dict[str, Any]:
         chunk = {**self._head("chat.completion.chunk"), "choices": entries}
         if self._usage.last:
             chunk["usage"] = usage
-        return sse.data(encode(chunk), id=None if event_id is None else str(event_id))
+        return chunk
+
+    def _last_chunk(self) -> dict[str, Any]:
+        bodies = [choice.body for choice in self._choices.values() if choice.body is not None]
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(bodies)}

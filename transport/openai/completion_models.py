@@ -14,6 +14,9 @@ from transport.openai.response_models import ChatUsage, FinishReason, ResponseMo
 
 TEXT_CHARS_MAX: Final = 1_000_000
 Model = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+PROMPTS_MAX: Final = 64
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenSequence = Annotated[list[TokenId], Field(min_length=1, max_length=TEXT_CHARS_MAX)]
 Text = Annotated[str, StringConstraints(max_length=TEXT_CHARS_MAX)]
 
 
@@ -22,8 +25,13 @@ Text = Annotated[str, StringConstraints(max_length=TEXT_CHARS_MAX)]
 
 class CompletionRequest(given.SamplingRequest):
     model: Model
-    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=16)]
-    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = 16
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=PROMPTS_MAX)]
+        | TokenSequence
+        | Annotated[list[TokenSequence], Field(min_length=1, max_length=PROMPTS_MAX)]
+    )
+    max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = 16
     n: Annotated[int, Field(ge=1, le=16)] | None = 1
     best_of: Annotated[int, Field(ge=1, le=16)] | None = None
     echo: bool | None = False
@@ -35,8 +43,8 @@ class CompletionRequest(given.SamplingRequest):
 
 class CompletionLogprobs(ResponseModel):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -133,3 +141,24 @@ class Tokenized(ResponseModel):
     count: int
     max_model_len: int
     tokens: list[int]
+
+
+class DetokenizeRequest(given.RequestModel):
+    model: Model | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=TEXT_CHARS_MAX)]
+
+
+class Detokenized(ResponseModel):
+    prompt: str
+
+
+class TokenizerCard(ResponseModel):
+    """What clients that prepare prompts by themselves need to know."""
+
+    tokenizer_class: str
+    model_max_length: int
+    vocab_size: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    chat_template: str | None

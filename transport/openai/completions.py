@@ -6,10 +6,10 @@ A prompt goes to the model as it is, behind nothing but what every prompt of the
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from sessions.model.types import Json
-from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage
 from transport.openai.resume import StartedTurn
@@ -17,7 +17,8 @@ from transport.openai.turn_starter import TurnStarter
 
 
 class CompletionReader(ChatCompletionReader):
-    """`first`: the index of its first choice; `echo`: what each text begins with."""
+    """`first`: the index of its first choice; `echo`: what each text begins with, and `scored` that text's log
+    probabilities."""
 
     def __init__(
         self,
@@ -29,10 +30,12 @@ class CompletionReader(ChatCompletionReader):
         usage: StreamUsage,
         first: int = 0,
         echo: str = "",
+        scored: Sequence[Any] = (),
     ) -> None:
         super().__init__(starter, started, model=model, logprobs=logprobs, usage=usage)
         self._first_index = first
         self._echo = echo
+        self._scored = list(scored)
         self._lengths: dict[int, int] = {}  # of each choice's text so far
 
     async def whole(self) -> dict[str, Json]:
@@ -48,10 +51,13 @@ class CompletionReader(ChatCompletionReader):
         begun = index in self._lengths
         at = self._lengths.get(index, len(self._echo))
         self._lengths[index] = at + len(text)
+        logprobs = None if entry["logprobs"] is None else entry["logprobs"]["content"]
+        if self._scored and not begun:
+            logprobs, at = [*self._scored, *(logprobs or ())], 0
         return {
             "index": self._first_index + index,
             "text": text if begun else self._echo + text,
-            "logprobs": None if entry["logprobs"] is None else legacy_logprobs(entry["logprobs"]["content"], at),
+            "logprobs": None if logprobs is None else legacy_logprobs(logprobs, at),
             "finish_reason": entry["finish_reason"],
         }
 
@@ -60,12 +66,10 @@ class CompletionReader(ChatCompletionReader):
         del head["service_tier"]
         return {**head, "id": f"cmpl-{head['id'].removeprefix('chatcmpl-')}", "object": "text_completion"}
 
-    def _chunk(
-        self, entries: list[dict[str, Json]], event_id: EventId | None, usage: dict[str, Json] | None = None
-    ) -> bytes:
+    def _chunk(self, entries: list[dict[str, Json]], usage: dict[str, Json] | None) -> dict[str, Any]:
         texts = [each["delta"].get("content") or each["delta"].get("refusal") or "" for each in entries]
         shown = [self._choice(each, text) for each, text in zip(entries, texts, strict=True)]
-        return super()._chunk(shown, event_id, usage)
+        return super()._chunk(shown, usage)
 
 
 def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:
@@ -74,7 +78,10 @@ def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:
     return {
         "tokens": tokens,
         "token_logprobs": [each["logprob"] for each in entries],
-        "top_logprobs": [{_name(one): one["logprob"] for one in each["top_logprobs"]} for each in entries],
+        "top_logprobs": [
+            None if each["logprob"] is None else {_name(one): one["logprob"] for one in each["top_logprobs"]}
+            for each in entries
+        ],
         "text_offset": list(itertools.accumulate((len(each["token"]) for each in entries[:-1]), initial=at))
         if entries
         else [],

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from transport.openai.parse_request import is_unreadable
 from transport.openai.request_models import (
     QUIET_ITEMS,
     ChatMessageParam,
@@ -41,6 +42,22 @@ def left_out(body: ChatRequest | ResponsesRequest) -> list[str]:
         found = iter(()) if body.input is None or isinstance(body.input, str) else _of_messages(body.input, "input")
     for kind, name in (*_of_tools(body.tools or ()), *found):
         named.setdefault(kind, name)
+    return list(named.values())
+
+
+def take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], param: str) -> list[str]:
+    """Takes the parts that no model here reads (images, sound) out of messages and outputs, and names them: each kind
+    once."""
+    named: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        for field in ("content", "output"):
+            parts = getattr(message, field, None)
+            if not isinstance(parts, list):
+                continue
+            for number, part in enumerate(parts):
+                if is_unreadable(part):
+                    named.setdefault(part.type, f"{param}[{index}].{field}[{number}] ({part.type})")
+            setattr(message, field, [part for part in parts if not is_unreadable(part)])
     return list(named.values())
 
 

@@ -174,7 +174,24 @@ class LogCursor:
             else:
                 if not live:
                     return
-                await self._readable.wait()
+                await self._wait_for_more()
+
+    async def _wait_for_more(self) -> None:
+        """Raises Unavailable where it follows answers that nobody can be writing: no replica has had the session for a
+        while."""
+        if self._reader.follows is None:
+            await self._readable.wait()
+            return
+        attached = True
+        while not self._readable.is_set():
+            try:
+                async with asyncio.timeout(self._gateway.limits.silence_s / 2):
+                    await self._readable.wait()
+            except TimeoutError as error:
+                was_attached, attached = attached, self._gateway.is_attached(self.key)
+                if not attached and not was_attached:
+                    message = "No replica that has this session answers. Repeat the request in a while."
+                    raise Unavailable("session_unavailable", message, retry_after_ms=5_000) from error
 
     async def _page(self, position: int) -> tuple[Record, ...]:
         feed = self._reader.feed

@@ -37,6 +37,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int | None = None
     sampling: frozenset[str] | None = None
     tools: bool = False
+    foldings: tuple[str, ...] = ()
     pool: PoolFacts | None = None  # as the models file has it
 
     def unhonoured(self, sampling: Sampling) -> list[str]:
@@ -73,7 +74,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "tools": self.tools,
                 "structured_output": self.sampling is None or "text" in self.sampling,
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
+                "foldings": list(self.foldings),
             },
+            "input_modalities": ["text"],
+            "output_modalities": ["text"],
             "notice": self.notice,
             "pool": msgspec.to_builtins(self.pool) if self.pool is not None else None,
         }
@@ -92,6 +96,7 @@ def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) ->
         context_window=info.context_window,
         sampling=info.sampling,
         tools=info.takes_tools,
+        foldings=info.foldings,
     )
 
 
@@ -134,6 +139,7 @@ class ModelCatalog:
             context_window=min(engine.context_window for engine in engines),
             sampling=frozenset.intersection(*(engine.sampling for engine in engines)),
             tools=all(engine.takes_tools for engine in engines),
+            foldings=tuple(sorted({name for engine in engines for name in engine.foldings})),
         )
 
 

@@ -22,6 +22,7 @@ from transport.openai.completion_models import CompletionRequest
 from transport.openai.history import Unit
 from transport.openai.mcp.request import mcp_tool
 
+_TEXTS = ("text", "input_text", "output_text")
 _FILES = ("input_file", "file")
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text")  # of other servers' models
 
@@ -156,7 +157,7 @@ def _file(part: request_models.ContentPart, at: str) -> InputFile:
 
 
 def _part(part: request_models.ContentPart, at: str) -> str:
-    if part.type in ("text", "input_text", "output_text"):
+    if part.type in _TEXTS:
         if part.text is None:
             raise _missing(f"{at}.text")
         return part.text
@@ -165,6 +166,11 @@ def _part(part: request_models.ContentPart, at: str) -> str:
     if part.type in _THOUGHTS:
         return ""
     raise unsupported(f"{part.type!r} is no kind of content that this server takes; text is.", f"{at}.type")
+
+
+def is_unreadable(part: request_models.ContentPart) -> bool:
+    """Whether a part is of a kind that no model here reads: an image, sound."""
+    return part.type not in (*_TEXTS, *_THOUGHTS, *_FILES, "refusal")
 
 
 def chat_tools(tools: Sequence[request_models.ChatTool | request_models.OtherTool] | None) -> tuple[Tool, ...]:

@@ -377,14 +377,15 @@ class TurnStarter:
         seen: EventId | None = None,
         *,
         near: SessionKey | None = None,
+        summary: CommandId | None = None,
     ) -> StartedTurn:
         """Sends a turn, with a reader already on its log, who may have `seen` some of it. Whoever gets the cursor
-        closes it."""
+        closes it. `summary`: the command that the request sends behind it, as for `Gateway.execute`."""
         # It follows none until the answer names one: nobody comes back to what closing cancels, which was begun without
         # a key.
         cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session), follows=())
         with cursor.closed_on_error():
-            ok = await self.gateway.execute(principal, turn, near)
+            ok = await self.gateway.execute(principal, turn, near, summary)
         assert ok.offset is not None
         await self._check_seen(cursor, ok.offset, seen)
         responses = () if ok.response_id is None else (ok.response_id,)

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from uvicorn.server import ServerState
 
 from sessions.model.errors import Forbidden
+from transport.addresses import joined
 from transport.auth.origins import OriginPolicy, is_loopback
 from transport.http.http_connection import listen
 from transport.http.middleware import App, Receive, Scope, Send
@@ -46,8 +47,7 @@ class MetricsServer:
     @property
     def url(self) -> str:
         assert self._listener is not None
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._listener.sockets[0].getsockname()[1]}"
+        return f"http://{joined(self._host, self._listener.sockets[0].getsockname()[1])}"
 
     async def start(self) -> None:
         """Raises Unavailable for an address that cannot be had."""

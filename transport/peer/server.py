@@ -12,6 +12,7 @@ import structlog
 
 from actors.peer.links import Carrier, LinkDown
 from sessions.model.errors import BadInput
+from transport.addresses import joined
 from transport.peer.client import ADMITTED, MESSAGE_BYTES_MAX, METHOD
 from transport.peer.security import PeerSecurity
 
@@ -73,7 +74,7 @@ class PeerServer(grpc.GenericRpcHandler):
         self._security.check_address(host)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self,))
-        address = f"{host}:{port}"
+        address = joined(host, port)  # of `::` gRPC takes both families
         try:
             if self._security.tls:
                 bound = server.add_secure_port(address, self._security.server_credentials())

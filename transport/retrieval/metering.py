@@ -14,15 +14,16 @@ from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.inspection import Refused, RefusedText
-from sessions.model.journal_types import UsageRow
-from sessions.model.types import EMBEDDINGS, Principal, ResponseId, SessionKey, Usage
+from sessions.model.types import EMBEDDINGS, Principal, SessionKey
 from sessions.retrieval.embedding import Embedder
 from sessions.retrieval.reading_in import Record
 from sessions.retrieval.vector_stores import VectorStore
 from transport.gateway import Gateway
 from transport.openai.model_catalog import card
+from transport.openai.unlogged_use import record_unlogged_use, usage_row
 
 BETWEEN = "\n\n"
+EMBEDDING_IDS = "embd"  # what ids of usage rows begin with
 
 
 def embedder_of(gateway: Gateway) -> Embedder:
@@ -43,8 +44,7 @@ async def screen(gateway: Gateway, principal: Principal, texts: Sequence[str], *
 
 async def record_use(gateway: Gateway, principal: Principal, model: str, tokens: int) -> None:
     """Raises Unavailable where it cannot be kept: then nobody has the result either."""
-    row = usage_row(principal, model, tokens, gateway.prices, Clock(gateway.now_ms, gateway.new_id))
-    await gateway.store.usage.record(SessionKey(principal.tenant, EMBEDDINGS), row)
+    await record_unlogged_use(gateway, principal, model, tokens, place=EMBEDDINGS, prefix=EMBEDDING_IDS)
 
 
 def recorder(usage: UsageStore, prices: PriceBook, clock: Clock) -> Record:
@@ -52,25 +52,7 @@ def recorder(usage: UsageStore, prices: PriceBook, clock: Clock) -> Record:
 
     async def record(store: VectorStore, tokens: int) -> None:
         principal = Principal(tenant=store.tenant, key_id="vector_stores", user=store.user, role="service")
-        row = usage_row(principal, store.model, tokens, prices, clock)
+        row = usage_row(principal, store.model, tokens, prices, clock, prefix=EMBEDDING_IDS)
         await usage.record(SessionKey(store.tenant, EMBEDDINGS), row)
 
     return record
-
-
-def usage_row(principal: Principal, model: str, tokens: int, prices: PriceBook, clock: Clock) -> UsageRow:
-    usage, at = Usage(tokens, 0), clock.now_ms()
-    cost = prices.cost(model, usage, at)
-    return UsageRow(
-        response_id=ResponseId(f"embd_{clock.new_id()}"),
-        principal=principal,
-        model=model,
-        usage=usage,
-        status="completed",
-        recomputed_tokens=0,
-        withheld_tokens=0,
-        at=at,
-        price_version=cost.version if cost is not None else "",
-        currency=cost.currency if cost is not None else "",
-        cost=cost.picos if cost is not None else 0,
-    )

@@ -34,6 +34,7 @@ HEAD_BYTES_MAX = 64 * 1024
 RETRY_AFTER_S_MAX = 3600.0
 _QUEUED_MAX = 64
 _PORTAL_STATUS = 511  # Network Authentication Required
+_SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 _ENCODINGS: dict[str, Encoding] = {SUBPROTOCOLS["json"]: "json", SUBPROTOCOLS["msgpack"]: "msgpack"}
 
 
@@ -47,6 +48,19 @@ class Heard:
     status: int = 0
     retry_after_s: float = 0.0
     body: bytes = b""
+
+
+def socket_url(address: str) -> str:
+    """The WebSocket's URL of what people write as a server's address: ``HOST:PORT``, ``ws(s)://HOST:PORT``, the page's
+    ``http(s)://...``, or the URL itself. Raises ValueError."""
+    scheme, given, rest = address.partition("://")
+    if not given:
+        scheme, rest = "ws", address
+    if not rest.strip("/") or scheme not in (*_SOCKET_SCHEMES, *_SOCKET_SCHEMES.values()):
+        raise ValueError(f"{address}: http(s)://HOST:PORT, ws(s)://HOST:PORT or HOST:PORT is expected")
+    if scheme in _SOCKET_SCHEMES or not any(mark in rest.rstrip("/") for mark in "/?#"):
+        rest = f"{rest.rstrip('/').removesuffix('/v1/ws')}/v1/ws"
+    return f"{_SOCKET_SCHEMES.get(scheme, scheme)}://{rest}"
 
 
 def base_of(url: str) -> str:

@@ -20,6 +20,7 @@ from . import _notices as notices
 from ._bell import Bell
 from ._core import ClientCore
 from ._fields import Settings
+from ._http import socket_url
 from ._ids import ulid_factory
 from ._notices import Link
 from ._policy import DialError, Limits
@@ -88,7 +89,7 @@ class Client:
             raise ValueError(f"encoding must be one of {', '.join(SUBPROTOCOLS)}, not {encoding!r}")
         if unknown := options.keys() - ClientOptions.__annotations__.keys():
             raise TypeError(f"Client has no option {', '.join(sorted(unknown))}")
-        self.url = url
+        self.url = socket_url(url)
         self.limits = limits or Limits()
         self._api_key = api_key
         self._encoding: Encoding = encoding

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
+from ._http import socket_url
 from ._model_notice import model_notice
 from ._notices import Disconnected, GoingAway, LinkNotice, Ready, Stopped, Warned
 from ._screen import Follower, Screen
@@ -36,7 +37,6 @@ from .session import Session
 
 _EXAMPLE = "Example: ./sessile chat --url ws://127.0.0.1:8080 --session ID\n\n"
 _DIALS_OF_A_PIPE = 8  # about half a minute, in which a server has started again
-_SCHEMES = {"http": "ws", "https": "wss"}
 _KEY_VARIABLE = "SESSILE_API_KEY"
 _HELP = """\
 /new [TITLE]     begin a new session          /regenerate   answer the last message again
@@ -389,17 +389,6 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--instructions", metavar="TEXT", help="instructions of new sessions")
     top.add_argument("--encoding", choices=["json", "msgpack"], default="msgpack", help="default: %(default)s")
     return top
-
-
-def socket_url(address: str) -> str:
-    """The WebSocket's URL of what people write as a server's address: ``HOST:PORT``, or the page's ``http://...``."""
-    scheme, given, rest = address.partition("://")
-    if not given:
-        scheme, rest = "ws", address
-    if not rest.strip("/") or scheme not in (*_SCHEMES, *_SCHEMES.values()):
-        raise ValueError(f"--url {address}: http(s)://HOST:PORT, ws(s)://HOST:PORT or HOST:PORT is expected")
-    rest = rest if scheme not in ("http", "https") else rest.rstrip("/")
-    return f"{_SCHEMES.get(scheme, scheme)}://{rest if '/' in rest else f'{rest}/v1/ws'}"
 
 
 def check_key_is_safe(url: str, key: str | None) -> None:

@@ -16,8 +16,9 @@ from fake_server import FakeServer
 
 from sessile_client import Limits
 from sessile_client._bell import Bell
+from sessile_client._http import socket_url
 from sessile_client._screen import Screen
-from sessile_client.terminal import Options, chat, main, parser, socket_url
+from sessile_client.terminal import Options, chat, main, parser
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -404,6 +405,10 @@ def test_help_lists_the_commands() -> None:
     [
         ("127.0.0.1:8080", "ws://127.0.0.1:8080/v1/ws"),
         ("ws://127.0.0.1:8080", "ws://127.0.0.1:8080/v1/ws"),
+        ("ws://127.0.0.1:8080/", "ws://127.0.0.1:8080/v1/ws"),
+        ("[::1]:8080", "ws://[::1]:8080/v1/ws"),
+        ("wss://chat.example/v1/ws?ticket=t", "wss://chat.example/v1/ws?ticket=t"),
+        ("https://chat.example/behind", "wss://chat.example/behind/v1/ws"),
         ("http://127.0.0.1:8080", "ws://127.0.0.1:8080/v1/ws"),
         ("http://127.0.0.1:8080/", "ws://127.0.0.1:8080/v1/ws"),
         ("https://chat.example/", "wss://chat.example/v1/ws"),

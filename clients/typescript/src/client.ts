@@ -28,7 +28,7 @@ import { ulids } from "./ulid.js";
 import type { Ways, WaysEnds } from "./ways.js";
 
 export interface ClientOptions extends Partial<Platform> {
-  /** Where the server is: `https://host`, or the full `wss://host/v1/ws`. */
+  /** Where the server is: `https://host`, `host:port` (an open line), or the full `wss://host/v1/ws`. */
   url: string;
   /** The key, or what fetches a fresh one for every connection. */
   auth?: string | (() => string | undefined | Promise<string | undefined>);
@@ -504,10 +504,12 @@ export class SessileClient extends Emitter<ClientEvents> {
 }
 
 function webSocketUrl({ url, slowLink }: ClientOptions): string {
-  const [, scheme = "", rest = ""] = /^(https?|wss?):\/\/(.*)$/.exec(url) ?? [];
+  const isBare = /^(\[[\da-f:.]+\]|[^\s:/?#@]+):\d+\/?$/i.test(url);
+  const [, scheme = "", rest = ""] = /^(https?|wss?):\/\/(.+)$/.exec(isBare ? `ws://${url}` : url) ?? [];
   if (scheme === "") throw new SessileError("bad_url", `Not a URL of a server: ${url}`);
   const secure = scheme === "https" || scheme === "wss";
-  const path = scheme.startsWith("http") ? `${rest.replace(/\/+$/, "")}/v1/ws` : rest;
+  const isServer = scheme.startsWith("http") || /^[^/?#]+\/*$/.test(rest); // and not the socket's own address
+  const path = isServer ? `${rest.replace(/\/+$/, "").replace(/\/v1\/ws$/, "")}/v1/ws` : rest;
   const query = slowLink ? `${path.includes("?") ? "&" : "?"}compress=deflate` : "";
   return `${secure ? "wss" : "ws"}://${path}${query}`;
 }

@@ -690,6 +690,13 @@ test("urls", () => {
     ["https://h/", "wss://h/v1/ws"],
     ["https://h/base/", "wss://h/base/v1/ws"],
     ["wss://h/v1/ws?ticket=t", "wss://h/v1/ws?ticket=t"],
+    ["https://h/v1/ws", "wss://h/v1/ws"],
+    ["ws://h:1", "ws://h:1/v1/ws"],
+    ["ws://h:1/", "ws://h:1/v1/ws"],
+    ["wss://[::1]:1", "wss://[::1]:1/v1/ws"],
+    ["h:1", "ws://h:1/v1/ws"],
+    ["[::1]:1/", "ws://[::1]:1/v1/ws"],
+    ["wss://h/behind/a/path", "wss://h/behind/a/path"],
   ] as const) {
     const it = world({ url });
     it.client.connect();

@@ -58,13 +58,14 @@ async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI) -> None
     refused: list[dict[str, Any]] = [
         {"best_of": 3},
         {"suffix": "end"},
-        {"echo": True, "logprobs": 1},
+        {"echo": True, "logprobs": 1},  # the simulated engine cannot
         {"stream_options": {}},
     ]
     for more in refused:
         with pytest.raises(openai.BadRequestError):
             await completed(client, **more)
-    for prompt in ([], [1, 2, 3], ["x"] * 17, None):
+    prompts: list[Any] = [[], [[]], ["x"] * 65, [1, "x"], [10_000], [-1], None]
+    for prompt in prompts:
         with pytest.raises(openai.BadRequestError):
             await completed(client, prompt)
 
@@ -72,3 +73,32 @@ async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI) -> None
 async def test_a_key_gives_the_same_again(client: openai.AsyncOpenAI) -> None:
     more: Any = {"extra_headers": {"Idempotency-Key": "once"}, "temperature": 1}
     assert await completed(client, ["a", "b"], **more) == await completed(client, ["a", "b"], **more)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_are_the_prompt_as_they_are(client: openai.AsyncOpenAI, server: Serving, stream: bool) -> None:
+    river = [BEGIN, 104, 105]
+    for prompt, expected in (([104, 105], [[104, 105]]), ([river, [106]], [river, [106]])):
+        done = await completed(client, prompt, max_tokens=4, echo=True, stream=stream)
+        assert sorted(map(list, server.engine.prompts[-len(expected) :])) == sorted(expected)
+        texts: dict[int, str] = {}
+        for each in [chunk async for chunk in done] if stream else [done]:
+            for choice in each.choices:
+                texts[choice.index] = texts.get(choice.index, "") + choice.text
+        assert [texts[index].startswith(decode(tokens)) for index, tokens in enumerate(expected)] == [True] * len(texts)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_token_is_wanted_and_none_is_written(
+    client: openai.AsyncOpenAI, server: Serving, stream: bool
+) -> None:
+    for prompt in ("Once upon", [104, 105]):
+        done = await completed(client, prompt, max_tokens=0, echo=True, stream=stream)
+        chunks = [chunk async for chunk in done] if stream else [done]
+        assert "".join(choice.text for each in chunks for choice in each.choices) == (
+            prompt if isinstance(prompt, str) else "hi"
+        )
+        assert chunks[0].choices[0].finish_reason == "length"
+        if not stream:
+            assert done.usage.completion_tokens == 0 and done.usage.prompt_tokens >= 2
+    assert not server.engine.prompts

@@ -184,3 +184,34 @@ async def test_tools_are_refused_over_grpc_where_no_model_calls_them() -> None:
             error = error_of(raised.value)
             assert (error.code, error.param) == ("unsupported_parameter", "tools")
             assert error.message == f"The model {SIMULATED!r} cannot call tools."
+
+
+IMAGE: dict[str, Any] = {
+    "/v1/chat/completions": {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    "/v1/responses": {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+}
+
+
+@doors
+async def test_an_image_in_a_history_is_left_out_where_unknown_things_are(path: str) -> None:
+    chat = path == "/v1/chat/completions"
+    words = {"type": "text" if chat else "input_text", "text": "what is this?"}
+    said = [
+        {"role": "user", "content": [words, IMAGE[path]]},
+        {"role": "assistant", "content": "A cat."},
+        {"role": "user", "content": "and now?"},
+    ]
+    body = {"model": SIMULATED, ("messages" if chat else "input"): said}
+    async with opened(ignores=False) as (_, http):
+        refused = await http.post(path, json=body)
+        assert refused.status_code == 400 and IMAGE[path]["type"] in refused.json()["error"]["message"]
+    async with opened(ignores=True) as (_, http):
+        answer = await http.post(path, json=body)
+        assert answer.status_code == 200 and "warning" in answer.headers
+        assert f"[0].content[1] ({IMAGE[path]['type']})" in answer.headers["warning"]
+
+
+async def test_models_tell_what_they_read_and_write() -> None:
+    async with opened(ignores=False) as (_, http):
+        (model,) = (await http.get("/v1/models")).json()["data"]
+        assert (model["input_modalities"], model["output_modalities"]) == (["text"], ["text"])

@@ -77,3 +77,17 @@ async def test_a_server_without_a_policy_calls_nothing_harmless(client: openai.A
     with pytest.raises(openai.BadRequestError) as caught:
         await client.moderations.create(input="x")
     assert caught.value.code == "moderation_unavailable"
+
+
+async def test_token_ids_become_their_text_again(http: httpx.AsyncClient) -> None:
+    text = "the river é"
+    tokens = (await http.post("/tokenize", json={"prompt": text})).json()["tokens"]
+    assert (await http.post("/detokenize", json={"tokens": tokens})).json() == {"prompt": text}
+    refused = await http.post("/detokenize", json={"tokens": [10_000_000]})
+    assert refused.status_code == 400 and "token id" in refused.json()["error"]["message"]
+
+
+async def test_clients_learn_what_the_tokenizer_is(http: httpx.AsyncClient) -> None:
+    shown = (await http.get("/tokenizer_info")).json()
+    assert {"eos_token", "bos_token", "chat_template"} <= set(shown) and shown["model_max_length"] == 8192
+    assert (await http.get("/tokenizer_info", params={"model": "none"})).status_code == 404

@@ -153,9 +153,13 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/models", "read"),
     Http("GET", "/v1/models/{model:path}", "read"),
     Http("POST", "/v1/chat/completions", "chat", body=fixed(model="simulated", messages=SAID)),
+    Http("POST", "/v1/messages", "chat", body=fixed(model="simulated", messages=SAID, max_tokens=4)),
+    Http("POST", "/v1/messages/count_tokens", "chat", body=fixed(model="simulated", messages=SAID)),
     Http("POST", "/v1/completions", "chat", body=fixed(model="simulated", prompt="hello")),
     Http("POST", "/v1/moderations", "chat", body=fixed(input="hello")),
     Http("POST", "/tokenize", "chat", body=fixed(prompt="hello")),
+    Http("POST", "/detokenize", "chat", body=fixed(tokens=[104, 105])),
+    Http("GET", "/tokenizer_info", "chat"),
     Http("POST", "/v1/responses/input_tokens", "chat", body=fixed(**INPUT)),
     Http(
         "POST",

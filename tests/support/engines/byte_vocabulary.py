@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from inference.llama.vocabulary import byte_alphabet
+from inference.tokens import byte_alphabet
 
 END: Final = 256
 METADATA: Final[dict[str, Any]] = {

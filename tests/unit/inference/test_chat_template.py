@@ -1,4 +1,4 @@
-"""Templates taken apart: put together again they are the template's own text, or they are refused."""
+"""Templates taken apart: put together again they are the template's own text, or whole conversations are rendered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from inference.chat_template import CHATML, ChatTemplate, template_beside
 from sessions.model.errors import BadInput
 from sessions.model.types import Tool
+from sessions.ports import ChatMessage
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -47,6 +48,7 @@ FOLDS_SYSTEM = (  # the instructions become part of the first question
 )
 NAMELESS = "{% for message in messages %}{{ message.content }}{% endfor %}"
 DROPS = "{% for message in messages[-1:] %}{{ '<' + message.role + '>' + message.content + '</s>' }}{% endfor %}"
+SILENT = "{% for message in messages %}{{ '<' + message.role + '>' }}{% endfor %}"
 BROKEN = "{% for message in messages %}{{ message.content"
 TEMPLATES = {"smollm2": SMOLLM2, "llama3": LLAMA3, "phi3": PHI3, "strict": STRICT, "chatml": CHATML}
 
@@ -83,12 +85,27 @@ def test_the_sum_of_the_parts_is_the_templates_own_text(name: str, system: str |
     assert built(template, system, talk) == template.render(messages, answer=True)
 
 
-@pytest.mark.parametrize("source", [FORGETS_THOUGHTS, FOLDS_SYSTEM, NAMELESS, DROPS, BROKEN])
-def test_what_is_no_sum_of_parts_is_refused_and_says_what_to_do(source: str) -> None:
+@pytest.mark.parametrize("source", [SILENT, BROKEN, "{{ raise_exception('never') }}"])
+def test_a_template_that_cannot_render_one_question_is_refused_and_says_what_to_do(source: str) -> None:
     with pytest.raises(BadInput) as refused:
         made(source)
     assert refused.value.code == "bad_chat_template"
     assert "--chat-template chatml" in refused.value.public_message
+
+
+@pytest.mark.parametrize("source", [FORGETS_THOUGHTS, FOLDS_SYSTEM, NAMELESS, DROPS])
+def test_what_is_no_sum_of_parts_renders_whole_conversations(source: str) -> None:
+    template = made(source)
+    assert template.whole and not made(STRICT).whole
+    talk = [
+        ChatMessage(role="user", text="q"),
+        ChatMessage(role="assistant", text="a"),
+        ChatMessage(role="user", text="r"),
+    ]
+    messages = [{"role": each.role, "content": each.text} for each in talk]
+    pieces = template.conversation("Be brief.", (), talk, 0, answer=True)
+    system = [{"role": "system", "content": "Be brief."}]
+    assert "".join(piece.text for piece in pieces) == template.render([*system, *messages], answer=True)
 
 
 def test_no_instructions_keeps_what_the_template_says_by_itself() -> None:

@@ -143,7 +143,8 @@ def test_served_names_and_layers_reach_the_engine() -> None:
 
 
 def test_a_setting_that_is_too_small_or_for_another_engine_is_named_as_its_flag_is() -> None:
-    for setting, flag in (({"context": 5}, "--context"), ({"vllm_args": "{}"}, "--vllm-args")):
+    sim = {"engine": "sim", "context": 5}
+    for setting, flag in (({"context": 5}, "--context"), (sim, "--context"), ({"vllm_args": "{}"}, "--vllm-args")):
         with pytest.raises(BadInput, match=flag) as refused:
             make_engine(Settings(**setting))
         assert refused.value.param in setting and "context_window" not in refused.value.public_message

@@ -7,15 +7,16 @@ import pytest
 from inference import template_tokenizer
 from inference.chat_template import CHATML, ChatTemplate
 from inference.template_tokenizer import TemplateTokenizer
-from sessions.model.types import Tokens
+from sessions.model.types import Tokens, UnixMs
 from sessions.ports import ChatMessage
+from tests.support.engines.whole_tokenizer import FORGETFUL
 
 BOS = 5000
 
 
 class Spelling(TemplateTokenizer):
-    def __init__(self, starts: tuple[int, ...] = ()) -> None:
-        super().__init__(ChatTemplate(CHATML, bos="", eos="", specials=("<|im_end|>",)), "spelling", starts)
+    def __init__(self, starts: tuple[int, ...] = (), *, template: str = CHATML) -> None:
+        super().__init__(ChatTemplate(template, bos="", eos="", specials=("<|im_end|>",)), "spelling", starts)
         self.pieces: list[tuple[str, bool]] = []
         for around in self.template.scaffold.roles.values():
             self._scaffold |= {piece: tuple(map(ord, piece)) for piece in (around.before, around.after)}
@@ -57,6 +58,34 @@ async def test_every_conversation_begins_with_the_start_token_once() -> None:
     assert (await Spelling((BOS,)).opening(None, ()))[:1] == (BOS,)
     opening = await Spelling((ord("<"),)).opening("x", ())
     assert spelled(opening).startswith("<|im_start|>"), "the template's own stands there already"
+
+
+async def test_a_conversation_of_pieces_is_their_sum() -> None:
+    tokenizer, talk = Spelling((BOS,)), [ChatMessage(role="user", text="hi")]
+    parts = (*await tokenizer.opening("x", ()), *await tokenizer.message(talk[0]))
+    assert tokenizer.gap is None
+    assert await tokenizer.conversation("x", (), talk, UnixMs(0), answer=False) == parts
+    whole = await tokenizer.conversation("x", (), talk, UnixMs(0), answer=True)
+    assert whole == (*parts, *tokenizer.answer_opening)
+
+
+async def test_scaffold_between_messages_is_tokenised_once_and_the_oldest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(template_tokenizer, "SCAFFOLD_MAX", 2)
+    tokenizer = Spelling(template=FORGETFUL)
+    await tokenizer.measure()
+    assert tokenizer.gap is not None and tokenizer.gap >= len("<user><end>")
+    assert tokenizer.fingerprint != Spelling().fingerprint, "a message's own ids are others"
+    talk = [ChatMessage(role="user", text="hi")]
+    first = await tokenizer.conversation(None, (), talk, UnixMs(0), answer=True)
+    made = len(tokenizer.pieces)
+    assert await tokenizer.conversation(None, (), talk, UnixMs(0), answer=True) == first
+    assert len(tokenizer.pieces) == made
+    await tokenizer.conversation(None, (), talk, UnixMs(10**12), answer=True)  # another day
+    assert len(tokenizer.pieces) == made + 1
+    await tokenizer.conversation(None, (), talk, UnixMs(0), answer=True)
+    assert len(tokenizer.pieces) == made + 2
 
 
 async def test_calls_follow_the_words_of_a_message() -> None:

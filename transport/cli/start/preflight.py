@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from sessions.governance.retention import Retention
+from transport.addresses import bare_host
 from transport.auth.client_addresses import TrustedProxies
 from transport.cli.settings import BadSetting, Settings, read_keys
 from transport.cli.start.config_files import ConfigFile, limits_file, parse_retention
@@ -40,7 +41,7 @@ def check_ports(settings: Settings, names: Iterable[str]) -> None:
 
 def _check_port(name: str, host: str, port: int) -> None:
     try:
-        for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        for family, kind, proto, _, address in socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, proto) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)

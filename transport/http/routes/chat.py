@@ -22,7 +22,8 @@ from fastapi.responses import JSONResponse
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT, TRUNCATION
+from sessions.model.generation import ATTENDED, CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT, TRUNCATION
+from sessions.model.inspection import PromptScores
 from sessions.model.types import Json, Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
@@ -30,10 +31,11 @@ from transport.http.headers import event_id_format, read_retry_headers, resumed_
 from transport.http.strict_json import StrictRoute
 from transport.http.unknown_parameters import check_optional, leave_out
 from transport.openai.chat import ChatCompletionReader
+from transport.openai.chat_render import StreamUsage, encode
 from transport.openai.completion_models import Completion, CompletionRequest
 from transport.openai.completions import CompletionReader
 from transport.openai.history import Unit
-from transport.openai.left_out import left_out
+from transport.openai.left_out import left_out, take_unreadable_parts
 from transport.openai.model_catalog import ModelCard, card
 from transport.openai.parse_request import (
     CHAT_SCHEMAS,
@@ -47,6 +49,7 @@ from transport.openai.parse_request import (
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
 from transport.openai.resume import StartedTurn
+from transport.openai.scored_prompts import count, needs_no_turn, read_prompts, score, scored_completion
 from transport.openai.turn_starter import TurnInput, TurnRequest, naming_input
 
 ROUTE: Final = "chat"
@@ -65,14 +68,16 @@ async def create(request: Request, body: ChatRequest) -> Response:
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)
     usage = stream_usage(body.stream_options, stream=bool(body.stream))
-    turn = chat_turn(body, model, counted=usage.each)
+    plain = headers.idempotency_key is None and not headers.event_ids
+    if gateway.ignores_unknown:
+        leave_out(request, take_unreadable_parts(body.messages, "messages"))
+    turn = chat_turn(body, model, counted=usage.each, attended=plain)
     leave_out(request, left_out(body))
     check_optional(request, model, turn.sampling)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
     with naming_input("messages"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
-    plain = headers.idempotency_key is None and not headers.event_ids
 
     def left() -> None:
         if plain and started.cursor.sole_reader:
@@ -95,14 +100,17 @@ async def create(request: Request, body: ChatRequest) -> Response:
     return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=completion.headers)
 
 
-def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False) -> TurnInput:
-    """The request in our words; `counted`: each delta carries the usage so far. Raises BadInput."""
+def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False, attended: bool = False) -> TurnInput:
+    """The request in our words; `counted`: each delta carries the usage so far; `attended`: its client's leaving
+    cancels it. Raises BadInput."""
     instructions, units = chat_history(body.messages)
     sampling = chat_sampling(body)
     tools = chat_tools(body.tools)
     model.check(sampling, tools, format_param="response_format")
     user = body.user or body.safety_identifier
     more: dict[str, Json] = {CONTINUOUS_USAGE: True} if counted else {}
+    if attended:
+        more[ATTENDED] = True
     if goes_on(body):
         more[CONTINUES] = True
     if body.truncation is not None:
@@ -138,7 +146,16 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     sampling = completion_sampling(body)
     model.check(sampling, format_param="prompt")
     check_optional(request, model, sampling)
-    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    prompts = await read_prompts(gateway, principal, model.id, body)
+    scores: list[PromptScores] = []
+    if body.echo and body.logprobs is not None:
+        scores = [await score(gateway, principal, model.id, body, each) for each in prompts]
+    elif body.max_tokens == 0:
+        scores = [await count(gateway, principal, model.id, each) for each in prompts]
+    retryable = read_retry_headers(request).idempotency_key is not None
+    if scores and needs_no_turn(body, scores, retryable=retryable):
+        whole = scored_completion(gateway, model, body, prompts, scores)
+        return sse.EventStreamResponse(_at_once(whole, usage)) if body.stream else JSONResponse(whole)
     user = body.user or body.safety_identifier
     turns = [
         TurnInput(
@@ -146,20 +163,24 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
             user=user,
             instructions=None,
             tools=(),
-            units=[Unit((cm.NewMessage(content=prompt),))],
+            units=[Unit((cm.NewMessage(content=prompt.text),))],
             sampling=sampling,
             choices=body.n or 1,
-            request=_journaled(user, **{RAW_PROMPT: True}, **({CONTINUOUS_USAGE: True} if usage.each else {})),
+            request=_journaled(
+                user,
+                **{RAW_PROMPT: prompt.raw},
+                **({CONTINUOUS_USAGE: True} if usage.each else {}),
+                **({} if retryable else {ATTENDED: True}),
+            ),
         )
         for prompt in prompts
     ]
     with naming_input("prompt"):
         started = await _started(request, principal, turns)
-    plain = read_retry_headers(request).idempotency_key is None
 
     def left() -> None:
         for each in started:
-            if plain and each.cursor.sole_reader:
+            if not retryable and each.cursor.sole_reader:
                 starter.cancel_soon(principal, each.cursor.key.session, each.responses)
 
     readers = [
@@ -170,7 +191,8 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
             logprobs=sampling.logprobs,
             usage=usage,
             first=number * (body.n or 1),
-            echo=prompts[number] if body.echo else "",
+            echo=prompts[number].text if body.echo else "",
+            scored=scores[number].entries if scores else (),
         )
         for number, each in enumerate(started)
     ]
@@ -180,6 +202,15 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     chunks = _streamed(readers)
     first = await sse.cancel_on_disconnect(request, anext(chunks), left)
     return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=readers[0].headers)
+
+
+async def _at_once(whole: dict[str, Any], usage: StreamUsage) -> AsyncGenerator[bytes, None]:
+    """The stream of an answer that is there already."""
+    head = {name: value for name, value in whole.items() if name != "usage"}
+    yield sse.data(encode({**head, **({"usage": None} if usage.last else {})}))
+    if usage.last:
+        yield sse.data(encode({**head, "choices": [], "usage": whole["usage"]}))
+    yield sse.DONE
 
 
 async def _started(request: Request, principal: Principal, turns: Sequence[TurnInput]) -> list[StartedTurn]:
@@ -229,5 +260,3 @@ def merged(wholes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def check_completion(body: CompletionRequest) -> None:
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise BadInput("unsupported_parameter", "'best_of' may only be as large as 'n'.", param="best_of")
-    if body.echo and body.logprobs is not None:
-        raise BadInput("unsupported_parameter", "'echo' with 'logprobs' is not served here.", param="echo")

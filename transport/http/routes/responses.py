@@ -53,7 +53,7 @@ from transport.openai.compaction import (
 )
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
-from transport.openai.left_out import left_out
+from transport.openai.left_out import left_out, take_unreadable_parts
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.model_catalog import ModelCard, card
@@ -136,6 +136,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     socket = socket_turn_of(request)
     _check(body, socket)
     leave_out(request, left_out(body))
+    if gateway.ignores_unknown and isinstance(body.input, list):
+        leave_out(request, take_unreadable_parts(body.input, "input"))
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
     by_history = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)
@@ -280,7 +282,8 @@ async def compact(request: Request, body: CompactRequest) -> Response:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
     command_id = starter.command_id(principal, COMPACT_ROUTE, read_retry_headers(request).idempotency_key)
     turn = await _compact_turn(request, principal, body, command_id)
-    sent = await starter.send(principal, turn)
+    summary = CommandId(f"{command_id}.c")
+    sent = await starter.send(principal, turn, summary=summary)
     with sent.cursor as cursor:
         leaf = sent.last if turn.items else turn.parent_id
         if not isinstance(leaf, str):
@@ -288,7 +291,7 @@ async def compact(request: Request, body: CompactRequest) -> Response:
             leaf = await _last_item(request, principal, cursor.key, turn.after_response)
         ok = await gateway.execute(
             principal,
-            cm.SessionCompact(id=CommandId(f"{command_id}.c"), session=turn.session, keep_turns=0, item_id=leaf),
+            cm.SessionCompact(id=summary, session=turn.session, keep_turns=0, item_id=leaf),
         )
         assert ok.compaction_id is not None and ok.offset is not None
         outcome = asyncio.wait_for(_compaction_outcome(cursor, ok.offset, ok.compaction_id), SUMMARY_WAIT_S)

@@ -1,4 +1,4 @@
-"""Questions about texts: `/v1/moderations`, `/v1/responses/input_tokens`, `/tokenize`. Nothing is written for them.
+"""Questions about texts: `/v1/moderations`, `/v1/responses/input_tokens`, `/tokenize` and its like. They write nothing.
 
 Moderations are what the tenant's policy for messages finds, by our own detectors. OpenAI's categories are all named;
 those that nothing here looks for are never found. A policy that judges nothing is an error: silence is not harmless.
@@ -14,7 +14,10 @@ from fastapi.responses import JSONResponse
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
+from sessions.model.generation import TokenizerInfo
 from sessions.model.inspection import (
+    AboutTokenizer,
+    DecodedTexts,
     JudgedTexts,
     Judgement,
     Judgements,
@@ -22,17 +25,21 @@ from sessions.model.inspection import (
     PromptTokens,
     TextTokens,
     TokenIds,
+    TokenTexts,
 )
 from sessions.model.types import ItemId, Principal, SessionId, SessionKey
 from transport.http.context import gateway_of, principal_of
 from transport.http.routes.responses import answer_to
 from transport.http.strict_json import StrictRoute
 from transport.openai.completion_models import (
+    Detokenized,
+    DetokenizeRequest,
     InputTokens,
     InputTokensRequest,
     Moderation,
     ModerationRequest,
     Tokenized,
+    TokenizerCard,
     TokenizeRequest,
 )
 from transport.openai.conversations import branch_items
@@ -106,7 +113,7 @@ async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
     units = await gateway.files.attachments.units(principal, input_units([*items, *given]))
     if not units and not instructions:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
-    question = PromptTokens(instructions=instructions, tools=tools, messages=_messages(units))
+    question = PromptTokens(instructions=instructions, tools=tools, messages=prompt_messages(units))
     found = await gateway.inspect(principal, model.id, question)
     assert isinstance(found, TokenIds)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": len(found.tokens)})
@@ -153,7 +160,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         question = PromptTokens(
             instructions=instructions,
             tools=chat_tools(body.tools),
-            messages=_messages(units),
+            messages=prompt_messages(units),
             answer=body.add_generation_prompt is not False,
         )
         found = await gateway.inspect(principal, model.id, question)
@@ -162,7 +169,36 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     return JSONResponse(shown)
 
 
-def _messages(units: Sequence[Unit]) -> tuple[PromptMessage, ...]:
+@routes.post("/detokenize", response_model=None, responses=answers(Detokenized))
+async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
+    """The text of token ids."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    found = await gateway.inspect(principal, card(gateway.models, body.model).id, TokenTexts((tuple(body.tokens),)))
+    assert isinstance(found, DecodedTexts)
+    return JSONResponse({"prompt": found.texts[0]})
+
+
+@routes.get("/tokenizer_info", response_model=None, responses=answers(TokenizerCard))
+async def tokenizer_info(request: Request, model: str | None = None) -> Response:
+    """What a model's tokenizer is, with its chat template; `model`: by name, else the default one."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    shown = card(gateway.models, model)
+    found = await gateway.inspect(principal, shown.id, AboutTokenizer())
+    assert isinstance(found, TokenizerInfo)
+    return JSONResponse(
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": shown.context_window,
+            "vocab_size": found.vocabulary_size,
+            "bos_token": found.bos_token,
+            "eos_token": found.eos_token,
+            "pad_token": None,
+            "chat_template": found.chat_template,
+        }
+    )
+
+
+def prompt_messages(units: Sequence[Unit]) -> tuple[PromptMessage, ...]:
     """Units as a template renders them: an answer with its calls is one message."""
     messages = []
     names: dict[str, str] = {}

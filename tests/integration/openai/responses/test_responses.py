@@ -12,9 +12,9 @@ from openai.types.responses import ResponseErrorEvent
 from inference.simulated import SimulatedOptions
 from inference.simulated.vocabulary import decode
 from persistence.memory.database import MemoryDatabase
-from sessions.model.errors import Unauthorized
-from sessions.model.types import Principal, TenantId
-from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from sessions.model.errors import BadInput, Unauthorized
+from sessions.model.types import Principal, Sampling, TenantId
+from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 from transport.auth.authenticator import key_digest
 
 WEATHER: Any = {
@@ -314,3 +314,25 @@ async def test_a_response_of_a_conversation_shows_the_instructions_and_tools_in_
     wrong: Any = {"type": "function", "name": "look"}
     with pytest.raises(openai.BadRequestError):
         await client.responses.create(**said, tool_choice=wrong)
+
+
+class Refusing(ScriptedEngine):
+    """An engine that cannot honour a parameter's value, as one with a model does not know ids beyond its vocabulary."""
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        if sampling.temperature == 2:
+            raise BadInput("invalid_request", "temperature: not 2.", param="temperature")
+
+
+async def test_what_cannot_be_begun_is_refused_and_nothing_of_it_is_stored(options: SimulatedOptions) -> None:
+    async with serving(options, engine=Refusing(options)) as server, server.client() as client:
+        first = await client.responses.create(model=SIMULATED, input="hello")
+        log = len(server.log(server.sessions[0]))
+        for given in ({}, {"previous_response_id": first.id}, {"stream": True}, {"background": True}):
+            body: Any = {"model": SIMULATED, "input": "and on", "temperature": 2, **given}
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.responses.create(**body)
+            assert refused.value.param == "temperature"
+        assert len(server.log(server.sessions[0])) == log
+        goes_on = await client.responses.create(model=SIMULATED, input="again", previous_response_id=first.id)
+        assert goes_on.status in ("completed", "incomplete")

@@ -126,3 +126,68 @@ async def test_a_command_wakes_what_was_put_away() -> None:
         await replica.cancel(response_id)
         (ended,) = place.terminals(response_id)
         assert ended.response.incomplete_details == {"reason": "cancelled"}
+
+
+async def attended(replica: Replica, **request: Any) -> ResponseId:
+    """A long answer as `/v1/chat/completions` begins it, for a client that waits."""
+    turn = cm.TurnCreate(
+        id=replica.place.name(),
+        session=SessionId(KEY.session),
+        create=cm.SessionSettings(),
+        items=(cm.NewMessage(content="hello"),),
+        request={"store": False, **request},
+        max_output_tokens=4000,
+    )
+    answer = await replica.do(turn)
+    assert answer.response_id is not None
+    return answer.response_id
+
+
+@virtual
+async def test_what_a_client_waits_for_ends_when_its_gateway_has_died() -> None:
+    for request, ends in (({"attended": True}, True), ({}, False)):
+        async with Place(ENDLESS) as place:
+            replica = await place.replica()
+            unwatch = replica.runtime.watch(KEY, lambda published: None)
+            response_id = await attended(replica, **request)
+            await advance(1.0)
+            unwatch()  # as the link of a gateway that was killed does
+            await advance(11.0)
+            assert [end.response.incomplete_details for end in place.terminals(response_id)] == [
+                {"reason": "orphaned"}
+            ] * ends
+            await replica.delete()
+
+
+@virtual
+async def test_a_reader_who_comes_back_within_seconds_keeps_it() -> None:
+    async with Place(ENDLESS) as place:
+        replica = await place.replica()
+        unwatch = replica.runtime.watch(KEY, lambda published: None)
+        response_id = await attended(replica, attended=True)
+        unwatch()
+        await advance(3.0)
+        place.read(replica)
+        await advance(20.0)
+        assert not place.terminals(response_id)
+        await replica.delete()
+
+
+@virtual
+async def test_a_server_that_was_killed_finishes_it_for_nobody() -> None:
+    """Both died: the gateway that would have cancelled it, and the replica that wrote it."""
+    for reads in (False, True):
+        async with Place(ENDLESS) as place:
+            replica = await place.replica("r1")
+            replica.runtime.watch(KEY, lambda published: None)
+            response_id = await attended(replica, attended=True)
+            await advance(1.0)
+            replica.crash()
+            await advance(7.0)
+            other = await place.replica("r2")
+            assert await sweeps_of(other).recover() == 1
+            if reads:  # its gateway lives, and goes on reading here
+                place.read(other)
+            await advance(20.0)
+            assert bool(place.terminals(response_id)) is not reads
+            await other.delete()

@@ -14,7 +14,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import UsageRow
-from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, Usage
 from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
@@ -635,3 +635,25 @@ async def undisturbed(limits: RuntimeLimits) -> str:
         answer = await replica.say(max_output_tokens=400)
         await reader.ended(answer.response_id)
         return reader.text(answer.response_id)
+
+
+@virtual
+async def test_what_leaves_the_queue_is_billed_nothing_that_was_not_computed() -> None:
+    async with Place(SimulatedOptions(slots=1, answer_tokens_mean=0)) as place:
+        replica = await place.replica()
+        await replica.create()
+        first = await replica.say(max_output_tokens=4000)
+        await advance(1.0)
+        other = SessionId("s2")
+        await replica.do(cm.SessionCreate(id=place.name(), session=other))
+        waits = await replica.do(
+            cm.MessageCreate(id=place.name(), session=other, content="word " * 200, max_output_tokens=10)
+        )
+        await advance(1.0)
+        assert waits.response_id is not None and replica.engine.stats().waiting == 1
+        await replica.do(cm.ResponseCancel(id=place.name(), session=other, response_id=waits.response_id))
+        await replica.cancel(first.response_id)
+        rows = {row.response_id: row.usage for row in usage_rows(place)}
+        assert rows[waits.response_id] == Usage(0, 0)
+        begun = rows[first.response_id]  # type: ignore[index]
+        assert begun.input_tokens > 0 and begun.output_tokens > 0

@@ -42,7 +42,7 @@ def test_the_default_is_the_best_one_that_is_there(folder: Path, capsys: pytest.
     assert with_model(Settings()).model == str(SMALL.path)
     DEFAULT.path.write_bytes(b"GGUF")
     settings = with_model(Settings())
-    assert (settings.model, settings.context) == (str(DEFAULT.path), 8192)
+    assert (settings.model, settings.context) == (str(DEFAULT.path), 0)
     shown = capsys.readouterr().err
     assert "licence Apache-2.0" in shown and "This is a toy" in shown and "--model hf:ORG/REPO" in shown
     assert "This is a toy" in (model_notice(settings) or "")

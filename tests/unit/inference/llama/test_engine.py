@@ -120,6 +120,7 @@ class Ground:
             prefill=prefill,
             quota=self.tiers.quota,
             guides=nothing,
+            scorer=nothing,
         )
         engine._unavailable = None
 

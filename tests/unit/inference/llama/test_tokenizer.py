@@ -39,7 +39,8 @@ class FakeServer(HttpClient):
 
 def vocabulary(*, adds_bos: bool = False, adds_space: bool = False, digest: str = "d") -> Vocabulary:
     none = ByteFragments(iter(()))
-    return Vocabulary(digest, none, 9, SPECIALS, frozenset(), BOS + 2, "<s>", "</s>", adds_bos, adds_space)
+    ids = frozenset[int](), frozenset[int](), None
+    return Vocabulary(digest, none, 9, SPECIALS, *ids, (), BOS + 2, "<s>", "</s>", adds_bos, adds_space)
 
 
 async def made(server: FakeServer, known: Vocabulary) -> LlamaTokenizer:

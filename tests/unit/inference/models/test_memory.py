@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from inference.models.memory import Footprint, available_bytes, check_fits, folder_footprint, gguf_kv_bytes_per_token
+from inference.models.memory import (
+    Footprint,
+    available_bytes,
+    check_fits,
+    check_window,
+    default_window,
+    folder_footprint,
+    gguf_kv_bytes_per_token,
+)
 from sessions.model.errors import BadInput
 
 QWEN = {
@@ -81,3 +89,21 @@ def test_a_folder_counts_its_weights_and_one_session(tmp_path: Path) -> None:
     assert folder_footprint(tmp_path, 0) == Footprint(1024, 4 * 2 * 1 * 64, 4096, 1)
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {**config, "head_dim": 32}}))
     assert folder_footprint(tmp_path, 512) == Footprint(1024, 4 * 2 * 4 * 32, 512, 1)
+
+
+def test_the_default_window_is_the_models_own_where_memory_allows() -> None:
+    own = Footprint(GB, 28_672, 32_768, 4)
+    assert default_window(own, 16 * GB) == default_window(own, 0) == 32_768
+    cut = default_window(own, 6 * GB)
+    assert 8192 < cut < 32_768 and cut % 256 == 0
+    check_fits(Path("m.gguf"), own._replace(window=cut), 4 * GB)  # half of what is free beside the weights
+    assert default_window(own, GB) == 2048  # which is then refused with what would fit
+    assert default_window(own._replace(kv_bytes_per_token=0), GB) == 32_768
+
+
+def test_a_window_beyond_the_models_is_refused_by_its_flag() -> None:
+    check_window("m", 32_768, 32_768)
+    check_window("m", 1 << 20, 0)
+    with pytest.raises(BadInput, match="--context 32768 or less") as refused_window:
+        check_window("m", 100_000_000, 32_768)
+    assert refused_window.value.param == "context"

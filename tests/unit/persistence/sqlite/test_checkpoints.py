@@ -45,7 +45,7 @@ async def test_no_commit_makes_a_checkpoint_and_the_log_stays_short(tmp_path: Pa
         before = size_of(tmp_path, "journal.db")
         for top in range(CHECK_EVERY * 4):
             await append(journal, head, top, text="x" * 3000)
-        await looked(journal)
+            await looked(journal)  # the log's file keeps the size that it once had: no commit may run ahead
         assert size_of(tmp_path, "journal.db") > before, "what the log has was copied"
         assert journal.database._writer is not None
         ((own,),) = await journal.database._writer.execute_fetchall("PRAGMA wal_autocheckpoint")

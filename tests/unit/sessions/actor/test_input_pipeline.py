@@ -53,7 +53,9 @@ async def prepared(command: cm.ActorCommand, *memories: str, begun: bool = True)
 
     filters = SimpleNamespace(input_filters=lambda principal: (Replace(),))
     limits = ActorLimits(content_bytes=40, prepare_s=5.0)
-    world: Any = SimpleNamespace(filters=filters, limits=limits, metrics=Metrics(), memories=read, tools=None)
+    world: Any = SimpleNamespace(
+        filters=filters, limits=limits, metrics=Metrics(), memories=read, tools=None, engine=None
+    )
     input = Command(msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana"), command, cm.command_digest(command))
     desk = Desk()
     ledger = desk.ledger if begun else Ledger(empty(KEY, user="ana"), desk.tokenizer, info())

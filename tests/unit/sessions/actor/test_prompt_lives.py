@@ -7,14 +7,14 @@ import collections
 import contextlib
 import hashlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
 
 from actors.results.cache import ProcessKeys, TenantResultCache
 from actors.results.store import MemoryResultStore
-from inference.simulated import SimulatedEngine
+from inference.simulated import SimulatedEngine, SimulatedTokenizer
 from sessions.limits import Limits, TenantLimits
 from sessions.machine.state import replay
 from sessions.metrics import Metrics
@@ -24,9 +24,11 @@ from sessions.model.errors import SessileError
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest
 from sessions.model.journal_types import Loaded
 from sessions.model.types import Principal, ResponseId, Sampling, Tokens
+from sessions.ports import Tokenizer
 from sessions.turn import ledger as ledger_module
 from sessions.turn.ledger import Ledger
 from tests.support.cluster.replicas import SESSION, TERMINAL, Place, Replica, text_of
+from tests.support.engines.whole_tokenizer import WholeTokenizer
 from tests.support.virtual_time import passed, run, settled
 
 STEPS = 24
@@ -44,10 +46,15 @@ def answer_to(prompt: Tokens, sampling: Sampling) -> str:
 class Reading(SimulatedEngine):
     """Writes `answer_to` its prompt, one byte a token."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, tokenizer: Tokenizer) -> None:
         super().__init__()
         self._window = window
+        self._reads = tokenizer
         self.prompts: list[tuple[ResponseId, list[int]]] = []
+
+    @property
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
+        return self._reads
 
     @property
     def info(self) -> EngineInfo:
@@ -70,7 +77,10 @@ class Impersonal:
 class Life:
     """One session, whose replica may die at any moment, and the counts of what happened in all lives."""
 
-    def __init__(self, place: Place, seed: int, counts: collections.Counter[str]) -> None:
+    def __init__(
+        self, place: Place, seed: int, counts: collections.Counter[str], tokenizer: Callable[[], Tokenizer]
+    ) -> None:
+        self.tokenizer = tokenizer
         self.place, self.chance, self.counts, self.seed = place, random.Random(seed), counts, seed
         limits = Limits(default=TenantLimits(result_cache_s=3_600))
         store = MemoryResultStore(1 << 20, lambda: 0.0)
@@ -81,7 +91,7 @@ class Life:
         self.engine: Reading
 
     async def activate(self) -> None:
-        self.engine = Reading(self.window)
+        self.engine = Reading(self.window, self.tokenizer())
         name = f"r{len(self.place.replicas)}"
         self.replica = await self.place.replica(name, engine=self.engine, results=self.cache)
 
@@ -152,7 +162,7 @@ class Life:
             why = f"seed {self.seed}, {event.response_id}"
             body, runs = bodies[event.response_id], [each for each in self.engine.prompts if each[0] == open_.id]
             try:
-                prompt = (await Ledger(state, self.engine.tokenizer, self.engine.info).plan(open_)).prompt
+                prompt = (await Ledger(state, self.tokenizer(), self.engine.info).plan(open_)).prompt
             except SessileError:
                 assert not runs and body.status == "failed", why
                 continue
@@ -164,19 +174,20 @@ class Life:
         self.counts["summaries"] += any(isinstance(each.event, ev.ContextCompacted) for each in records)
 
 
-async def live(seed: int) -> collections.Counter[str]:
+async def live(seed: int, tokenizer: Callable[[], Tokenizer]) -> collections.Counter[str]:
     counts = collections.Counter[str]()
     async with Place() as place:
-        await Life(place, seed, counts).live()
+        await Life(place, seed, counts, tokenizer).live()
     return counts
 
 
+@pytest.mark.parametrize("tokenizer", [SimulatedTokenizer, WholeTokenizer])
 @pytest.mark.parametrize(
     "seeds", [range(12), pytest.param(range(12, 512), marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
 def test_prompts_and_cached_answers_are_those_of_a_ledger_made_anew(
-    seeds: range, monkeypatch: pytest.MonkeyPatch
+    seeds: range, tokenizer: Callable[[], Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "JOINED_PIECES_MIN", 2)
-    counts = sum((run(live(seed)) for seed in seeds), collections.Counter[str]())
+    counts = sum((run(live(seed, tokenizer)) for seed in seeds), collections.Counter[str]())
     assert all(counts[each] for each in ("hit", "miss", "cuts", "summaries", "delete", "pin", "edit", "crash")), counts

@@ -257,3 +257,14 @@ def test_a_switch_takes_no_value() -> None:
     assert parsed is not None and parsed.settings.peer_insecure and parsed.settings.directory == directory[1]
     parsed = parse(["replicas", *directory], {}, "0")
     assert parsed is not None and not parsed.settings.peer_insecure
+
+
+def test_a_variable_names_the_file_of_settings_where_no_flag_does(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.toml" for name in ("variable", "flag")}
+    for port, file in enumerate(files.values(), 1001):
+        file.write_text(f"port = {port}\n")
+    environment = {"SESSILE_CONFIG": str(files["variable"])}
+    by_variable = parse(["serve"], environment, "1.2.3")
+    by_flag = parse(["serve", "--config", str(files["flag"])], environment, "1.2.3")
+    assert by_variable is not None and (by_variable.settings.port, by_variable.config) == (1001, str(files["variable"]))
+    assert by_flag is not None and by_flag.settings.port == 1002

@@ -34,7 +34,7 @@ def test_what_is_wrong_with_a_body_is_named(problem: dict[str, Any], code: str, 
 
 
 def test_when_to_come_back_is_in_the_headers() -> None:
-    response = error_response(Limited("rate_limited", "Later.", retry_after_ms=1500))
+    response = error_response(Limited("rate_limited", "Later.", retry_after_ms=1500), "/v1/models")
     assert response.status_code == 429
     assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == ("2", "1500")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from sessions.model.errors import Unauthorized
+from sessions.model.errors import Unauthorized, Unavailable
 from sessions.model.events import OutputTextDelta, SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
 from tests.support.doors.transport import begun, created, delta, gateway_over, key_of, memory_sessions, retracted
+from tests.support.virtual_time import advance, outcome, virtual
+from transport.gateway import GatewayServices
 from transport.openai.log_cursor import LogCursor, StaleCursor
 from transport.protocol.retraction import BLOT
 
@@ -63,3 +67,40 @@ async def test_a_log_that_was_restored_or_a_key_that_ended_ends_it() -> None:
         cursor._end(Unauthorized("unauthorized", "revoked"))
         with pytest.raises(Unauthorized):
             await anext(cursor.records(0))
+
+
+@virtual
+async def test_an_answer_that_nobody_can_be_writing_is_not_awaited_for_ever() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun())
+    for attached, follows, ends in ((False, [ONE], True), (True, [ONE], False), (False, None, False)):
+        services = GatewayServices(is_attached=lambda key, attached=attached: attached)  # type: ignore[misc]
+        gateway = gateway_over(sessions, services=services)
+        with LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=follows) as cursor:
+            records = cursor.records(3)
+            assert (await anext(records)).offset == 4
+            waiting = asyncio.ensure_future(outcome(anext(records)))
+            await advance(gateway.limits.silence_s - 1)
+            assert not waiting.done()
+            await advance(2.0)
+            assert waiting.done() is ends
+            if ends:
+                error = waiting.result()
+                assert isinstance(error, Unavailable) and error.code == "session_unavailable" and error.retryable
+            waiting.cancel()
+
+
+@virtual
+async def test_a_replica_that_comes_back_in_time_is_waited_for() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun())
+    attached = False
+    gateway = gateway_over(sessions, services=GatewayServices(is_attached=lambda key: attached))
+    with LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=[ONE]) as cursor:
+        records = cursor.records(4)
+        waiting = asyncio.ensure_future(outcome(anext(records)))
+        await advance(20.0)
+        attached = True
+        await advance(60.0)
+        assert not waiting.done()
+        waiting.cancel()

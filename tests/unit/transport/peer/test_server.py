@@ -9,6 +9,7 @@ import pytest
 
 from actors.peer.links import Carrier, LinkDown
 from sessions.model.errors import BadInput
+from transport.addresses import joined
 from transport.peer.client import GrpcDialer
 from transport.peer.security import PeerSecurity
 from transport.peer.server import PeerServer
@@ -22,11 +23,11 @@ async def echo(link: Carrier, peer: str) -> None:
 
 
 @asynccontextmanager
-async def listening(security: PeerSecurity = SECURITY) -> AsyncIterator[str]:
+async def listening(security: PeerSecurity = SECURITY, host: str = "127.0.0.1") -> AsyncIterator[str]:
     server = PeerServer(echo, security=security)
-    port = await server.start("127.0.0.1", 0)
+    port = await server.start(host, 0)
     try:
-        yield f"127.0.0.1:{port}"
+        yield joined(host, port)
     finally:
         await server.stop()
 
@@ -60,3 +61,13 @@ async def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
     assert caught.value.reason == "refused"
     with pytest.raises(BadInput):
         await PeerServer(echo, security=PeerSecurity()).start("0.0.0.0", 0)
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_links_go_over_ipv6_however_its_literal_is_spelled(host: str) -> None:
+    async with listening(host=host) as address:
+        assert address.startswith("[::1]:")
+        carrier = await GrpcDialer(SECURITY).dial(address)
+        await carrier.send(b"hello")
+        assert await carrier.receive() == b"hello"
+        await carrier.close()

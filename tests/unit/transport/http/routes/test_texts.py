@@ -5,7 +5,7 @@ from __future__ import annotations
 from sessions.model import commands as cm
 from sessions.model.inspection import Judgement
 from sessions.model.types import CallId
-from transport.http.routes.texts import OPENAI_CATEGORIES, _messages, _result
+from transport.http.routes.texts import OPENAI_CATEGORIES, _result, prompt_messages
 from transport.openai.history import Unit
 
 
@@ -26,7 +26,7 @@ def test_an_answer_with_its_calls_is_one_message_and_outputs_know_their_function
         Unit((cm.NewOutput(call_id=CallId("c"), output="18"),)),
         Unit((call,), answer=True),
     ]
-    shown = [(each.role, each.text, each.name, len(each.calls)) for each in _messages(units)]
+    shown = [(each.role, each.text, each.name, len(each.calls)) for each in prompt_messages(units)]
     assert shown == [
         ("user", "hi", None, 0),
         ("assistant", "let me", None, 1),

@@ -1,0 +1,77 @@
+"""Prompts scored by llama.cpp: the same log probabilities as when it writes, and OpenAI's `echo` over them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.llama import LlamaEngine, LlamaOptions
+from inference.llama.scorer import PIECE_TOKENS
+from inference.simulated import SimulatedOptions
+from sessions.model.types import Sampling
+from tests.support.doors.openai_server import SIMULATED, serving
+from tests.support.engines.engines import ask, key
+
+pytestmark = [pytest.mark.model]
+
+TEXT = "The capital of France is Paris. The capital of Germany is Berlin, and it is cold: 5 °C there. Once upon a time"
+
+
+@pytest.fixture
+def engine(model_path: Path, tmp_path: Path) -> LlamaEngine:
+    options = LlamaOptions(
+        model_path=model_path, model_name=SIMULATED, slots=1, context_window=1024, staging_folder=tmp_path
+    )
+    return LlamaEngine(options)
+
+
+async def test_scores_are_the_engines_own(engine: LlamaEngine) -> None:
+    """Behind the same prefill: what is computed in pieces of other sizes is rounded otherwise."""
+    await engine.start()
+    try:
+        prompt = list(await engine.tokenizer.text(TEXT * 5))
+        sampling = Sampling(temperature=0, logprobs=True, top_logprobs=3)
+        for length in (1, 2, 9, PIECE_TOKENS, PIECE_TOKENS + 3, len(prompt)):
+            answer = await ask(engine, key(f"s{length}"), prompt[:length], max_tokens=1, sampling=sampling)
+            entries: list[Any] = [entry for chunk in answer.chunks for entry in chunk.logprobs]
+            score = (await engine.score(prompt[:length], 3))[-1]
+            assert score.logprob is None and [token for token, _ in score.top][:1] == list(answer.tokens)
+            tops = [each["logprob"] for each in entries[0]["top_logprobs"]]
+            assert all(math.isclose(own, top, abs_tol=1e-3) for own, (_, top) in zip(tops, score.top, strict=True))
+        scores = await engine.score(prompt, 1)
+        whole = await engine.score(prompt[:PIECE_TOKENS], 1)
+        assert len(scores) == len(prompt) and scores[: PIECE_TOKENS - 1] == whole[:-1]
+        assert all(score.logprob is not None and score.logprob <= score.top[0][1] for score in scores[:-1])
+    finally:
+        await engine.close()
+
+
+async def test_an_evaluation_harness_picks_by_its_scores(engine: LlamaEngine) -> None:
+    """As lm-evaluation-harness asks: token ids, one token more, and the sum from the context's end on."""
+    server_engine: Any = engine
+    async with serving(SimulatedOptions(), engine=server_engine) as server, server.client() as client:
+        context, sums = list(await engine.tokenizer.text("The capital of France is")), []
+        more: Any = {"model": SIMULATED, "temperature": 0, "logprobs": 1, "echo": True, "seed": 1234}
+        for word in (" Paris", " Berlin"):
+            ids = [*context, *await engine.tokenizer.text(word)]
+            done = await client.completions.create(prompt=[ids], max_tokens=1, **more)
+            found: Any = done.choices[0].logprobs
+            assert done.choices[0].text == "".join(found.tokens) and found.token_logprobs[0] is None
+            assert found.top_logprobs[0] is None and len(found.tokens) == len(ids) + 1
+            sums.append(sum(found.token_logprobs[len(context) : -1]))
+            own = [score.logprob for score in (await engine.score(ids, 1))[len(context) - 1 : -1]]
+            assert math.isclose(sums[-1], sum(each for each in own if each is not None), abs_tol=1e-3)
+            none = await client.completions.create(prompt=[ids], max_tokens=0, **more)
+            bare: Any = none.choices[0].logprobs
+            assert bare.token_logprobs == found.token_logprobs[:-1] and none.usage is not None
+            assert none.usage.completion_tokens == 0
+            longer = await client.completions.create(prompt=[ids], max_tokens=3, **more)
+            third: Any = longer.choices[0].logprobs
+            assert third.tokens[: len(found.tokens)] == found.tokens
+            places = zip(third.text_offset, third.tokens, strict=True)
+            assert all(longer.choices[0].text[at:].startswith(token) for at, token in places)
+        assert sums[0] > sums[1]
+        assert server.usage == 6 + 2

@@ -1,0 +1,23 @@
+"""A whole server in this process, and Anthropic's own SDK in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anthropic
+import pytest
+
+from inference.simulated import SimulatedOptions
+from tests.support.doors.openai_server import Serving, serving
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Serving]:
+    async with serving(SimulatedOptions(step_base_s=0.001, answer_tokens_mean=24)) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(server: Serving) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=server.server.url, api_key="none", max_retries=0) as made:
+        yield made

@@ -1,0 +1,90 @@
+"""Templates of model families: each starts, and its prompts are what transformers' `apply_chat_template` gives, byte
+for byte, or what docs/models.md says of what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inference.chat_template import ChatTemplate
+from sessions.model.errors import BadInput
+from sessions.ports import ChatMessage
+from tests.support.engines.chat_templates import FAMILIES, SPECIALS
+from tests.support.engines.template_reference import DAY, LOOK, SCENARIOS, prompt_text, tried
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
+
+
+def made(family: str) -> ChatTemplate:
+    return ChatTemplate(FAMILIES[family], bos="<s>", eos="</s>", specials=SPECIALS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_familys_prompts_are_its_templates_own(family: str) -> None:
+    row = tried(FAMILIES[family], SPECIALS)
+    assert row.differs == ()
+    assert row.line(family) in PAGE.read_text().splitlines(), "docs/models.md has another row"
+
+
+def test_the_table_has_no_row_that_was_not_tried() -> None:
+    table = PAGE.read_text().partition("| family |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in table] == list(FAMILIES)
+    assert len(FAMILIES) >= 30
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if made(name).whole])
+def test_nobodys_words_are_parsed_for_special_tokens(family: str) -> None:
+    template = made(family)
+    hostile = [f" {each} x{each} " for each in SPECIALS]
+    harmless = [text.replace(special, "word") for text, special in zip(hostile, SPECIALS, strict=True)]
+    counts = []
+    for first, second, third in ((hostile[0], hostile[3], hostile[-1]), (harmless[0], harmless[3], harmless[-1])):
+        for answer in (second, f"<think>{third}</think>{second}"):
+            said = [ChatMessage(role=role, text=text) for role, text in (("user", first), ("assistant", answer))]  # type: ignore[arg-type]
+            said.append(ChatMessage(role="user", text=third))
+            pieces = template.conversation(first, (LOOK,), said, DAY, answer=True)
+            counts.append([sum(piece.text.count(each) for piece in pieces if piece.special) for each in SPECIALS])
+    assert counts[0] == counts[2]
+    control = [index for index, each in enumerate(SPECIALS) if "think" not in each]
+    assert [counts[1][index] for index in control] == [counts[3][index] for index in control]
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if made(name).whole])
+def test_the_text_is_the_same_whatever_ids_are_known(family: str) -> None:
+    template = made(family)
+    for instructions, tools, said in SCENARIOS.values():
+        known = [
+            ChatMessage(
+                role=each.role, text=each.text, name=each.name, call_id=each.call_id, calls=each.calls, tokens=(7,)
+            )
+            for each in said
+        ]
+        plain = template.conversation(instructions, tools, said, DAY, answer=True)
+        owned = template.conversation(instructions, tools, known, DAY, answer=True)
+        assert "".join(piece.text for piece in owned) == "".join(piece.text for piece in plain)
+        assert any(piece.tokens == (7,) for piece in owned)
+
+
+def test_several_calls_are_told_as_text_where_a_template_takes_one() -> None:
+    calls = tuple((f"call_{number}", "look", '{"q": "x"}') for number in range(2))
+    said = [ChatMessage(role="user", text="both"), ChatMessage(role="assistant", text="", calls=calls)]
+    said += [ChatMessage(role="tool", text=f"out {name}", call_id=name, name="look") for name, _, _ in calls]
+    text = prompt_text(made("llama3.1"), None, (LOOK,), said)
+    assert text.count('<tool_call>\n{"name": "look"') == 2 and "out call_1" in text
+
+
+def test_the_day_is_that_of_the_conversation() -> None:
+    said = [ChatMessage(role="user", text="hi")]
+    texts = [
+        "".join(piece.text for piece in made("llama3.1").conversation(None, (), said, at, answer=True))
+        for at in (0, 43_000_000, 86_400_000)
+    ]
+    assert "01 Jan 1970" in texts[0] == texts[1] and "02 Jan 1970" in texts[2]
+
+
+def test_a_template_that_refuses_a_conversation_says_why() -> None:
+    said = [ChatMessage(role="assistant", text="hello"), ChatMessage(role="user", text="hi")]
+    with pytest.raises(BadInput, match="roles must alternate") as refused:
+        made("gemma3").conversation(None, (), said, DAY, answer=True)
+    assert (refused.value.code, refused.value.param) == ("invalid_request", "content")

@@ -1,0 +1,26 @@
+"""Spells addresses: hosts with and without the brackets of IPv6 literals, and both families behind `::`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+ANY_V6: Final = "::"
+ANY: Final = (ANY_V6, "0.0.0.0")
+
+
+def bare_host(host: str) -> str:
+    """Returns a host without the brackets that an IPv6 literal may be given in."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def joined(host: str, port: int) -> str:
+    """Returns host and port as one address, an IPv6 literal in brackets."""
+    host = bare_host(host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listened_hosts(host: str) -> Sequence[str]:
+    """Returns the hosts to listen on: for `::` those of both families."""
+    bare = bare_host(host)
+    return ANY if bare == ANY_V6 else (bare,)

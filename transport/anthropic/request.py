@@ -1,0 +1,346 @@
+"""Reads a request of the Messages API into a turn. Pure; raises BadInput with the `param` that is wrong.
+
+Kept from a client's blocks is what a model reads: texts, documents, calls and their results. Thoughts of earlier
+answers are left out without a word, as at the other doors; what asks for something that nobody here does (`thinking`,
+`effort`, tools of Anthropic's own service) is named in the answer's `Warning`. `cache_control` is taken everywhere and
+changes nothing: a session keeps its KV without being asked.
+
+Source: Anthropic's API reference, version 2023-06-01.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from sessions.model import commands as cm
+from sessions.model.errors import BadInput
+from sessions.model.generation import CONTINUES
+from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
+from sessions.schemas import SchemaParams
+from transport.openai.history import Unit
+from transport.openai.model_catalog import ModelCard
+from transport.openai.parse_request import unsupported
+from transport.openai.request_models import Key, Name, RequestModel, ResentModel, Stop
+from transport.openai.turn_starter import TurnInput
+
+SCHEMAS: Final = SchemaParams("tools[{}].input_schema", "output_config.format.schema")
+BILLING_NOTE: Final = "x-anthropic-billing-header:"
+"""How Claude Code begins a block of `system` that is for Anthropic's service, and another with every request."""
+_THOUGHTS: Final = ("thinking", "redacted_thinking")
+_FOREIGN: Final = ("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload", "compaction")
+
+
+class Source(ResentModel):
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    file_id: str | None = None
+
+
+class Part(ResentModel):
+    """A part of a call's result, or a block: which fields it has follows from its `type`."""
+
+    type: str
+    text: str | None = None
+    source: Source | None = None
+    title: str | None = None
+
+
+class Block(Part):
+    """A block of a message's content."""
+
+    id: Key | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: Key | None = None
+    content: str | list[Part] | None = None
+    is_error: bool | None = None
+
+
+class MessageParam(ResentModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class ToolParam(ResentModel):
+    """A function of the client's; with another `type` than `custom` a tool of Anthropic's service."""
+
+    name: Name
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @property
+    def foreign(self) -> bool:
+        return self.type not in (None, "custom")
+
+
+class ToolChoice(RequestModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(RequestModel):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(RequestModel):
+    format: OutputFormat | None = None
+    effort: str | None = None
+    task_budget: dict[str, Any] | None = None
+
+
+class RequestMetadata(RequestModel):
+    user_id: Annotated[str, StringConstraints(max_length=256)] | None = None
+
+
+class CountRequest(RequestModel):
+    """Body of `/v1/messages/count_tokens`."""
+
+    model: str
+    messages: Annotated[list[MessageParam], Field(min_length=1)]
+    system: str | list[Part] | None = None
+    tools: list[ToolParam] | None = None
+    tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    cache_control: dict[str, Any] | None = None
+    # Anthropic's service knows these; here they have no effect, which the answer's `Warning` says.
+    thinking: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    speed: str | None = None
+    mcp_servers: list[dict[str, Any]] | None = None
+
+
+class MessagesRequest(CountRequest):
+    """Body of `/v1/messages`."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)]
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
+    stream: bool = False
+    metadata: RequestMetadata | None = None
+    # These only say how Anthropic's service runs a request.
+    service_tier: str | None = None
+    inference_geo: str | None = None
+    container: str | None = None
+
+
+def message_turn(body: MessagesRequest, model: ModelCard) -> TurnInput:
+    """Returns the turn that a request asks for. Raises BadInput."""
+    tools, sampling = functions(body), _sampling(body)
+    model.check(sampling, tools, format_param="output_config.format")
+    user = body.metadata.user_id if body.metadata is not None else None
+    request: dict[str, Json] = {"store": False, **({} if user is None else {"user": user})}
+    if body.messages[-1].role == "assistant":
+        request[CONTINUES] = True
+    return TurnInput(
+        model=model.id,
+        user=user,
+        instructions=instructions(body),
+        tools=tools,
+        units=units_of(body.messages),
+        sampling=sampling,
+        request=request,
+    )
+
+
+def instructions(body: CountRequest) -> str | None:
+    """Returns the system prompt, its blocks as paragraphs; None where there is none."""
+    if body.system is None or isinstance(body.system, str):
+        return body.system
+    texts = [_text(block, f"system[{index}]") for index, block in enumerate(body.system)]
+    return "\n\n".join(text for text in texts if text and not text.startswith(BILLING_NOTE)) or None
+
+
+def units_of(messages: Sequence[MessageParam], *, open_ended: bool = False) -> list[Unit]:
+    """Returns the messages as a session holds them. `open_ended`: the last calls need no results, for nobody
+    answers."""
+    units: list[Unit] = []
+    waiting: dict[str, None] = {}  # ids of calls without a result
+    for index, message in enumerate(messages):
+        at = f"messages[{index}]"
+        blocks = [Block(type="text", text=message.content)] if isinstance(message.content, str) else message.content
+        if message.role == "assistant":
+            _check_answered(waiting, at)
+            units += _answer(blocks, f"{at}.content")
+            waiting = {str(block.id): None for block in blocks if block.type == "tool_use"}
+            continue
+        rest = []
+        for number, block in enumerate(blocks):
+            where = f"{at}.content[{number}]"
+            if block.type == "tool_result":
+                units.append(_result(block, where, waiting))
+            else:
+                rest.append((where, block))
+        _check_answered(waiting, at)
+        content = _content(rest)
+        if content:
+            units.append(Unit((cm.NewMessage(role=message.role, content=content),)))
+        elif len(rest) == len(blocks):
+            raise BadInput("invalid_request", "A message needs content that is not empty.", param=f"{at}.content")
+    if not open_ended:
+        _check_answered(waiting, "messages")
+    return units
+
+
+def functions(body: CountRequest) -> tuple[Tool, ...]:
+    """Returns the client's functions. Raises BadInput for MCP servers, which only Anthropic's service connects to."""
+    if body.mcp_servers:
+        raise unsupported("MCP servers of a request are not connected to here.", "mcp_servers")
+    made: dict[str, Tool] = {}
+    for index, tool in enumerate(body.tools or ()):
+        if tool.foreign:
+            continue
+        if tool.name in made:
+            raise BadInput("invalid_request", f"Two tools are named {tool.name!r}.", param=f"tools[{index}].name")
+        if tool.input_schema is None:
+            raise _missing(f"tools[{index}].input_schema")
+        made[tool.name] = Tool(
+            name=tool.name, description=tool.description, parameters=tool.input_schema, strict=bool(tool.strict)
+        )
+    return tuple(made.values())
+
+
+def left_out(body: CountRequest) -> Iterator[str]:
+    """Names what a request asks for and does not get, for the `Warning` of its answer."""
+    if body.thinking is not None and body.thinking.get("type") != "disabled":
+        yield "thinking"
+    if body.output_config is not None and body.output_config.effort is not None:
+        yield "output_config.effort"
+    if body.output_config is not None and body.output_config.task_budget is not None:
+        yield "output_config.task_budget"
+    yield from (name for name in ("context_management", "speed") if getattr(body, name))
+    yield from (f"tools[{index}] ({tool.type})" for index, tool in enumerate(body.tools or ()) if tool.foreign)
+    for index, message in enumerate(body.messages):
+        for number, block in enumerate(message.content if isinstance(message.content, list) else ()):
+            if _is_foreign(block):
+                yield f"messages[{index}].content[{number}] ({block.type})"
+
+
+# -- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _sampling(body: MessagesRequest) -> Sampling:
+    choice = body.tool_choice
+    return Sampling(
+        temperature=0.0 if body.top_p == 0 else body.temperature,
+        top_p=body.top_p or None,
+        top_k=body.top_k,
+        max_output_tokens=body.max_tokens,
+        stop=tuple(body.stop_sequences or ()) or None,
+        tool_choice=None if choice is None else _tool_choice(choice, [tool.name for tool in functions(body)]),
+        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        text=_format(body),
+    )
+
+
+def _format(body: CountRequest) -> TextOptions | None:
+    given = body.output_format or (body.output_config.format if body.output_config is not None else None)
+    if given is None:
+        return None
+    return TextOptions({"type": "json_schema", "name": "output", "schema": given.schema_, "strict": True})
+
+
+def _tool_choice(given: ToolChoice, names: Sequence[str]) -> str | dict[str, Json]:
+    if given.type in ("auto", "none"):
+        return given.type
+    if given.type == "any":
+        if not names:
+            raise BadInput("invalid_request", "'tool_choice' needs a tool that may be called.", param="tool_choice")
+        return "required"
+    if given.name not in names:
+        what = f"Tool choice {given.name!r} is not among the 'tools' that may be called here."
+        raise BadInput("invalid_request", what, param="tool_choice.name")
+    return {"type": "function", "name": given.name}
+
+
+def _answer(blocks: Sequence[Block], at: str) -> list[Unit]:
+    texts, calls = [], []
+    for index, block in enumerate(blocks):
+        where = f"{at}[{index}]"
+        if block.type == "tool_use":
+            if block.id is None or block.name is None:
+                raise _missing(f"{where}.{'id' if block.id is None else 'name'}")
+            arguments = json.dumps(block.input or {}, ensure_ascii=False)
+            calls.append(cm.NewCall(call_id=CallId(block.id), name=block.name, arguments=arguments))
+        else:
+            texts.append(_text(block, where))
+    text = "".join(texts)
+    words: tuple[cm.NewItem, ...] = (cm.NewMessage(role="assistant", content=text),) if text or not calls else ()
+    return [Unit((*words, *calls), answer=True)]
+
+
+def _result(block: Block, at: str, waiting: dict[str, None]) -> Unit:
+    if block.tool_use_id is None:
+        raise _missing(f"{at}.tool_use_id")
+    if block.tool_use_id not in waiting:
+        what = "Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
+        raise BadInput("invalid_request", what, param=f"{at}.tool_use_id")
+    del waiting[block.tool_use_id]
+    parts = block.content if isinstance(block.content, list) else [Part(type="text", text=block.content or "")]
+    output = "\n".join(filter(None, (_text(part, f"{at}.content[{index}]") for index, part in enumerate(parts))))
+    if block.is_error and not output.casefold().startswith("error"):
+        output = f"Error: {output}"  # how a model reads of it: results have no other place for that
+    return Unit((cm.NewOutput(call_id=CallId(block.tool_use_id), output=output),))
+
+
+def _content(blocks: Sequence[tuple[str, Block]]) -> cm.Content:
+    """A user's blocks: one text, unless there are files among them."""
+    parts = [part for at, block in blocks if (part := _part(block, at)) is not None]
+    if any(isinstance(part, InputFile) for part in parts):
+        return tuple(parts)
+    return "".join(part.text for part in parts if isinstance(part, InputText))
+
+
+def _part(block: Block, at: str) -> InputText | InputFile | None:
+    if block.type != "document":
+        text = _text(block, at)
+        return InputText(text=text) if text else None
+    source = block.source
+    if source is None:
+        raise _missing(f"{at}.source")
+    title = block.title or ""
+    if source.type == "text" and source.data is not None:
+        return InputText(text=f"{title}\n\n{source.data}" if title else source.data)
+    if source.type == "file" and source.file_id is not None:
+        return InputFile(file_id=source.file_id, filename=title)
+    if source.type == "base64" and source.data is not None:
+        data = f"data:{source.media_type or 'application/pdf'};base64,{source.data}"
+        return InputFile(filename=title or "document.pdf", file_data=data)
+    raise unsupported(f"A document of source {source.type!r} is not read here.", f"{at}.source.type")
+
+
+def _text(block: Part, at: str) -> str:
+    """The text of a block; of thoughts and of other servers' tools none. Raises BadInput for what no model here can
+    read."""
+    if block.type == "text":
+        if block.text is None:
+            raise _missing(f"{at}.text")
+        return block.text
+    if block.type in _THOUGHTS or _is_foreign(block):
+        return ""
+    raise unsupported(f"{block.type!r} is no kind of content that this server takes; text is.", f"{at}.type")
+
+
+def _is_foreign(block: Part) -> bool:
+    return block.type in _FOREIGN or (block.type.endswith("_tool_result") and block.type != "tool_result")
+
+
+def _check_answered(waiting: dict[str, None], at: str) -> None:
+    if waiting:
+        what = "`tool_use` ids were found without `tool_result` blocks immediately after: "
+        raise BadInput("invalid_request", f"{what}{', '.join(waiting)}.", param=at)
+
+
+def _missing(param: str) -> BadInput:
+    return BadInput("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)

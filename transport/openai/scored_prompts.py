@@ -1,0 +1,123 @@
+"""Bare prompts of `/v1/completions` as texts or token ids, and how probable they are.
+
+A prompt whose log probabilities are wanted (`echo` with `logprobs`) is scored by a question, which writes nothing and
+begins no session. An answer of no token, or of the one that is most probable, is what the same prefill has said
+already: then there is no turn at all. Longer answers are turns like any other, behind the scores of their prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from sessions.model.inspection import BarePrompt, DecodedTexts, PromptScores, TextTokens, TokenIds, TokenTexts
+from sessions.model.types import SCORES, Json, Principal
+from transport.gateway import Gateway
+from transport.openai.completion_models import CompletionRequest
+from transport.openai.completions import legacy_logprobs
+from transport.openai.model_catalog import ModelCard
+from transport.openai.unlogged_use import record_unlogged_use
+
+FINGERPRINT: Final = "sessile"
+PROMPT_IDS: Final = "scor"  # what ids of usage rows begin with
+
+
+class Prompt(NamedTuple):
+    """`tokens`: as its client sent them; None where it sent a text."""
+
+    text: str
+    tokens: tuple[int, ...] | None = None
+
+    @property
+    def raw(self) -> Json:
+        """What a response's request says of it."""
+        return True if self.tokens is None else list(self.tokens)
+
+
+async def read_prompts(gateway: Gateway, principal: Principal, model: str, body: CompletionRequest) -> list[Prompt]:
+    """Raises BadInput for ids that the model does not have."""
+    match body.prompt:
+        case str(text):
+            return [Prompt(text)]
+        case [str(), *_] as texts:
+            return [Prompt(str(text)) for text in texts]
+        case [int(), *_] as tokens:
+            sequences: tuple[tuple[int, ...], ...] = (tuple(tokens),)  # type: ignore[arg-type]
+        case lists:
+            sequences = tuple(tuple(each) for each in lists)  # type: ignore[arg-type]
+    found = await gateway.inspect(principal, model, TokenTexts(sequences))
+    assert isinstance(found, DecodedTexts)
+    return [Prompt(text, tokens) for text, tokens in zip(found.texts, sequences, strict=True)]
+
+
+def needs_no_turn(body: CompletionRequest, scores: Sequence[PromptScores], *, retryable: bool) -> bool:
+    """Whether the scores of a prompt are the whole answer: no token is wanted, or the most probable one alone.
+    `retryable`: the request has a key, by which it is to find its answer again."""
+    if body.max_tokens == 0:
+        return True
+    plain = (body.temperature == 0, not body.stop, not body.logit_bias, not body.stop_token_ids, not body.min_tokens)
+    even = not any((body.frequency_penalty, body.presence_penalty, body.repeat_penalty, body.repetition_penalty))
+    one = body.max_tokens == 1 and (body.n or 1) == 1 and not body.ignore_eos
+    one = one and all(each.following is not None for each in scores)
+    return one and not retryable and all(plain) and even
+
+
+async def score(
+    gateway: Gateway, principal: Principal, model: str, body: CompletionRequest, prompt: Prompt
+) -> PromptScores:
+    """Raises BadInput where the engine cannot, or a filter refuses the prompt; Limited."""
+    given: str | tuple[int, ...] = prompt.text if prompt.tokens is None else prompt.tokens
+    scores = await gateway.inspect(
+        principal, model, BarePrompt(given, body.logprobs or 0, next_too=body.max_tokens == 1)
+    )
+    assert isinstance(scores, PromptScores)
+    await record_unlogged_use(gateway, principal, model, scores.prompt_tokens, place=SCORES, prefix=PROMPT_IDS)
+    return scores
+
+
+async def count(gateway: Gateway, principal: Principal, model: str, prompt: Prompt) -> PromptScores:
+    """The prompt of an answer that has no token and no log probabilities: nothing is computed."""
+    if prompt.tokens is not None:
+        return PromptScores((), len(prompt.tokens))
+    found = await gateway.inspect(principal, model, TextTokens(prompt.text, starts=True))
+    assert isinstance(found, TokenIds)
+    return PromptScores((), len(found.tokens))
+
+
+def scored_completion(
+    gateway: Gateway,
+    model: ModelCard,
+    body: CompletionRequest,
+    prompts: Sequence[Prompt],
+    scores: Sequence[PromptScores],
+) -> dict[str, Json]:
+    """The `text_completion` object whose answers the scores are."""
+    choices: list[Json] = []
+    written = 0
+    for number, (prompt, scored) in enumerate(zip(prompts, scores, strict=True)):
+        following: Any = scored.following
+        entries: list[Any] = [*(scored.entries if body.echo else ()), *([following] if following else ())]
+        written += following is not None
+        text = (prompt.text if body.echo else "") + (following["token"] if following else "")
+        logprobs = None if body.logprobs is None else legacy_logprobs(entries, 0)
+        reason = "stop" if scored.ended else "length"
+        choices += [
+            {"index": number * (body.n or 1) + choice, "text": text, "logprobs": logprobs, "finish_reason": reason}
+            for choice in range(body.n or 1)
+        ]
+    read = sum(each.prompt_tokens for each in scores)
+    return {
+        "id": f"cmpl-{gateway.new_id()}",
+        "object": "text_completion",
+        "created": gateway.now_ms() // 1000,
+        "model": model.id,
+        "system_fingerprint": FINGERPRINT,
+        "choices": choices,
+        "usage": {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
