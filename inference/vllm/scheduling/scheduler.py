@@ -40,6 +40,7 @@ class _Ours:
     running: list[Any]
     waiting: Any
     kv_holding_waiting: Any
+    kv_cache_manager: Any
     finished_recving_kv_req_ids: set[str]
 
     def __init__(self, **kwargs: Any) -> None:
@@ -70,6 +71,18 @@ class _Ours:
         if self._planner is not None:
             self._planner.ended(scheduler_output)
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Takes the names of blocks that nobody has filled out of the prefix cache first.
+
+        vLLM caches a full block when a step is planned. Whoever goes first in the step may lose its place to a later one
+        that has priority, and its blocks were then found as computed while they hold what was there before, perhaps
+        another tenant's (vllm-project/vllm#43569, #57580)."""
+        for manager in self.kv_cache_manager.coordinator.single_type_managers:
+            blocks = manager.req_to_blocks.get(request.request_id, ())
+            unfilled = blocks[request.num_computed_tokens // manager.block_size :]
+            self.kv_cache_manager.evict_blocks({block.block_id for block in unfilled})
+        super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _ready(self) -> list[Any]:
         """Requests that wait for nothing but room in a step, or for blocks."""
