@@ -285,7 +285,8 @@ class VllmCore:
             "max_num_seqs": options.slots,
             "block_size": options.block_tokens,
             "enable_prefix_caching": True,
-            "scheduling_policy": "priority",
+            # with priorities vLLM's own scheduler serves KV that was never computed: see `_preempt_request` of ours
+            "scheduling_policy": "priority" if self.has_own_scheduler else "fcfs",
             "disable_log_stats": True,
             "enable_log_requests": False,
         }

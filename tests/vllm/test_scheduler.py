@@ -224,6 +224,14 @@ def test_a_block_is_found_only_if_the_step_that_fills_it_is_computed(asynchronou
     scheduler.shutdown()
 
 
+def test_requests_have_priorities_only_where_our_scheduler_runs(tmp_path: Path) -> None:
+    """vLLM's own fails the test above."""
+    policies = {"priority": {}, "fcfs": {"scheduler_cls": "another.Scheduler"}}
+    for policy, engine_args in policies.items():
+        arguments = VllmCore(vllm_options(tmp_path, engine_args=engine_args))._arguments(256, None)
+        assert arguments["scheduling_policy"] == policy
+
+
 def compute(scheduler: Any, tokens: dict[str, int], sampled: list[str]) -> None:
     """The next step, which has so many tokens of each; the `sampled` have an answer's token behind it."""
     output = scheduler.schedule()

@@ -73,11 +73,11 @@ class _Ours:
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """Takes the names of blocks that nobody has filled out of the prefix cache first.
+        """Drops blocks that no step has filled from the prefix cache first.
 
-        vLLM caches a full block when a step is planned. Whoever goes first in the step may lose its place to a later one
-        that has priority, and its blocks were then found as computed while they hold what was there before, perhaps
-        another tenant's (vllm-project/vllm#43569, #57580)."""
+        vLLM caches a full block when it plans the step that will fill it. A request that was planned first may be
+        preempted in the same step by a later one with priority. Its blocks would then be hit although they hold what
+        was there before, perhaps another tenant's KV (vllm-project/vllm#43569, #57580)."""
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             blocks = manager.req_to_blocks.get(request.request_id, ())
             unfilled = blocks[request.num_computed_tokens // manager.block_size :]
