@@ -61,7 +61,9 @@ class SteppedEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def ask(self, session: str, prompt: Sequence[int], most: int, into: TimedAnswer | None = None) -> TimedAnswer:
+    async def generate(
+        self, session: str, prompt: Sequence[int], most: int, into: TimedAnswer | None = None
+    ) -> TimedAnswer:
         answer, begun = into or TimedAnswer(), time.perf_counter()
         before = 0.0
         asked = GenerationRequest(
@@ -88,13 +90,13 @@ class SteppedEngine:
         """(tokens of prompts a second, the answers)"""
         begun, answers = time.perf_counter(), []
         for number, prompt in enumerate(prompts):
-            answers.append((await self.ask(f"{name}-{number}", prompt, ANSWER)).tokens)
+            answers.append((await self.generate(f"{name}-{number}", prompt, ANSWER)).tokens)
         return sum(map(len, prompts)) / (time.perf_counter() - begun), answers
 
     async def gaps(self, name: str, chance: random.Random, prompts: Sequence[Sequence[int]], most: int) -> list[float]:
         """Times between the tokens of an answer that is written while the prompts come."""
         answer = TimedAnswer()
-        writing = asyncio.create_task(self.ask(f"{name}-answer", words(chance, 40), most, answer))
+        writing = asyncio.create_task(self.generate(f"{name}-answer", words(chance, 40), most, answer))
         await answer.writing.wait()
         begun = len(answer.gaps_s)
         await self.cold(f"{name}-beside", prompts)
@@ -109,15 +111,15 @@ class SteppedEngine:
     ) -> tuple[list[float], list[float]]:
         """Times to the first tokens: alone, and each beside one of the prompts."""
         known = words(chance, tokens)
-        known += (await self.ask(name, known, ANSWER)).tokens
+        known += (await self.generate(name, known, ANSWER)).tokens
         firsts: tuple[list[float], list[float]] = ([], [])
         for number, prompt in enumerate(prompts):
             for beside in (False, True):
                 asked = [*known, *words(chance, max(8, tokens // 20))]
-                filling = asyncio.create_task(self.ask(f"{name}-cold-{number}", prompt, 1)) if beside else None
+                filling = asyncio.create_task(self.generate(f"{name}-cold-{number}", prompt, 1)) if beside else None
                 if filling is not None:
                     await asyncio.sleep(0.2)  # it is being computed
-                answer = await self.ask(name, asked, ANSWER)
+                answer = await self.generate(name, asked, ANSWER)
                 if filling is None or not filling.done():
                     firsts[beside].append(answer.first_s)
                 known = asked + answer.tokens
