@@ -63,6 +63,8 @@ class EngineSettings(Protocol):
     @property
     def kv_dtype(self) -> Literal["auto", "8bit"]: ...
     @property
+    def step_target_ms(self) -> int: ...
+    @property
     def threads(self) -> int: ...
     @property
     def slots(self) -> int: ...
@@ -99,6 +101,7 @@ class EngineSettings(Protocol):
 MODEL_SETTINGS: Final = {
     "speculation": ("off",),
     "kv_dtype": ("auto",),
+    "step_target_ms": (0,),
     "device": ("auto", "cpu"),
     "chat_template": ("model",),
     "gpu_layers": (-1, 0),
@@ -242,6 +245,7 @@ def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[st
         "model_aliases": settings.served_model_name[1:],
         "speculation": settings.speculation,
         "kv_dtype": settings.kv_dtype,
+        "step_target_ms": settings.step_target_ms,
         "chat_template": _chat_template(settings.chat_template),
         "staging_folder": Path(settings.kv_staging) if settings.kv_staging else None,
         "host_bytes_max": settings.kv_host_mb * 1_000_000 or host_bytes_max,

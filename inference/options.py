@@ -32,6 +32,7 @@ class ModelOptions(KvOptions, frozen=True, kw_only=True):
     kv_dtype: Literal["auto", "8bit"] = "auto"  # of KV on the device and in the tiers; auto: the engine's own
     threads: int = 1  # an engine's spinning threads starve where anything else wants the cores
     waiting_max: int = 64
+    step_target_ms: int = 0  # how long one step may last; 0: 250 on a CPU, 50 on a GPU
 
 
 def check_least(options: msgspec.Struct, engine: str, least: int, *names: str) -> None:

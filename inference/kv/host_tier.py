@@ -30,7 +30,8 @@ from sessions.model.types import SessionKey, TenantId
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_ROOM_WAIT_S: Final = 1.0  # how long a save may wait for demotions before it is given up
+_ROOM_WAIT_S: Final = 1.0  # for demotions, where nothing is lost yet by not saving
+_ROOM_WAIT_MAX_S: Final = 30.0  # where it is: a disk that stands still holds up nobody for longer
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is needed
 
 
@@ -108,12 +109,13 @@ class HostTier:
         """A name in the staging folder that nothing has; its stem is the snapshot's id."""
         return self._folder / f"{os.urandom(16).hex()}.slot"
 
-    async def reserve(self, size: int) -> bool:
-        """Makes room for `size` bytes, and counts them. False when that is impossible or takes too long."""
+    async def reserve(self, size: int, worth_s: float = 0.0) -> bool:
+        """Makes room for `size` bytes, and counts them. False when that is impossible or takes too long: longer than
+        `worth_s`, which computing again what is to be saved would take."""
         if size > self.bytes_max:
             self.counters["host_too_large"] += 1
             return False
-        deadline = asyncio.get_running_loop().time() + _ROOM_WAIT_S
+        deadline = asyncio.get_running_loop().time() + max(_ROOM_WAIT_S, min(worth_s, _ROOM_WAIT_MAX_S))
         while self.bytes + size > self.bytes_max:
             self._freed.clear()
             self._evict_one()

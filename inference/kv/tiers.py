@@ -128,8 +128,11 @@ class Tiers:
 
     # -- into host memory ------------------------------------------------------------------------------
 
-    async def reserve(self, size: int, tenant: TenantId | None = None, *, grows: int | None = None) -> bool:
-        """Makes room for `size` bytes in host memory. False when that is impossible or takes too long.
+    async def reserve(
+        self, size: int, tenant: TenantId | None = None, *, grows: int | None = None, computed: int = 0
+    ) -> bool:
+        """Makes room for `size` bytes in host memory. False when that is impossible or takes too long: longer than
+        computing again the `computed` tokens that would be lost by it.
 
         With a `tenant`, room below its ceiling too, for as much as what it holds `grows` (None: all of it).
         On True the bytes are counted: `adopt` or `host.unreserve` comes next."""
@@ -138,7 +141,7 @@ class Tiers:
         if fits and tenant is not None and not await self.quota.make_room(tenant, grows):
             self.counters["tenant_full"] += 1
             return False
-        return await self.host.reserve(size)
+        return await self.host.reserve(size, self.cost.prefill_s(0, computed) if computed else 0.0)
 
     def adopt(
         self,
@@ -255,7 +258,7 @@ class Tiers:
         manifest, rest = await transfer.begin(chunks, key, self.identity)
         begun, size = time.monotonic(), manifest.payload_bytes
         with self.host.pending(key) as pending:
-            if not await self.reserve(size, key.tenant):
+            if not await self.reserve(size, key.tenant, computed=len(manifest.ledger)):
                 raise SnapshotRefused("no_room")
             path = self.host.new_path()
             try:

@@ -41,7 +41,7 @@ from inference.llama.sampling import check_stop_tokens, completion_parameters, t
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.scorer import PromptScorer
-from inference.llama.server import BUILD, LlamaServer, piece_tokens
+from inference.llama.server import BUILD, LlamaServer, make_budget
 from inference.llama.slot_kv import SlotKv, bytes_per_token
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
@@ -221,8 +221,7 @@ class LlamaEngine:
                 slot_kv,
                 SchemaProbe(letter),
                 turn_opening_tokens=len(tokenizer.turn_opening),
-                piece_tokens=piece_tokens(options),
-                always=not options.gpu_layers,
+                budget=make_budget(options),
                 check=self._check_alive,
             )
             if tiers.cold:

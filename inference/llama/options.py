@@ -18,7 +18,7 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
     slots: int = 4
     context_window: int = 0  # tokens; 0: what the model was trained for, or as much of it as memory allows
     cuts_window: bool = False  # to what the model was trained for, where more is set
-    batch_tokens: int = 0  # prefilled in one step, what aborts and other streams wait for; 0: 64, with a GPU 512
+    batch_tokens: int = 0  # of prompts that one step computes at most; 0: 512, with a GPU 2048
     gpu_layers: int = 0
     gpu_free_bytes: int = 0  # what layers may take there; 0: not known
     checks_memory: bool = False  # before the model is loaded
@@ -27,7 +27,7 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_least(self, _ENGINE, 1, "slots", "threads", "spill_tokens_min")
-        check_least(self, _ENGINE, 0, "waiting_max", "batch_tokens", "gpu_layers")
+        check_least(self, _ENGINE, 0, "waiting_max", "batch_tokens", "gpu_layers", "step_target_ms")
         check_least(self, _ENGINE, 0, "host_bytes_max", "disk_bytes_max", "redis_bytes_max")
         if self.context_window and self.context_window < 256:
             raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")

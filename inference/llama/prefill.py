@@ -1,8 +1,8 @@
 """Prefills a slot for a run: its KV is brought up, the rest of the prompt computed.
 
-A step of a CPU takes half a second, and llama-server would notice only after the next one that nobody wants an answer
-any more: it looks when it has something to say. So there a prompt is sent in pieces of a step each, and whoever is
-cancelled does not begin the next. Whoever gives way (`Scheduler.gives_way`) sends pieces on any machine.
+A prompt is sent in pieces of a step each (`Scheduler.take_step`): whoever decodes, or comes with a short rest, waits no
+longer than a step lasts. And llama-server would notice only when it has something to say that nobody wants an answer
+any more: whoever is cancelled does not begin the next piece.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import SchemaProbe
 from inference.llama.slot_kv import SlotKv
 from inference.llama.slots import Slot
+from inference.step_budget import StepBudget
 from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.generation import Chunk
 from sessions.model.types import INTEGER_MAX, Json
 
-_TRIED_TOKENS: Final = 64
 _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the rate
 
 
@@ -55,21 +55,19 @@ class SlotPrefill:
         schemas: SchemaProbe,
         *,
         turn_opening_tokens: int,
-        piece_tokens: int,
-        always: bool,
+        budget: StepBudget,
         check: Callable[[], None],
     ) -> None:
         """`make_completion`: of (guide, slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many
-        stand before a user's words in every conversation. `always`: all prompts go in pieces. `check`: raises once
-        the engine is closed."""
+        stand before a user's words in every conversation. `budget`: of a step. `check`: raises once the engine is
+        closed."""
         self._scheduler = scheduler
         self._slot_kv = slot_kv
         self._prefix_cache = PrefixCache(slot_kv)
         self._make_completion = make_completion
         self._turn_opening_tokens = turn_opening_tokens
         self._schemas = schemas
-        self._piece_tokens = piece_tokens
-        self._always = always
+        self._budget = budget
         self._check = check
 
     async def begin(
@@ -87,12 +85,12 @@ class SlotPrefill:
         opening = prompt[:shared_prefix]
         alone = shared_prefix - resident >= WORTH_TOKENS and slot.key == key
         if alone and self._prefix_cache.common(key, opening):
-            if await self._fill(slot_run, opening, resident, leave=0) is None:
+            if await self._fill(slot_run, opening, resident, whole=True) is None:
                 return None
             resident = shared_prefix
             slot_run.preparing = asyncio.create_task(self._prefix_cache.keep(slot, key, opening))
             await asyncio.shield(slot_run.preparing)
-        filled = await self._fill(slot_run, prompt, resident, leave=self._piece_tokens)
+        filled = await self._fill(slot_run, prompt, resident, whole=False)
         if filled is None:
             return None
         resident = filled
@@ -108,7 +106,7 @@ class SlotPrefill:
     async def measure(self) -> None:
         """Computes some tokens for measurement, in a slot that is nobody's yet: the first turns after a start,
         whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
-        for count in (1, min(self._piece_tokens, _TRIED_TOKENS)):  # the first touches all weights, and measures nothing
+        for count in (1, self._budget.tokens(decoding=False)):  # the first touches all weights, and measures nothing
             completion = self._make_completion(None, 0, array.array("I", [0] * count), 0, INTEGER_MAX)
             with contextlib.suppress(SessileError):
                 await completion.open({"n_predict": 0})
@@ -119,29 +117,37 @@ class SlotPrefill:
 
     def learn(self, completion: LlamaCompletion) -> None:
         """Learns the engine's pace from a run that is over."""
+        if completion.prefill_s:
+            self._budget.measured(completion.evaluated_tokens, completion.prefill_s)
         if completion.prefill_s and completion.evaluated_tokens >= _MEASURED_TOKENS_MIN:
             self._slot_kv.tiers.cost.prefilled(
                 completion.cached_tokens, completion.cached_tokens + completion.evaluated_tokens, completion.prefill_s
             )
 
-    async def _fill(self, slot_run: SlotRun, prompt: array.array[int], resident: int, *, leave: int) -> int | None:
-        """Computes what is not `resident` of a prompt, in pieces where it is to go in pieces, until no more than
-        `leave` tokens are left. Returns how many are there then; None: the run is to make room first."""
+    async def _fill(self, slot_run: SlotRun, prompt: array.array[int], resident: int, *, whole: bool) -> int | None:
+        """Computes what is not `resident` of a prompt, in pieces: all of it (`whole`), or until what is left fits into
+        a step, and then the step is the run's. Returns how many tokens are there then; None: the run is to make room
+        first."""
+        run = slot_run.run
         while True:
             self._check()
-            gives_way = self._scheduler.gives_way(slot_run.run)
-            if gives_way:
-                if not await self._scheduler.wait_to_prefill(slot_run.run):
+            if self._scheduler.gives_way(run):
+                if not await self._scheduler.wait_to_prefill(run):
                     return None
                 self._check()
-            in_pieces = gives_way or self._always
-            if len(prompt) - resident <= leave or (leave and not in_pieces):
+            lacks = len(prompt) - resident
+            if lacks <= 0:
                 return resident
-            piece = prompt[: resident + self._piece_tokens] if in_pieces else prompt
+            room = await self._scheduler.take_step(run, lacks, self._budget)
+            self._check()
+            if room == lacks and not whole:
+                return resident
+            piece = prompt[: resident + room]
             completion = await self._run(slot_run, piece, resident, {"n_predict": 0})
             while isinstance(await completion.next(), Chunk):
                 continue
             completion.close()
+            self._scheduler.end_step(run)
             self.learn(completion)
             slot_run.cached_max = min(slot_run.cached_max, completion.cached_tokens)
             resident = len(piece)

@@ -7,8 +7,8 @@ moment gives it back at once. Where a waiter goes before a run that has a slot, 
 That takes several steps of llama-server's: until it has emitted its next token, has noticed that we hung up, and the
 slot is saved. So with enough slots one is kept idle for whoever is around and has less than its share
 (`inference.fair_queue`). And llama-server fills prompts in the order of its slots, each as far as a batch goes: so
-whoever gives way sends its prompt in pieces, and before each waits until nobody who goes first is being filled
-(`wait_to_prefill`).
+prompts are sent in pieces that share a step (`take_step`): short rests first, what is left to one long prompt, the long
+ones in turn. Whoever gives way waits before each piece until nobody who goes first is being filled (`wait_to_prefill`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 
 from inference.fair_queue import FairQueue, SlotClaim
 from inference.llama.slots import Slot, SlotTable
+from inference.step_budget import LEAST_BESIDE, StepBudget
 from sessions.model.errors import Overloaded, SessileError
 from sessions.model.types import SessionKey
 
@@ -26,7 +27,10 @@ from sessions.model.types import SessionKey
 class EngineRun:
     """One run of an engine as the queue knows it: it may have several slots, one after another."""
 
-    __slots__ = ("claim", "filling", "future", "key", "pauses", "prompt", "scope", "slot", "yields")
+    __slots__ = (
+        *("claim", "decoding", "filling", "future", "is_long", "key", "pauses", "prompt", "scope", "slot"),
+        *("step_tokens", "yields"),
+    )
 
     def __init__(
         self,
@@ -49,6 +53,9 @@ class EngineRun:
         self.future: asyncio.Future[Slot] | None = None
         self.slot: Slot | None = None
         self.filling = False  # it has a slot and has emitted nothing in it
+        self.decoding = False  # it has a slot and has emitted something in it
+        self.step_tokens = 0  # of its prompt, that llama-server is computing
+        self.is_long = False  # and they are not the last of it
         self.yields = False  # another run is to have its slot: `give_way` comes next
 
 
@@ -63,6 +70,7 @@ class Scheduler:
         self.table = table
         self.queue: FairQueue[EngineRun] = FairQueue(slots, waiting_max, reserve=int(slots >= RESERVE_FROM_SLOTS))
         self._gated: list[asyncio.Future[None]] = []
+        self._asking: dict[EngineRun, int] = {}  # for room in a step, in order, with how many tokens each lacks
         self.num_shed = 0
         self.num_preempted = 0
 
@@ -103,8 +111,8 @@ class Scheduler:
     def on_output(self, run: EngineRun, tokens: int) -> None:
         """The run has emitted something: from now on stopping it loses nothing."""
         self.queue.served(run.claim, tokens)
-        if run.filling:
-            run.filling = False
+        if not run.decoding:
+            run.filling, run.decoding, run.step_tokens = False, True, 0
             self._open_gates()
         if not run.claim.may_yield and run.pauses:
             run.claim.may_yield = True
@@ -114,7 +122,8 @@ class Scheduler:
         """The run's KV is in order, and its slot goes to who is next; it waits again. It counts as preempted where it
         was to yield."""
         self.num_preempted += run.yields
-        run.yields = run.filling = False
+        run.yields = run.filling = run.decoding = False
+        run.step_tokens = 0
         run.slot = None
         self.queue.make_room(run.claim)
         self.table.release(slot)
@@ -125,7 +134,8 @@ class Scheduler:
         """The run is over, wherever it was."""
         self.queue.leave(run.claim)
         slot, run.slot = run.slot, None
-        run.filling = False
+        run.filling = run.decoding = False
+        run.step_tokens = 0
         if slot is not None:
             self.table.release(slot)
         self._hand_out()
@@ -154,6 +164,40 @@ class Scheduler:
             self._gated.append(gate)
             await gate
         return not run.yields
+
+    async def take_step(self, run: EngineRun, lacks: int, budget: StepBudget) -> int:
+        """Waits for room in llama-server's next step for a prompt that `lacks` so many tokens. Returns how many of
+        them it may send, which count as being computed until `end_step`, or until the run emits something or leaves."""
+        self._asking[run] = lacks
+        try:
+            while not (room := self._step_room(run, lacks, budget)):
+                gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._gated.append(gate)
+                await gate
+        finally:
+            del self._asking[run]
+            self._open_gates()
+        run.step_tokens, run.is_long = room, room < lacks
+        return room
+
+    def end_step(self, run: EngineRun) -> None:
+        run.step_tokens = 0
+        self._open_gates()
+
+    def _step_room(self, run: EngineRun, lacks: int, budget: StepBudget) -> int:
+        """0: none for now. A step that is empty always has room for somebody."""
+        running = [claim.holder for claim in self.queue.running if claim.holder is not run]
+        step = budget.tokens(decoding=any(other.decoding for other in running))
+        used = sum(other.step_tokens for other in running)
+        if lacks <= step:
+            return lacks if not used or used + lacks <= step else 0
+        if any(other.step_tokens and other.is_long for other in running):
+            return 0
+        if any(tokens <= step for tokens in self._asking.values()):
+            return 0
+        if next(iter(self._asking)) is not run:  # all who ask are long
+            return 0
+        return min(lacks, max(step - used, LEAST_BESIDE))
 
     def _open_gates(self) -> None:
         gates, self._gated = self._gated, []

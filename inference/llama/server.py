@@ -20,6 +20,7 @@ import xllamacpp
 from inference.http_client import HttpClient
 from inference.llama.options import LlamaOptions
 from inference.private_folder import PrivateFolder, create_socket_folder
+from inference.step_budget import TARGET_CPU_MS, TARGET_GPU_MS, StepBudget
 from sessions.model.errors import Unavailable
 
 BUILD: Final = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
@@ -27,6 +28,9 @@ BUILD: Final = f"llama.cpp/xllamacpp-{xllamacpp.__version__}"
 # follow an earlier place with as many equal tokens: with fewer, drafts that fail make ordinary text slower.
 MATCH_TOKENS: Final = 6
 DRAFT_TOKENS: Final = 16
+UBATCH_CPU: Final = 64
+"""Tokens of one pass on a CPU: 64 are computed as fast as 512, and below 64 llama.cpp takes another way through
+attention, on which a long prompt takes up to twice as long."""
 SOCKET: Final = "llama.sock"  # by its ending llama-server knows that it is no host name
 
 
@@ -83,12 +87,15 @@ def _restore_signal_handlers() -> None:
             signal.signal(number, handler)
 
 
-def piece_tokens(options: LlamaOptions) -> int:
-    """How many tokens of a prompt one step computes, and how long the pieces are that prompts are sent in.
+def batch_tokens(options: LlamaOptions) -> int:
+    """How many tokens of prompts one step computes at most."""
+    return options.batch_tokens or (2048 if options.gpu_layers else 512)
 
-    On a CPU 64 are computed as fast as 512, and everybody else waits less; below 64 llama.cpp takes another way through
-    attention, on which a long prompt takes up to twice as long."""
-    return options.batch_tokens or (512 if options.gpu_layers else 64)
+
+def make_budget(options: LlamaOptions) -> StepBudget:
+    """The budget of llama-server's steps. Beyond one pass (`UBATCH_CPU`) it is whole passes."""
+    target_ms = options.step_target_ms or (TARGET_GPU_MS if options.gpu_layers else TARGET_CPU_MS)
+    return StepBudget(target_ms / 1000, batch_tokens(options), unit=UBATCH_CPU)
 
 
 def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path) -> Any:
@@ -99,8 +106,8 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     p.n_parallel = options.slots
     p.n_ctx = context_window * options.slots  # divided among the slots
     p.kv_unified = False
-    p.n_batch = piece_tokens(options) + options.slots  # a piece stays whole beside those that decode
-    p.n_ubatch = min(piece_tokens(options), 512)
+    p.n_batch = batch_tokens(options) + options.slots  # a piece stays whole beside those that decode
+    p.n_ubatch = min(batch_tokens(options), 512 if options.gpu_layers else UBATCH_CPU)
     p.n_gpu_layers = options.gpu_layers
     p.no_op_offload = not options.gpu_layers  # or a build for a GPU computes prompts there though no layer is on it
     p.cpuparams.n_threads = options.threads

@@ -193,7 +193,8 @@ class SlotKv:
         None when there is no room, the slot holds something else by now, or it is not needed any more."""
         size = len(expected) * self._usage.bytes_per_token + _SLACK_BYTES
         leaves = self._usage.unsaved_bytes(slot) if slot.key == key else 0  # it is counted once: there, and then here
-        if not await self.tiers.reserve(size, key.tenant, grows=max(0, size - leaves)):
+        grows = max(0, size - leaves)
+        if not await self.tiers.reserve(size, key.tenant, grows=grows, computed=len(expected)):
             return None
         path = self.tiers.host.new_path()
         adopted = False

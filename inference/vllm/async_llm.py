@@ -29,10 +29,12 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.process_environment import only_handed_over
 from inference.sampling import unfit_continuation
+from inference.step_budget import TARGET_CPU_MS, TARGET_GPU_MS
 from inference.vllm.model_folder import Adapter
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs, scoring_params, token_scores
 from inference.vllm.scheduling.grammar_replay import EMITTED
+from inference.vllm.scheduling.step_planner import STEP_TARGET
 from inference.vllm.worker_events import WorkerReady, WorkerUnfit, all_ready
 from sessions.model.errors import BadInput, EngineLost, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, TokenScore
@@ -283,7 +285,8 @@ class VllmCore:
             "max_num_seqs": options.slots,
             "block_size": options.block_tokens,
             "enable_prefix_caching": True,
-            "scheduling_policy": "priority",
+            # with priorities vLLM's own scheduler serves KV that was never computed: see `_preempt_request` of ours
+            "scheduling_policy": "priority" if self.has_own_scheduler else "fcfs",
             "disable_log_stats": True,
             "enable_log_requests": False,
         }
@@ -299,6 +302,8 @@ class VllmCore:
         arguments["structured_outputs_config"] = StructuredOutputsConfig(backend="guidance")
         if self.has_own_scheduler:
             arguments["scheduler_cls"] = SCHEDULER
+            usual_ms = TARGET_CPU_MS if current_platform.is_cpu() else TARGET_GPU_MS
+            arguments["additional_config"] = {STEP_TARGET: options.step_target_ms or usual_ms}
         if current_platform.is_cpu():
             arguments["enforce_eager"] = True  # compiled code takes minutes and has answered wrongly on CPUs
             if self.is_known_version:
@@ -313,7 +318,10 @@ class VllmCore:
                 kv_connector_extra_config={"folder": connector_folder, "front": os.getpid()},
                 kv_load_failure_policy="recompute",
             )
-        return arguments | options.all_engine_args
+        given = dict(options.all_engine_args)
+        if isinstance(config := given.get("additional_config"), dict):
+            given["additional_config"] = arguments.get("additional_config", {}) | config
+        return arguments | given
 
 
 def _refused(params: SamplingParams, why: str) -> SessileError:

@@ -190,8 +190,9 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             self._remember(transfer.tag, block_ids[shared:full])
             if shared:
                 self._remember(transfer.opening, block_ids[:shared])
-            for tag in tracked.forgotten:
-                self._forget(tag)
+            for tag in (transfer.tag, transfer.opening):
+                if tag in tracked.forgotten:
+                    self._forget(tag)
             if transfer.path and transfer.tag not in tracked.forgotten:
                 held = list(block_ids[tracked.saved : min(full, transfer.limit_blocks)])
         if not transfer.path:

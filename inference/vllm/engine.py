@@ -335,7 +335,7 @@ class VllmEngine:
             plan, run.plan = run.plan, None
             if plan is not None:
                 self._offload.settle(plan, run.known)
-        await self._offload.settled()
+        await self._offload.completed()
 
     async def _begin_again(self) -> None:
         standby = None if self._standby is None else await self._standby.take()

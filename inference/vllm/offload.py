@@ -8,8 +8,10 @@
                    workers died in it, the blocks that they had written do
 
 Invariants: what is written counts against the host tier's bound before the first byte; a session that was released
-meanwhile leaves nothing; a worker that failed or stayed silent costs the file, never an answer. Snapshots are whole
-blocks from the first token on, so that any common prefix of a branch is a prefix of the file. It does not know vLLM.
+meanwhile leaves nothing; a worker that failed costs what has no checksum, never an answer; a worker that is slow costs
+nothing: what it has written by then is a snapshot, which its late close completes. Whether a worker is dead is the
+supervisor's word (`lose`). Snapshots are whole blocks from the first token on, so that any common prefix of a branch is
+a prefix of the file. It does not know vLLM.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ from sessions.model.types import OPENINGS, Json, SessionKey
 
 log = structlog.get_logger(__name__)
 
-_CLOSE_WAIT_S: Final = 30.0  # how long a request's last blocks may take to be written
+_CLOSE_WAIT_S: Final = (
+    30.0  # then what is written becomes a snapshot, and the rest of the file is waited for all the same
+)
 _COPY_BYTES: Final = 8 << 20
-_ARRIVAL_WAIT_S: Final = 1.0  # how long a run waits for what another one has just left
+_ARRIVAL_WAIT_MAX_S: Final = 30.0  # for what another run has just left, unless computing is sooner done
 _CUT_SHARE: Final = 7 / 8
 _LOOK_TOKENS: Final = 64  # that the device lacks: fewer are computed sooner than looked up
 _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the rate
@@ -86,20 +90,31 @@ class OffloadPlan:
 
 class KvOffload:
     def __init__(
-        self, tiers: Tiers, *, block_tokens: int, block_bytes: int, ranks: int, answer_tokens: int, saves: bool
+        self,
+        tiers: Tiers,
+        *,
+        block_tokens: int,
+        block_bytes: int,
+        ranks: int,
+        answer_tokens: int,
+        saves: bool,
+        close_wait_s: float = _CLOSE_WAIT_S,
     ) -> None:
-        """`block_bytes`: of all ranks together."""
+        """`block_bytes`: of all ranks together. `close_wait_s`: how long the end of a run's file is waited for before
+        what there is of it becomes a snapshot."""
         self.tiers = tiers
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
         self.ranks = ranks
         self.saves = saves
+        self._close_wait_s = close_wait_s
         self.counters: Counter[str] = Counter()
         self._stopped = False
         self._shared_prefixes = SharedPrefixes()
         self._answer_tokens = answer_tokens
         self._plans: dict[str, OffloadPlan] = {}
         self._settling: dict[SessionKey, set[asyncio.Task[None]]] = {}
+        self._late: set[asyncio.Task[None]] = set()  # completing snapshots whose files are closed late
 
     # -- before a run --------------------------------------------------------------------------------------
 
@@ -230,6 +245,9 @@ class KvOffload:
         if not tasks:
             del self._settling[key]
             self.tiers.trim(key.tenant)  # what the run left on the device counts from now on
+        self._log_failure(task)
+
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self.counters["saves_failed"] += 1
             log.error("snapshot_write_failed", tier="host", exc_info=task.exception())
@@ -239,10 +257,16 @@ class KvOffload:
         return key in self._settling
 
     async def settled(self, key: SessionKey | None = None) -> None:
-        """Waits until what ran of a session (None: of all) is in the tiers' hands."""
+        """Waits until what ran of a session (None: of all) is in the tiers' hands, but for what a slow worker still
+        has to write."""
         tasks = [t for k, held in self._settling.items() if key is None or k == key for t in held]
         if tasks:
             await asyncio.wait(tasks)
+
+    async def completed(self) -> None:
+        """Waits until every file of a run that is over has been closed and kept."""
+        while self._settling or self._late:
+            await asyncio.wait({*self._late, *(task for tasks in self._settling.values() for task in tasks)})
 
     def forget(self, key: SessionKey) -> None:
         """The session is deleted: what of it is on its way is dropped on arrival."""
@@ -256,8 +280,13 @@ class KvOffload:
             plan.closed.set()
 
     async def stop(self) -> None:
-        """Keeps what has ended and drops what has not. Whatever ends later is dropped as well."""
+        """Keeps what has ended, and of files that a worker still has not closed what is written. Drops what has not
+        ended; whatever ends later is dropped as well."""
         await self.settled()
+        for plan in self._plans.values():
+            if plan.settling is not None:
+                plan.closed.set()
+        await self.completed()
         self._stopped = True
         for plan in tuple(self._plans.values()):
             await self.abandon(plan)
@@ -314,7 +343,7 @@ class KvOffload:
         if not near:
             return False
         computing_s = self.tiers.cost.prefill_s(have, len(prompt))
-        await asyncio.wait(near, timeout=min(_ARRIVAL_WAIT_S, computing_s))
+        await asyncio.wait(near, timeout=min(_ARRIVAL_WAIT_MAX_S, computing_s))
         return True
 
     def _best(
@@ -343,45 +372,80 @@ class KvOffload:
         plan.path = plan.file = self.tiers.host.new_path()
 
     async def _settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
+        late = False
         try:
             await self._begun(plan)
-            if plan.path is not None and not self._stopped:
-                async with asyncio.timeout(_CLOSE_WAIT_S):
+            if plan.path is None or self._stopped:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._close_wait_s):
                     await plan.closed.wait()
-                if plan.lost:
-                    limit = min(plan.limit_blocks, len(known) // self.block_tokens)
-                    plan.num_blocks = await asyncio.to_thread(
-                        count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks
-                    )
-                    self.counters["blocks_adopted"] += plan.num_blocks - plan.base_blocks
+            if plan.closed.is_set():
                 await self._keep(plan, plan.path, known)
-        except TimeoutError:
-            self.counters["saves_lost"] += 1
-            log.warning("connector_timed_out", waited_s=_CLOSE_WAIT_S)
+                return
+            log.warning("kv_file_closed_late", waited_s=self._close_wait_s)
+            self.counters["saves_late"] += 1
+            plan.num_blocks = await self._count_written(plan, known)
+            await self._keep_blocks(plan, plan.path, known)
+            late = True
+            task = asyncio.create_task(self._complete(plan, known))
+            self._late.add(task)
+            task.add_done_callback(self._completed)
         finally:
-            self._plans.pop(plan.name, None)
-            await self._drop_file(plan)
+            if not late:
+                await self._end(plan)
+
+    async def _complete(self, plan: OffloadPlan, known: array.array[int]) -> None:
+        """The worker lives and will close the file, or the supervisor says that it is dead."""
+        try:
+            await plan.closed.wait()
+            if plan.path is not None:
+                await self._keep(plan, plan.path, known)
+        finally:
+            await self._end(plan)
+
+    def _completed(self, task: asyncio.Task[None]) -> None:
+        self._late.discard(task)
+        self._log_failure(task)
+
+    async def _end(self, plan: OffloadPlan) -> None:
+        self._plans.pop(plan.name, None)
+        await self._drop_file(plan)
+
+    async def _count_written(self, plan: OffloadPlan, known: array.array[int]) -> int:
+        """How many leading blocks of a run are there with right checksums, its source's included."""
+        assert plan.path is not None
+        limit = min(plan.limit_blocks, len(known) // self.block_tokens)
+        return await asyncio.to_thread(count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks)
 
     async def _keep(self, plan: OffloadPlan, tail: Path, known: array.array[int]) -> None:
-        blocks = min(plan.num_blocks, len(known) // self.block_tokens)
-        if plan.failed:
-            self.counters["saves_failed"] += 1
-        elif not plan.lost and plan.num_cut > _CUT_SHARE * blocks:
+        """The run's file is closed, or nobody will close it."""
+        if plan.lost or plan.failed or plan.open_ranks:
+            plan.num_blocks = await self._count_written(plan, known)
+            self.counters["saves_failed"] += plan.failed
+            self.counters["blocks_adopted"] += plan.num_blocks - plan.base_blocks
+        elif plan.num_cut > _CUT_SHARE * min(plan.num_blocks, len(known) // self.block_tokens):
             return  # its session has left, most likely: for the little that is new not all of it is copied once more
-        elif blocks > plan.base_blocks and not plan.forgotten:
-            tokens = known[: blocks * self.block_tokens]
-            size = blocks * self.block_bytes
-            if plan.base_blocks:
-                await self._join(plan, tail, tokens)
-            else:
-                await asyncio.to_thread(os.truncate, tail, size)
-                if not plan.forgotten:
-                    reserved, plan.reserved, plan.path = plan.reserved, 0, None
-                    self.tiers.host.unreserve(reserved - size)
-                    self.tiers.adopt(plan.key, tokens, tail, size, size, plan.scope)
-                    self.counters["saves"] += 1
-            if not plan.lost:  # else its session waits for what it can go on from
-                await self._keep_opening(plan, tokens)
+        await self._keep_blocks(plan, tail, known)
+
+    async def _keep_blocks(self, plan: OffloadPlan, tail: Path, known: array.array[int]) -> None:
+        """Makes a snapshot of the run's first `num_blocks`."""
+        blocks = min(plan.num_blocks, len(known) // self.block_tokens)
+        if blocks <= plan.base_blocks or plan.forgotten:
+            return
+        tokens = known[: blocks * self.block_tokens]
+        size = blocks * self.block_bytes
+        if plan.base_blocks or (plan.open_ranks and not plan.lost):  # its worker may write on in the file
+            await self._join(plan, tail, tokens)
+        else:
+            await asyncio.to_thread(os.truncate, tail, size)
+            if not plan.forgotten:
+                reserved, plan.reserved, plan.path = plan.reserved, 0, None
+                self.tiers.host.unreserve(reserved - size)
+                self.tiers.adopt(plan.key, tokens, tail, size, size, plan.scope)
+                self.counters["saves"] += 1
+        if not plan.lost:  # else its session waits for what it can go on from
+            await self._keep_opening(plan, tokens)
 
     async def _join(self, plan: OffloadPlan, tail: Path, tokens: array.array[int]) -> None:
         """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
@@ -429,7 +493,7 @@ class KvOffload:
 
         Raises Refused, and a base that proves to be no good is dropped."""
         size = len(tokens) // self.block_tokens * self.block_bytes
-        if not await self.tiers.reserve(size, key.tenant):
+        if not await self.tiers.reserve(size, key.tenant, computed=len(tokens)):
             self.counters["saves_without_room"] += 1
             return
         path = self.tiers.host.new_path()

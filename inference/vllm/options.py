@@ -63,7 +63,7 @@ class VllmOptions(ModelOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_least(self, _ENGINE, 1, "slots", "threads", "block_tokens")
-        check_least(self, _ENGINE, 0, "waiting_max", "device_kv_bytes", "device_blocks")
+        check_least(self, _ENGINE, 0, "waiting_max", "device_kv_bytes", "device_blocks", "step_target_ms")
         check_least(self, _ENGINE, 0, "host_bytes_max", "disk_bytes_max")
         if self.context_window and self.context_window < 256:
             raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")

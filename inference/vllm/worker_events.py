@@ -1,8 +1,8 @@
 """Carries reports from the connector in vLLM's processes to the front, over datagram sockets in the staging folder.
 
-Datagrams because nobody must ever wait for a listener: a sender that finds no room tries for a second and gives up, and
-what is lost costs a recompute. They come from the copier's threads, never from vLLM's scheduler. The other direction
-needs no socket: what the front has to say travels with the requests, as their transfer parameters.
+Datagrams come from the copier's threads, never from vLLM's scheduler. A report waits for room for as long as there is a
+front, however slow: it may be the one that a snapshot waits for. Mentions wait for none. The other direction needs no
+socket: what the front has to say travels with the requests, as their transfer parameters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 SOCKET_NAME: Final = "front.sock"
 MENTIONS_NAME: Final = "mentions.sock"  # a queue of their own: a kernel may hold as few as ten datagrams in one
 _DATAGRAM_BYTES_MAX: Final = 64 << 10
-_SEND_WAIT_S: Final = 1.0
+_LOOK_S: Final = 1.0  # how often a report that finds no room looks whether its sender was closed
 _READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
 
 
@@ -73,15 +74,22 @@ class WorkerEventSender:
     def __init__(self, folder: Path) -> None:
         self._path, self._mentions_path = str(folder / SOCKET_NAME), str(folder / MENTIONS_NAME)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(_SEND_WAIT_S)
+        self._socket.settimeout(_LOOK_S)
+        self._closed = threading.Event()
         self._mentions = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._mentions.setblocking(False)
 
     def send(self, report: Report) -> None:
-        try:
-            self._socket.sendto(msgspec.msgpack.encode(report), self._path)
-        except OSError as exc:
-            log.warning("the front did not get a report of %s: %s", type(report).__name__, exc)
+        """Returns when the report is on its way, or there is no front any more, or the sender is being closed."""
+        data = msgspec.msgpack.encode(report)
+        while not self._closed.is_set():
+            try:
+                self._socket.sendto(data, self._path)
+            except TimeoutError:
+                continue
+            except OSError as exc:
+                log.warning("the front did not get a report of %s: %s", type(report).__name__, exc)
+            return
 
     def mention(self, report: Report) -> None:
         """What the next report will say as well: it waits for no room."""
@@ -89,6 +97,8 @@ class WorkerEventSender:
             self._mentions.sendto(msgspec.msgpack.encode(report), self._mentions_path)
 
     def close(self) -> None:
+        """What still waits for room is dropped."""
+        self._closed.set()
         self._socket.close()
         self._mentions.close()
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
-from inference.llama.server import piece_tokens
+from inference.step_budget import LEAST_BESIDE, StepBudget
 from tests.support.engines.engines import AlwaysRestores, ask, key, prompt_of, request, until
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
@@ -42,11 +42,13 @@ async def engine(model_path: Path, tmp_path: Path) -> AsyncIterator[LlamaEngine]
     await engine.close()
 
 
-async def test_prompts_in_pieces_say_what_whole_ones_say_and_cost_no_more(engine: LlamaEngine) -> None:
+@pytest.mark.parametrize("pieces", [LEAST_BESIDE, 64])
+async def test_prompts_in_pieces_say_what_whole_ones_say_and_cost_no_more(engine: LlamaEngine, pieces: int) -> None:
     prompts = [await prompt_of(engine, f"{number}. {STORY} {STORY}") for number in range(7)]
-    engine._up.prefill._always = False
+    engine._up.prefill._budget = StepBudget(3600.0, 512)
+    engine._up.prefill._budget.measured(512, 0.001)
     expected = [await ask(engine, key(f"alone{number}", "other"), prompts[number], max_tokens=6) for number in range(7)]
-    engine._up.prefill._always = True
+    engine._up.prefill._budget = StepBudget(3600.0, pieces)
     sent = Sent(engine)
     before = engine.stats().counters["prefilled_tokens"]
     flood = [ask(engine, key(f"f{number}", "flood"), prompts[number], max_tokens=6) for number in range(7)]
@@ -60,7 +62,8 @@ async def test_prompts_in_pieces_say_what_whole_ones_say_and_cost_no_more(engine
 @pytest.mark.parametrize("opening", [False, True])
 async def test_a_prompt_that_nobody_wants_any_more_is_computed_no_further(engine: LlamaEngine, opening: bool) -> None:
     prompt = await prompt_of(engine, " ".join([STORY] * 20))
-    piece = piece_tokens(engine.options)
+    piece = 64
+    engine._up.prefill._budget = StepBudget(3600.0, piece)
     assert len(prompt) > 6 * piece
     sent = Sent(engine)
     shared: dict[str, Any] = {"shared_prefix": len(prompt) - 8} if opening else {}

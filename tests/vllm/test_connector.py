@@ -5,11 +5,12 @@ Only the device is made up: a block holds, for each of its places, a number that
 long as that goes, and every token up to there. It is written when the scheduler has a token computed, a block loaded or
 a file's block brought in; it is read when a later token is computed and when a block is saved. Loads and saves take a
 while, some loads fail, runs are aborted and preempted, sessions are deleted and parked, instructions change: 15,000
-steps, each of which a different mixture.
+steps, each of which a different mixture. A seed decides all of it, how long each step lasts included.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from array import array
@@ -28,9 +29,11 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from inference.step_budget import StepBudget
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.block_usage import BlockUsage
 from inference.vllm.connector_metadata import BlockLoad, BlockSave, SessileConnectorMetadata
+from inference.vllm.scheduling.step_planner import StepPlanner
 from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.support.engines.vllm_world import BLOCK_TOKENS, vllm_options
 
@@ -38,6 +41,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
 STEPS = 15_000
 BLOCKS = 24
+STEP_TOKENS, TARGET_S = 96, 0.25
+SEEDS = range(10_000, 10_000 + int(os.environ.get("SESSILE_TEST_SEEDS", "1")))
 SESSIONS = 9
 PROMPT_MAX, ANSWER_MAX = 7 * BLOCK_TOKENS, 2 * BLOCK_TOKENS
 RUNNING_MAX = 4
@@ -91,7 +96,7 @@ class World:
         options = vllm_options(Path(tempfile.gettempdir()), device_blocks=BLOCKS, slots=RUNNING_MAX)
         core = VllmCore(options)
         arguments = core._arguments(PROMPT_MAX + ANSWER_MAX + BLOCK_TOKENS, tempfile.gettempdir())
-        config = AsyncEngineArgs(**(arguments | {"max_num_batched_tokens": 96})).create_engine_config()
+        config = AsyncEngineArgs(**(arguments | {"max_num_batched_tokens": STEP_TOKENS})).create_engine_config()
         config.cache_config.num_gpu_blocks = BLOCKS
         spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
         self.scheduler: Any = config.scheduler_config.get_scheduler_cls()(
@@ -100,6 +105,9 @@ class World:
             structured_output_manager=StructuredOutputManager(config),
             block_size=BLOCK_TOKENS,
         )
+        self.now_s = 0.0
+        budget = StepBudget(TARGET_S, STEP_TOKENS)
+        self.scheduler._planner = StepPlanner(budget, STEP_TOKENS, clock=lambda: self.now_s)
         algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(algorithm)
         self.hasher = get_request_block_hasher(BLOCK_TOKENS, algorithm)
@@ -190,13 +198,14 @@ class World:
         self.loads += orders.loads
         ids = list(scheduled.num_scheduled_tokens)
         sampled = [self._compute(name, count) for name, count in scheduled.num_scheduled_tokens.items()]
+        self.now_s += scheduled.total_num_scheduled_tokens * TARGET_S / self.chance.randrange(20, 2 * STEP_TOKENS)
         self.saves += orders.saves
-        sent, received, bad = set[str](), set[str](), set[int]()
+        sent, received, bad = dict[str, None](), dict[str, None](), set[int]()  # a set's order is another each time
         patient = orders.idle
         for load in list(self.loads):
             if patient or self.chance.random() < 0.3:
                 self.loads.remove(load)
-                received.add(load.request)
+                received[load.request] = None
                 if self.chance.random() < 0.2:
                     bad.update(load.block_ids)
                     self.seen["loads_failed"] += 1
@@ -204,9 +213,9 @@ class World:
                     self._load(load)
         for save in list(self.saves):
             if (patient or self.chance.random() < 0.3) and save in self.saves and self._save(save):
-                sent.add(save.request)
+                sent[save.request] = None
         told = KVConnectorOutput(
-            finished_sending=sent or None, finished_recving=received or None, invalid_block_ids=bad
+            finished_sending=sent.keys() or None, finished_recving=received.keys() or None, invalid_block_ids=bad
         )
         self.scheduler.update_from_output(
             scheduled,
@@ -276,8 +285,9 @@ class World:
         run.session.tokens = list(run.request.all_token_ids)[:PROMPT_MAX] if run.stay == run.session.stay else []
 
 
-def test_what_a_run_reads_and_saves_is_its_own_whatever_happens_beside_it() -> None:
-    chance = random.Random(10_000)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_run_reads_and_saves_is_its_own_whatever_happens_beside_it(seed: int) -> None:
+    chance = random.Random(seed)
     world = World(chance)
     pool = world.scheduler.kv_cache_manager.block_pool
     for _ in range(STEPS):

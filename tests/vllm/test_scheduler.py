@@ -18,7 +18,10 @@ import torch
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputOptions
@@ -187,6 +190,59 @@ def test_both_of_vllms_schedulers_mask_the_first_step_by_what_was_written(asynch
     uncut.fill_bitmask(expected, 0)
     assert (mask == expected.numpy()[0]).all()
     scheduler.shutdown()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_block_is_found_only_if_the_step_that_fills_it_is_computed(asynchronous: bool, tmp_path: Path) -> None:
+    """`low` goes first in a step, and then its place to `high`, which lacks a block."""
+    options = vllm_options(tmp_path, slots=2, engine_args={"dtype": "float32", "max_num_batched_tokens": 66})
+    config = AsyncEngineArgs(**VllmCore(options)._arguments(256, None)).create_engine_config()
+    config.cache_config.num_gpu_blocks = 7  # one is vLLM's own
+    config.scheduler_config.async_scheduling = asynchronous
+    spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    scheduler: Any = config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(7, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_TOKENS,
+    )
+    scheduler._planner = None  # the order is vLLM's
+    config.scheduler_config.long_prefill_token_threshold = 33
+    algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(algorithm)
+    hasher = get_request_block_hasher(BLOCK_TOKENS, algorithm)
+    params = SamplingParams(max_tokens=9, ignore_eos=True)
+    low = Request("low", list(range(130)), params, None, priority=1, block_hasher=hasher)
+    scheduler.add_request(low)
+    compute(scheduler, {"low": 66}, [])
+    scheduler.add_request(Request("high", [7] * 32, params, None, priority=0, block_hasher=hasher))
+    compute(scheduler, {"low": 33, "high": 32}, ["high"])
+    last = scheduler.schedule()
+    assert last.num_scheduled_tokens == {"high": 1} and last.preempted_req_ids == {"low"}
+    found = scheduler.kv_cache_manager.get_computed_blocks(low)[1]
+    assert found == 96, "what was computed is found, and no more"
+    scheduler.shutdown()
+
+
+def test_requests_have_priorities_only_where_our_scheduler_runs(tmp_path: Path) -> None:
+    """vLLM's own fails the test above."""
+    policies = {"priority": {}, "fcfs": {"scheduler_cls": "another.Scheduler"}}
+    for policy, engine_args in policies.items():
+        arguments = VllmCore(vllm_options(tmp_path, engine_args=engine_args))._arguments(256, None)
+        assert arguments["scheduling_policy"] == policy
+
+
+def compute(scheduler: Any, tokens: dict[str, int], sampled: list[str]) -> None:
+    """The next step, which has so many tokens of each; the `sampled` have an answer's token behind it."""
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == tokens
+    names = list(tokens)
+    result = ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: number for number, name in enumerate(names)},
+        sampled_token_ids=[[5] if name in sampled else [] for name in names],
+    )
+    scheduler.update_from_output(output, result)
 
 
 # -- the whole server ----------------------------------------------------------------------------------------

@@ -123,6 +123,14 @@ class Settings:
     kv_dtype: Literal["auto", "8bit"] = option(
         "auto", None, "8bit: KV in half the memory, with slightly other answers; see docs/speculation.md"
     )
+    step_target_ms: int = option(
+        0,
+        "MS",
+        "how long a step of the engine may last: long prompts are computed in pieces of it, so that nobody waits for"
+        " them; 0: 250 on a CPU, 50 on a GPU",
+        ge=0,
+        le=60_000,
+    )
     threads: int = option(0, "N", "engine threads in all; 0: one less than the cores", ge=0, le=1024)
     slots: int = option(4, "N", "answers that run at the same time", ge=1, le=4096)
     context: int = option(0, "TOKENS", "context window per session in tokens; 0: the model's", ge=0)

@@ -91,7 +91,8 @@ class LentCore(VllmCore):
         """Those of the same make."""
         of = self.options
         rank = 0 if self._adapter is None else self._adapter.rank
-        make = f"{of.model_path} {of.slots} {of.device_blocks} {of.block_tokens} {of.engine_args} {rank}"
+        sizes = f"{of.slots} {of.device_blocks} {of.block_tokens} {of.step_target_ms}"
+        make = f"{of.model_path} {sizes} {of.engine_args} {rank}"
         return self._cores.idle.setdefault(make, [])
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:

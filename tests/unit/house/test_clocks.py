@@ -38,7 +38,7 @@ ADAPTERS = (
     "inference/llama/engine.py",
     "inference/llama/slot_kv.py",
     "inference/tools/code/supervisor.py",  # a program of its own, without a loop
-    *(f"inference/vllm/{name}.py" for name in ("block_copier", "engine", "offload")),
+    *(f"inference/vllm/{name}.py" for name in ("block_copier", "engine", "offload", "scheduling/scheduler")),
     "persistence/data_dir.py",
     "persistence/postgres/database.py",
     "persistence/sqlite/database.py",

@@ -78,3 +78,28 @@ async def test_erasing_a_session_reaches_what_is_on_its_way(host: HostTier) -> N
         assert one.revoked and not other.revoked
     with host.pending(key("a")) as later:
         assert not later.revoked
+
+
+@pytest.mark.parametrize(("worth_s", "saved"), [(3_600.0, True), (0.0, False)])
+async def test_what_takes_long_to_compute_waits_for_a_slow_disk_to_make_room(
+    host: HostTier, monkeypatch: pytest.MonkeyPatch, worth_s: float, saved: bool
+) -> None:
+    monkeypatch.setattr("inference.kv.host_tier._ROOM_WAIT_S", 0.0)  # the disk takes longer
+    monkeypatch.setattr("inference.kv.host_tier._ROOM_WAIT_MAX_S", 3_600.0)
+    first, *_ = [await put(host, name) for name in "abc"]
+    written, drop = asyncio.Event(), host.drop
+
+    async def slow(snapshot: HostSnapshot) -> None:
+        await written.wait()
+        await drop(snapshot)
+
+    monkeypatch.setattr(host, "drop", slow)
+    reserving = asyncio.create_task(host.reserve(SIZE, worth_s))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert first.moving
+    if not saved:
+        assert not await reserving and host.counters["host_full"] == 1
+    written.set()
+    assert not saved or await reserving
+    await host.settle()

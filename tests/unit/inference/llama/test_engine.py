@@ -20,6 +20,7 @@ from inference.llama.prefill import SlotPrefill
 from inference.llama.schema_probe import SchemaProbe
 from inference.llama.slot_kv import SlotKv
 from inference.llama.slot_usage import SlotUsage
+from inference.step_budget import StepBudget
 from inference.tokens import as_tokens
 from sessions.model.errors import Unavailable
 from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, EngineInfo, Finish
@@ -87,14 +88,15 @@ class Ground:
         self.tiers: Tiers = make_tiers(folder, 1 << 20)
         usage = SlotUsage(engine._table, self.tiers.catalog, 8)
         slot_kv = SlotKv(cast(Any, None), self.tiers, usage, worth_tokens=10_000)
+        budget = StepBudget(3_600.0, 1_000)
+        budget.measured(1_000, 1.0)
         prefill = SlotPrefill(
             engine._scheduler,
             cast(Any, self._completion),
             slot_kv,
             SchemaProbe(90),
             turn_opening_tokens=2,
-            piece_tokens=1_000,
-            always=False,
+            budget=budget,
             check=engine._check_alive,
         )
         nothing: Any = None

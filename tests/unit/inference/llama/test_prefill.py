@@ -16,6 +16,7 @@ from inference.llama.schema_probe import SchemaProbe
 from inference.llama.slot_kv import SlotKv
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import SlotTable
+from inference.step_budget import StepBudget
 from inference.tokens import as_tokens
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.generation import Chunk, Finish
@@ -70,15 +71,16 @@ class Ground:
         self.slot_kv = SlotKv(cast(HttpClient, None), tiers, usage, worth_tokens=1_000)
         self.closed = False
 
-    def prefill(self, *, always: bool) -> SlotPrefill:
+    def prefill(self, step_tokens: int = 1000) -> SlotPrefill:
+        budget = StepBudget(3_600.0, step_tokens)
+        budget.measured(1_000, 1.0)
         return SlotPrefill(
             self.scheduler,
             cast(Any, self.completions),
             self.slot_kv,
             SchemaProbe(90),
             turn_opening_tokens=2,
-            piece_tokens=30,
-            always=always,
+            budget=budget,
             check=self._check,
         )
 
@@ -101,26 +103,26 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path)
 
 
-async def test_a_prompt_goes_whole_where_nobody_has_to_be_let_through(ground: Ground) -> None:
-    assert await ground.begin(ground.prefill(always=False)) is not None
+async def test_a_prompt_that_fits_into_a_step_goes_whole(ground: Ground) -> None:
+    assert await ground.begin(ground.prefill()) is not None
     assert ground.completions.sent == [(100, 0, {"n_predict": 8})]
 
 
 async def test_a_prompt_goes_in_pieces_and_its_last_one_with_the_run(ground: Ground) -> None:
-    await ground.begin(ground.prefill(always=True))
+    await ground.begin(ground.prefill(30))
     sent = [(length, resident, parameters["n_predict"]) for length, resident, parameters in ground.completions.sent]
     assert sent == [(30, 0, 0), (60, 30, 0), (90, 60, 0), (100, 90, 8)]
 
 
 async def test_what_the_slot_holds_of_the_session_is_not_computed_again(ground: Ground) -> None:
-    prefill = ground.prefill(always=False)
+    prefill = ground.prefill()
     await ground.begin(prefill)
     await ground.begin(prefill)
     assert [resident for _, resident, _ in ground.completions.sent] == [0, 100]
 
 
 async def test_a_new_schema_is_tried_for_one_token_first_and_a_bad_one_refused(ground: Ground) -> None:
-    prefill = ground.prefill(always=False)
+    prefill = ground.prefill()
     await ground.begin(prefill, json_schema={"type": "object"})
     assert [parameters["n_predict"] for _, _, parameters in ground.completions.sent] == [1, 8]
     await ground.begin(prefill, json_schema={"type": "object"})
@@ -134,12 +136,12 @@ async def test_a_new_schema_is_tried_for_one_token_first_and_a_bad_one_refused(g
 async def test_an_engine_that_is_closed_computes_no_further_piece(ground: Ground) -> None:
     ground.closed = True
     with pytest.raises(Unavailable):
-        await ground.begin(ground.prefill(always=True))
+        await ground.begin(ground.prefill(30))
     assert ground.completions.sent == []
 
 
 async def test_measuring_teaches_what_computing_takes(ground: Ground) -> None:
     cost = ground.slot_kv.tiers.cost
     assert cost.prefill_s(0, 100) == float("inf")
-    await ground.prefill(always=False).measure()
+    await ground.prefill().measure()
     assert 0 < cost.prefill_s(0, 100) < 1

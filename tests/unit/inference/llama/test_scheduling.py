@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.slots import SlotTable
+from inference.step_budget import LEAST_BESIDE, StepBudget
 from inference.tokens import as_tokens
 from sessions.model.errors import Overloaded, Unavailable
 from tests.support.engines.kv import key
@@ -204,3 +205,75 @@ async def test_prompts_of_who_goes_first_are_waited_for_piece_by_piece() -> None
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+class Filling:
+    """Runs that have slots and prompts to compute, and who was let into which step with how much."""
+
+    def __init__(self, slots: int) -> None:
+        self.scheduler = Scheduler(SlotTable(slots), 10)
+        self.budget = StepBudget(3_600.0, 64)  # tokens
+        self.runs: dict[str, EngineRun] = {}
+        self.asked: dict[str, asyncio.Task[int]] = {}
+
+    async def ask(self, name: str, lacks: int) -> None:
+        if name not in self.runs:
+            self.runs[name] = await take(self.scheduler, name)
+        self.asked[name] = asyncio.create_task(self.scheduler.take_step(self.runs[name], lacks, self.budget))
+        await turns()
+
+    def admitted(self) -> dict[str, int]:
+        return {name: task.result() for name, task in self.asked.items() if task.done()}
+
+    async def over(self, name: str) -> None:
+        del self.asked[name]
+        self.scheduler.end_step(self.runs[name])
+        await turns()
+
+
+async def test_a_step_is_shared_by_short_rests_and_what_is_left_of_it_goes_to_one_long_prompt() -> None:
+    filling = Filling(6)
+    await filling.ask("short", 40)
+    await filling.ask("long", 4_000)
+    await filling.ask("other", 4_000)
+    assert filling.admitted() == {"short": 40, "long": 24}
+    await filling.ask("second", 30)
+    assert filling.admitted() == {"short": 40, "long": 24}, "the step is full"
+    await filling.over("long")
+    assert filling.admitted() == {"short": 40}, "a short rest goes before the next piece of a long prompt"
+    await filling.over("short")
+    assert filling.admitted() == {"second": 30, "other": 34}
+    await filling.ask("long", 3_976)
+    await filling.over("other")
+    await filling.ask("other", 3_966)
+    assert filling.admitted() == {"second": 30, "long": 34}, "long ones take turns"
+
+
+async def test_whoever_has_emitted_something_or_leaves_makes_room_in_the_step() -> None:
+    filling = Filling(4)
+    for name in ("a", "b", "c"):
+        await filling.ask(name, 64)
+    assert filling.admitted() == {"a": 64}
+    filling.scheduler.on_output(filling.runs["a"], 1)
+    await turns()
+    assert filling.admitted() == {"a": 64, "b": 64}
+    filling.scheduler.leave(filling.runs["b"])
+    await turns()
+    assert filling.admitted() == {"a": 64, "b": 64, "c": 64}
+
+
+async def test_a_long_prompt_beside_a_full_step_of_others_still_gets_a_piece_of_the_next() -> None:
+    filling = Filling(4)
+    await filling.ask("short", 60)
+    await filling.ask("long", 500)
+    assert filling.admitted() == {"short": 60, "long": LEAST_BESIDE}
+
+
+async def test_who_is_cancelled_while_it_waits_for_a_step_holds_nobody_up() -> None:
+    filling = Filling(4)
+    for name in ("a", "b", "c"):
+        await filling.ask(name, 500)
+    filling.asked.pop("b").cancel()
+    await turns()
+    await filling.over("a")
+    assert filling.admitted() == {"c": 64}

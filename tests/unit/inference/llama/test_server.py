@@ -12,16 +12,26 @@ import pytest
 import xllamacpp
 
 from inference.llama.options import LlamaOptions
-from inference.llama.server import LlamaServer, piece_tokens
+from inference.llama.server import LlamaServer, batch_tokens, make_budget
 from sessions.model.errors import Unavailable
 
 OPTIONS = LlamaOptions(model_path=Path("m.gguf"), slots=3)
 
 
-@pytest.mark.parametrize(("set_to", "gpu_layers", "expected"), [(0, 0, 64), (0, 99, 512), (200, 0, 200)])
-def test_a_step_computes_few_tokens_on_a_cpu_and_many_on_a_gpu(set_to: int, gpu_layers: int, expected: int) -> None:
+@pytest.mark.parametrize(("set_to", "gpu_layers", "expected"), [(0, 0, 512), (0, 99, 2048), (200, 0, 200)])
+def test_a_step_computes_fewer_tokens_on_a_cpu_than_on_a_gpu(set_to: int, gpu_layers: int, expected: int) -> None:
     options = LlamaOptions(model_path=Path("m.gguf"), batch_tokens=set_to, gpu_layers=gpu_layers)
-    assert piece_tokens(options) == expected
+    assert batch_tokens(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("target_ms", "gpu_layers", "expected"), [(0, 0, 192), (0, 99, 50), (500, 0, 448), (500, 99, 448)]
+)
+def test_a_step_is_what_is_computed_in_the_target_time(target_ms: int, gpu_layers: int, expected: int) -> None:
+    options = LlamaOptions(model_path=Path("m.gguf"), step_target_ms=target_ms, gpu_layers=gpu_layers)
+    budget = make_budget(options)
+    budget.measured(100, 0.1)
+    assert budget.tokens(decoding=True) == expected
 
 
 @pytest.mark.parametrize("gpu_layers", [0, 12])

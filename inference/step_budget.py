@@ -1,0 +1,48 @@
+"""How many tokens an engine's next step may compute, so that the step lasts no longer than a target.
+
+Whoever decodes gets its next token, and whoever comes with a short rest of a prompt its first one, only when the step
+that is under way is over. So a long prompt is computed in pieces, and a piece is what the measured rate computes in the
+target time (Sarathi-Serve's bound on the time between tokens):
+
+    target 250 ms, last steps 400 tokens in 1 s each  ->  100 tokens
+
+The rate is that of whole steps, what a step costs besides and those that decode beside it included. It reads no clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TARGET_CPU_MS: Final = 250
+TARGET_GPU_MS: Final = 50
+LEAST_ALONE: Final = 64  # where nobody decodes: below that a step costs mostly what it costs without any token
+LEAST_BESIDE: Final = 16  # where somebody does
+_WEIGHT: Final = 0.3  # of a new measurement
+
+
+class StepBudget:
+    """The size of an engine's steps."""
+
+    def __init__(self, target_s: float, most: int, *, unit: int = 1) -> None:
+        """`most`: what the engine takes in one step. `unit`: larger budgets are multiples of it."""
+        self._target_s = target_s
+        self._most = most
+        self._unit = unit
+        self._token_s: float | None = None
+
+    def tokens(self, *, decoding: bool) -> int:
+        """How many tokens the next step may compute. `decoding`: somebody waits for its next token."""
+        least = min(LEAST_BESIDE if decoding else LEAST_ALONE, self._most)
+        if self._token_s is None:
+            return min(LEAST_ALONE, self._most)
+        fitting = int(min(self._most, self._target_s / self._token_s))
+        if fitting > self._unit:
+            fitting -= fitting % self._unit
+        return max(least, fitting)
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """A step has computed so many tokens. One that is much smaller than the budget says little of the rate."""
+        if seconds <= 0 or 2 * tokens < self.tokens(decoding=True):
+            return
+        token_s = seconds / tokens
+        self._token_s = token_s if self._token_s is None else (1 - _WEIGHT) * self._token_s + _WEIGHT * token_s

@@ -1,0 +1,115 @@
+"""Steps of vLLM: who is in them with how much, and how large they are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from inference.step_budget import LEAST_ALONE, LEAST_BESIDE, StepBudget
+from inference.vllm.scheduling.step_planner import StepPlan, StepPlanner
+
+
+def request(name: str, lacks: int, priority: int = 0) -> Any:
+    return SimpleNamespace(
+        request_id=name,
+        num_tokens_with_spec=5_000,
+        num_output_placeholders=0,
+        num_computed_tokens=5_000 - lacks,
+        priority=priority,
+    )
+
+
+class Device:
+    """Computes steps; its clock moves with them."""
+
+    def __init__(self, token_s: float = 0.001, *, most: int = 2_048, drafted: int = 0) -> None:
+        self.now_s = 100.0
+        self.token_s = token_s
+        self.planner = StepPlanner(StepBudget(0.1, most), most, drafted=drafted, clock=lambda: self.now_s)
+
+    def begin(self, tokens: int, plan: StepPlan | None = None, left: tuple[Any, ...] = ()) -> Any:
+        output = SimpleNamespace(total_num_scheduled_tokens=tokens)
+        self.planner.begun(output, plan or StepPlan(tokens, 0), left)
+        return output
+
+    def step(self, tokens: int) -> None:
+        output = self.begin(tokens)
+        self.now_s += tokens * self.token_s
+        self.planner.ended(output)
+
+    def settled(self) -> StepPlanner:
+        self.step(64)
+        return self.planner
+
+
+def names(running: list[Any]) -> list[str]:
+    return [each.request_id for each in running]
+
+
+def test_decodes_come_first_then_short_rests_then_long_prompts_by_priority_and_arrival() -> None:
+    running = [
+        request("long", 4_000),
+        request("low", 900, priority=10),
+        request("other", 3_000),
+        request("rest", 71),
+        request("decode", 1),
+        request("short", 12),
+    ]
+    plan = Device().settled().plan(running, [])
+    assert names(running) == ["decode", "short", "rest", "long", "other", "low"]
+    assert plan == StepPlan(100, 0), "nobody waits: nothing is kept from the long ones"
+
+
+def test_a_step_is_what_is_computed_in_the_target_time_on_a_machine_ten_times_slower_too() -> None:
+    device = Device()
+    assert device.planner.plan([request("a", 4_000)], []).tokens == LEAST_ALONE
+    sizes = []
+    for device.token_s in (0.001, 0.005):
+        for _ in range(40):
+            device.step(device.planner.plan([request("a", 4_000), request("b", 1)], []).tokens)
+        sizes.append(device.planner.plan([request("a", 4_000), request("b", 1)], []).tokens)
+    assert sizes[0] in (99, 100) and sizes[1] in (19, 20)
+
+
+def test_steps_that_overlap_count_from_the_end_of_the_one_before() -> None:
+    device = Device()
+    first = device.begin(100)
+    device.now_s += 0.05
+    second = device.begin(100)
+    device.now_s += 0.05
+    device.planner.ended(first)
+    device.now_s += 0.1
+    device.planner.ended(second)
+    assert device.planner.plan([request("a", 4_000)], []).tokens in (99, 100)
+    device.planner.ended(SimpleNamespace(total_num_scheduled_tokens=5))  # that nobody saw begin
+
+
+def test_who_decodes_always_fits_and_a_long_prompt_goes_on_beside() -> None:
+    running = [request("long", 4_000), *(request(f"d{number}", 1) for number in range(150))]
+    assert Device().settled().plan(running, []).tokens == 150 + LEAST_BESIDE
+    assert Device(most=120).settled().plan(running, []).tokens == 120
+
+
+def test_of_a_step_something_is_kept_for_who_waits_and_could_begin() -> None:
+    planner = Device().settled()
+    waiting = [request("new", 71)]
+    assert planner.plan([request("long", 4_000)], waiting) == StepPlan(100, 50)
+    assert planner.plan([request("long", 4_000), request("d", 1), request("rest", 39)], waiting) == StepPlan(100, 30)
+    assert planner.plan([request("d", 1)], waiting).long_max == 0, "it has the step for itself"
+    assert planner.plan([], [*waiting, request("cold", 3_000)]) == StepPlan(100, 50), "the first may be the long one"
+    drafting = Device(drafted=6)
+    assert drafting.settled().plan([request(f"{n}", 4_000) for n in range(40)], waiting).long_max == 7
+
+
+def test_who_waits_for_blocks_keeps_nothing_from_others_until_somebody_has_left() -> None:
+    device = Device()
+    planner, waiting = device.settled(), [request("new", 71)]
+    running = [request("decode", 1), request("long", 4_000)]
+    plan = planner.plan(running, waiting)
+    assert plan.long_max == 49
+    device.begin(plan.tokens, plan, tuple(waiting))
+    assert planner.plan(running, waiting).long_max == 49, "the step was full: it waits for tokens"
+    device.begin(plan.tokens - 49, plan, tuple(waiting))
+    assert planner.plan(running, waiting).long_max == 0
+    assert planner.plan(running, [*waiting, request("later", 5)]).long_max == 49
+    assert planner.plan(running[1:], waiting).long_max == 50
