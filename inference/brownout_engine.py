@@ -214,7 +214,8 @@ def check_compatible(main: Engine, smaller: Engine) -> None:
     if other.context_window < one.context_window:
         windows = f"takes {other.context_window} tokens of context and the model {one.context_window}"
         raise _refused(other, one, f"{windows}. Start with --context {other.context_window}, or name another")
-    if not one.sampling <= other.sampling or one.tool_format != other.tool_format:
+    same_calls = (one.tool_format, one.call_format) == (other.tool_format, other.call_format)
+    if not one.sampling <= other.sampling or not same_calls:
         raise _refused(other, one, "cannot do all that the model can. Name another")
 
 

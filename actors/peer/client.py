@@ -23,8 +23,8 @@ from actors.peer.frames import PEER_PROTOCOL_OLDEST
 from actors.peer.links import Carrier, Dialer, LinkDown, LinkLimits, Replaced, Unreachable, Watcher
 from actors.peer.wire import Wire
 from sessions.model.commands import Ok, ToolApprove
-from sessions.model.errors import NotFound, Overloaded
-from sessions.model.inspection import Answer, Question
+from sessions.model.errors import NotFound, Overloaded, Unavailable
+from sessions.model.inspection import AboutTokenizer, Answer, BarePrompt, Question, TokenTexts
 from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Member, Owner
@@ -152,6 +152,9 @@ class PeerClient:
                 return answer
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
+        if isinstance(question, TokenTexts | AboutTokenizer | BarePrompt) and self.protocol < 3:
+            what = "This replica is of the release before and cannot answer that. Try again when all are upgraded."
+            raise Unavailable("no_replica", what)
         return (await self._request(pf.Inspected, pf.Inspect, principal, question)).answer
 
     # -- watches ----------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class RemoteEngine:
         if not windows:
             raise BadInput("invalid_setting", "The servers do not say their window: give --context.", param="context")
         self._tokenizer = await self._dialect.open_tokenizer(self._pool, self._model)
+        template = self._tokenizer.template
         self._info = EngineInfo(
             model=self.options.model_name or self._model,
             build=self._dialect.build,
@@ -80,8 +81,10 @@ class RemoteEngine:
             slots=self.options.slots,
             sampling=self._dialect.sampling,
             tool_format="hermes",
+            call_format=template.call_format(),
             aliases=self.options.model_aliases,
-            foldings=self._tokenizer.template.foldings,
+            foldings=template.foldings,
+            thoughts=template.thoughts(),
         )
 
     async def close(self) -> None:

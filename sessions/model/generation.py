@@ -72,7 +72,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int  # tokens that prompt and answer may take together, per session
     slots: int  # answers that run at the same time
     sampling: frozenset[str]  # names of the Sampling fields that are honoured
-    tool_format: str = "none"  # of `call_formats`; "engine": it parses calls itself
+    # It takes none, writes calls as text (in the `call_format`; Hermes' was the first), or parses them itself.
+    tool_format: Literal["none", "hermes", "engine"] = "none"
+    call_format: str = "hermes"  # of `call_formats`: how the text has them
     continues_formats: bool = False  # an answer in a fixed format goes on from its first tokens as soon as any other
     kv_block_tokens: int = 1  # KV is reused in whole blocks of so many tokens
     aliases: tuple[str, ...] = ()  # other names that clients may request it by

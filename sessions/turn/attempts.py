@@ -323,7 +323,8 @@ class Attempts:
     @property
     def _call_format(self) -> CallFormat | None:
         """How the model writes calls; None where it makes none, or the engine parses them."""
-        return FORMATS.get(self._engine.info.tool_format)
+        info = self._engine.info
+        return FORMATS[info.call_format] if info.tool_format == "hermes" else None
 
     @property
     def _thoughts(self) -> ThoughtMarks | None:

@@ -36,7 +36,29 @@ from tests.support.neighbours.shapes import breaches, shapes, versions
 # What is new to the neighbour and never reaches it: the finding, and why.
 _TOOLS: Final = "only where --tools names a file, which is set once all processes run this release (docs/tools.md)"
 _FILES: Final = "only where somebody attaches a file: --file-bytes 0 until all run this release (docs/files.md)"
+_THOUGHTS: Final = (
+    "only of models with thoughts: their templates are no sums of pieces, and could not be started before"
+)
+_QUESTIONS: Final = "links of protocols below 3 refuse it"
 GATED: Final[dict[str, str]] = {
+    **{
+        f"{place}: {what}.{part}: tag reasoning is new to the neighbour": _THOUGHTS
+        for place in ("journal record", "peer message")
+        for what, part in (("ContentPartAdded", "part"), ("ContentPartDone", "part"), ("Message", "content"))
+    },
+    **{
+        f"{place}: tag response.reasoning_text.{what} is new to the neighbour": _THOUGHTS
+        for place in ("journal record", "peer message: Record.event")
+        for what in ("delta", "done")
+    },
+    **{
+        f"peer message: Inspect.question: tag {what} is new to the neighbour": _QUESTIONS
+        for what in ("about_tokenizer", "detokenize", "score")
+    },
+    **{
+        f"peer message: Inspected.answer: tag {what} is new to the neighbour": _QUESTIONS
+        for what in ("scores", "texts", "tokenizer")
+    },
     "peer message: Execute.command: tag tool.approve is new to the neighbour": "links of protocols below 3 refuse it",
     "journal record: tag tool_call.started is new to the neighbour": _TOOLS,
     **{

@@ -15,8 +15,9 @@ from actors.peer.links import LinkDown, LinkLimits, Replaced
 from actors.peer.memory import MemoryCarrier, MemoryNetwork
 from actors.peer.wire import Wire
 from sessions.model import commands as cm
-from sessions.model.errors import NotFound, Overloaded
+from sessions.model.errors import NotFound, Overloaded, Unavailable
 from sessions.model.events import Record, SessionDeleted
+from sessions.model.inspection import AboutTokenizer
 from sessions.model.request import request_of
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -114,6 +115,8 @@ async def test_each_member_is_offered_the_newest_protocol_that_it_knows_and_none
             approve = cm.ToolApprove(id=CommandId("c"), session=SessionId("s"), call_id=CallId("x"))
             refused = await outcome(link.execute(request_of(LOCAL_PRINCIPAL, approve), activate=True))
             assert isinstance(refused, NotFound) and refused.code == "call_not_found" and len(replica.got) == 1
+            unread = await outcome(link.inspect(LOCAL_PRINCIPAL, AboutTokenizer()))
+            assert isinstance(unread, Unavailable) and len(replica.got) == 1
         await replica.network.close()
     far = msgspec.structs.replace(MEMBER, protocols=(OURS[1] + 1, OURS[1] + 2))
     down = await outcome(Replica(WELCOME).dial(member=far))

@@ -76,7 +76,9 @@ class Fork(Desk):
         """As an OpenAI door tells it."""
         command = cm.TurnCreate(id=self.name(), session=SESSION, items=items, parent_id=parent)
         filters, limits = KeywordFilterSet(), ActorLimits()
-        world: Any = SimpleNamespace(filters=filters, limits=limits, metrics=Metrics(), memories=None, tools=None)
+        world: Any = SimpleNamespace(
+            filters=filters, limits=limits, metrics=Metrics(), memories=None, tools=None, engine=None
+        )
         given = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
         answer = self.input(await prepare_input(given, ledger=self.ledger, world=world)).answer
         assert isinstance(answer, cm.Ok) and answer.response_id is not None, answer
