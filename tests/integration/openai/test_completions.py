@@ -115,15 +115,15 @@ class ScoringEngine(ScriptedEngine):
         super().__init__(SimulatedOptions())
         self.at_once = at_once
         self.waits, self.left = asyncio.Event(), asyncio.Event()
-        self.scored = 0
+        self.scored: list[Tokens] = []
 
     @property
     def info(self) -> EngineInfo:
         return replace(super().info, sampling=super().info.sampling | {"logprobs", "top_logprobs"})
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
-        self.scored += 1
-        if self.scored > self.at_once:
+        self.scored.append(prompt)
+        if len(self.scored) > self.at_once:
             self.waits.set()
             try:
                 await asyncio.Event().wait()
@@ -140,7 +140,7 @@ async def test_prompts_are_scored_for_nobody_who_has_left() -> None:
             await engine.waits.wait()
             asked.cancel()
             await engine.left.wait()
-    assert engine.scored == 2
+    assert len(engine.scored) == 2
 
 
 async def test_no_answer_shows_more_log_probabilities_than_memory_is_for() -> None:
@@ -152,5 +152,5 @@ async def test_no_answer_shows_more_log_probabilities_than_memory_is_for() -> No
         assert refused.value.param == "logprobs" and not engine.scored
         with pytest.raises(openai.BadRequestError, match="at most 500000 log probabilities"):
             await completed(client, ["h" * 800] * 8, **more)
-        assert engine.scored == 2
+        assert len(engine.scored) == 2
         assert len((await completed(client, [[104] * 800], **more)).choices) == 16
