@@ -132,10 +132,7 @@ def probe(render: Render) -> TemplateShape:
 
 def call_text(name: str, arguments: str) -> str:
     """A tool call as Hermes-style models write it."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        value = arguments
+    value = _read_json(arguments)
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"
 
 
@@ -197,8 +194,8 @@ class Conversations:
         parts: list[_Part] = []
 
         def rendered(words: Callable[[_Text], str], harmless: Callable[[str], str]) -> str:
-            shown = [_rendered(turn, shape, words, harmless) for turn in turns]
             try:
+                shown = [_rendered(turn, shape, words, harmless) for turn in turns]
                 return self._render(shown, answer=answer, tools=_each_text(tools, harmless), at=at)
             except FAILURES as exc:
                 raise _TemplateFails(exc) from exc
@@ -372,13 +369,13 @@ def _rendered(
         message["tool_calls"] = [
             {
                 "type": "function",
-                "id": _call_id(call_id, shape),
+                "id": harmless(_call_id(call_id, shape)),
                 "function": {"name": harmless(name), "arguments": _each_text(_arguments(arguments, shape), harmless)},
             }
             for call_id, name, arguments in turn.calls
         ]
     if turn.role == "tool" and turn.call_id is not None:
-        message["tool_call_id"] = _call_id(turn.call_id, shape)
+        message["tool_call_id"] = harmless(_call_id(turn.call_id, shape))
         if turn.name is not None:
             message["name"] = harmless(turn.name)
     return message
@@ -391,11 +388,18 @@ def _call_id(call_id: str, shape: TemplateShape) -> str:
 def _arguments(arguments: str, shape: TemplateShape) -> Json:
     if shape.calls != "objects":
         return arguments
+    value = _read_json(arguments)
+    return value if isinstance(value, dict) else arguments
+
+
+def _read_json(arguments: str) -> Json:
+    """The value of a call's arguments; the text itself where it is no JSON, or no model can read what it says."""
     try:
         value: Json = json.loads(arguments)
-    except ValueError:
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError):
         return arguments
-    return value if isinstance(value, dict) else arguments
+    return value
 
 
 # -- small things -------------------------------------------------------------------------------------------------
@@ -414,7 +418,8 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def _unused(texts: Sequence[_Text], turns: Sequence[_Turn], tools: Sequence[Json]) -> tuple[str, str]:
     """Two characters that stand in no text of a conversation."""
-    everything = "".join(each.value for each in texts) + "".join(repr(turn.calls) for turn in turns) + str(tools)
+    everything = "".join(each.value for each in texts) + repr([(turn.calls, turn.call_id, turn.name) for turn in turns])
+    everything += str(tools)
     free = [each for each in _NONCHARACTERS if each not in everything and f"\\u{ord(each):04x}" not in everything]
     if len(free) < 2:
         raise _TemplateFails(ValueError("it has every one of Unicode's noncharacters in it"))

@@ -134,7 +134,8 @@ class RemoteEngine:
                 return
             except Unavailable as error:
                 self._counters["failures"] += 1
-                self._pool.failed(server, error.public_message)
+                if begun or not await self._lives(server):
+                    self._pool.failed(server, error.public_message)
                 if begun:
                     what = "The model's server has gone in the middle of an answer."
                     raise EngineLost("engine_lost", what) from error
@@ -154,6 +155,14 @@ class RemoteEngine:
             if not coming.done():
                 coming.cancel()
                 await asyncio.wait((coming,))
+
+    async def _lives(self, server: RemoteServer) -> bool:
+        """Whether a server that failed at a request is there for others: no request takes them away from everybody."""
+        try:
+            await self._probe(server)
+        except Unavailable:
+            return False
+        return True
 
     async def _probe(self, server: RemoteServer) -> None:
         status, _ = await self._pool.question(server, "GET", "/health")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +87,25 @@ async def test_a_dead_server_is_passed_over_and_comes_back(servers: Servers) -> 
     await its.back()
     await ask(servers.engine, key("a"), prompt, max_tokens=2)
     assert servers.engine.stats().away is None
+
+
+async def test_a_request_that_servers_fail_at_takes_them_away_from_nobody(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = servers.engine
+    prompt = await prompt_of(engine, "Hello.")
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._dialect, "run", lambda *_: fails())
+        with pytest.raises(Unavailable):
+            await ask(engine, key("a"), prompt, max_tokens=2)
+    assert engine.stats().counters["failures"] == 2 and engine.stats().away is None
+    assert (await ask(engine, key("b"), prompt, max_tokens=2)).tokens
+
+
+async def fails() -> AsyncGenerator[Chunk, None]:
+    """As a server that answers one request with 500."""
+    raise Unavailable("engine_unavailable", "The model's server answers with 500.")
+    yield Chunk((), "")
 
 
 async def test_an_answer_that_is_broken_off_goes_on_at_the_other_server(servers: Servers) -> None:

@@ -64,7 +64,7 @@ class Block(Part):
 
 class MessageParam(ResentModel):
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | Annotated[list[Block], Field(max_length=256)]
 
 
 class ToolParam(ResentModel):
@@ -111,7 +111,7 @@ class CountRequest(RequestModel):
     """Body of `/v1/messages/count_tokens`."""
 
     model: str
-    messages: Annotated[list[MessageParam], Field(min_length=1)]
+    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=4096)]
     system: str | list[Part] | None = None
     tools: list[ToolParam] | None = None
     tool_choice: ToolChoice | None = None

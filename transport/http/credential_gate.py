@@ -255,7 +255,8 @@ def authenticate(
                 raise Forbidden("forbidden", "With a cookie only this server's own pages may read that.")
             return access.authenticate_cookie(cookie, address)
     with_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    key = credential if credential is not None else bearer(given) if given else headers.get(KEY_HEADER)
+    alone = single_value(headers.getlist(KEY_HEADER))
+    key = credential if credential is not None else bearer(given) if given else alone
     return access.authenticate(key, address, with_body=with_body)
 
 

@@ -90,7 +90,7 @@ async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) ->
             yield chunk
 
 
-async def cancel_on_disconnect(request: Request, work: Awaitable[T], left: Callable[[], None]) -> T:
+async def cancel_on_disconnect(request: Request, work: Awaitable[T], left: Callable[[], None] | None = None) -> T:
     """Runs `work` to its end, unless its client goes away before it: then it is cancelled, `left` is called and
     ClientDisconnect raised."""
     return await _until_disconnect(request.receive, work, left)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from sessions.model.errors import BadInput
 from sessions.model.inspection import BarePrompt, DecodedTexts, PromptScores, TextTokens, TokenIds, TokenTexts
 from sessions.model.types import SCORES, Json, Principal
 from transport.gateway import Gateway
@@ -19,6 +20,7 @@ from transport.openai.model_catalog import ModelCard
 from transport.openai.unlogged_use import record_unlogged_use
 
 FINGERPRINT: Final = "sessile"
+SHOWN_MAX: Final = 500_000  # log probabilities of one answer: each is some hundred bytes of memory
 PROMPT_IDS: Final = "scor"  # what ids of usage rows begin with
 
 
@@ -60,6 +62,27 @@ def needs_no_turn(body: CompletionRequest, scores: Sequence[PromptScores], *, re
     one = body.max_tokens == 1 and (body.n or 1) == 1 and not body.ignore_eos
     one = one and all(each.following is not None for each in scores)
     return one and not retryable and all(plain) and even
+
+
+async def read_scores(
+    gateway: Gateway, principal: Principal, model: str, body: CompletionRequest, prompts: Sequence[Prompt]
+) -> list[PromptScores]:
+    """What is to be said of the prompts before an answer; nothing of most. Raises as `score`, and BadInput for more
+    than one answer may show."""
+    if not body.echo or body.logprobs is None:
+        return [await count(gateway, principal, model, each) for each in prompts] if body.max_tokens == 0 else []
+    scores: list[PromptScores] = []
+    _check_shown(body, sum(len(each.tokens or ()) for each in prompts))
+    for prompt in prompts:
+        scores.append(await score(gateway, principal, model, body, prompt))
+        _check_shown(body, sum(len(each.entries) for each in scores))
+    return scores
+
+
+def _check_shown(body: CompletionRequest, tokens: int) -> None:
+    if tokens * (1 + (body.logprobs or 0)) * (body.n or 1) > SHOWN_MAX:
+        message = f"An answer shows at most {SHOWN_MAX} log probabilities of prompts: ask for fewer, or send less."
+        raise BadInput("invalid_request", message, param="logprobs")
 
 
 async def score(

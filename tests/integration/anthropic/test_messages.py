@@ -168,6 +168,8 @@ async def test_what_an_agent_sends_along_is_taken(client: anthropic.AsyncAnthrop
         ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}]}, "tool_use"),
         ({"mcp_servers": [{"type": "url", "url": "https://example.com"}]}, "MCP"),
         ({"tools": [{"name": "x"}]}, "input_schema"),
+        ({"messages": [{"role": "user", "content": "x"}] * 4097}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 257}]}, "content"),
         ({"surprise": 1}, "surprise"),
     ],
 )

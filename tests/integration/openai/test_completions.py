@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import openai
 import pytest
+from msgspec.structs import replace
 
-from inference.simulated import decode
+from inference.simulated import SimulatedOptions, decode
 from inference.simulated.vocabulary import BEGIN
-from tests.support.doors.openai_server import SIMULATED, Serving
+from sessions.model.generation import EngineInfo, TokenScore
+from sessions.model.types import Tokens
+from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 
 
 async def completed(client: openai.AsyncOpenAI, prompt: Any = "Once upon a time", **more: Any) -> Any:
@@ -102,3 +106,51 @@ async def test_no_token_is_wanted_and_none_is_written(
         if not stream:
             assert done.usage.completion_tokens == 0 and done.usage.prompt_tokens >= 2
     assert not server.engine.prompts
+
+
+class ScoringEngine(ScriptedEngine):
+    """Scores prompts: the first ones at once, then never."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__(SimulatedOptions())
+        self.at_once = at_once
+        self.waits, self.left = asyncio.Event(), asyncio.Event()
+        self.scored: list[Tokens] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        return replace(super().info, sampling=super().info.sampling | {"logprobs", "top_logprobs"})
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        self.scored.append(prompt)
+        if len(self.scored) > self.at_once:
+            self.waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.left.set()
+        return [TokenScore(-1.0, tuple((token, -1.0) for token in range(97, 97 + top)))] * len(prompt)
+
+
+async def test_prompts_are_scored_for_nobody_who_has_left() -> None:
+    engine = ScoringEngine(at_once=1)
+    async with serving(SimulatedOptions(), engine=engine) as server, server.client() as client:
+        asked = asyncio.create_task(completed(client, ["a", "b", "c"], max_tokens=0, echo=True, logprobs=1))
+        async with asyncio.timeout(60):
+            await engine.waits.wait()
+            asked.cancel()
+            await engine.left.wait()
+    assert len(engine.scored) == 2
+
+
+async def test_no_answer_shows_more_log_probabilities_than_memory_is_for() -> None:
+    engine = ScoringEngine(at_once=1000)
+    async with serving(SimulatedOptions(), engine=engine) as server, server.client() as client:
+        more: Any = {"max_tokens": 0, "echo": True, "logprobs": 20, "n": 16}
+        with pytest.raises(openai.BadRequestError, match="at most 500000 log probabilities") as refused:
+            await completed(client, [[104] * 800] * 2, **more)
+        assert refused.value.param == "logprobs" and not engine.scored
+        with pytest.raises(openai.BadRequestError, match="at most 500000 log probabilities"):
+            await completed(client, ["h" * 800] * 8, **more)
+        assert len(engine.scored) == 2
+        assert len((await completed(client, [[104] * 800], **more)).choices) == 16

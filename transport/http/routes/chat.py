@@ -23,7 +23,6 @@ from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.generation import ATTENDED, CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT, TRUNCATION
-from sessions.model.inspection import PromptScores
 from sessions.model.types import Json, Principal
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
@@ -49,7 +48,7 @@ from transport.openai.parse_request import (
 from transport.openai.request_models import ChatRequest
 from transport.openai.response_models import STREAM, ChatCompletion, answers
 from transport.openai.resume import StartedTurn
-from transport.openai.scored_prompts import count, needs_no_turn, read_prompts, score, scored_completion
+from transport.openai.scored_prompts import needs_no_turn, read_prompts, read_scores, scored_completion
 from transport.openai.turn_starter import TurnInput, TurnRequest, naming_input
 
 ROUTE: Final = "chat"
@@ -148,11 +147,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     model.check(sampling, format_param="prompt")
     check_optional(request, model, sampling)
     prompts = await read_prompts(gateway, principal, model.id, body)
-    scores: list[PromptScores] = []
-    if body.echo and body.logprobs is not None:
-        scores = [await score(gateway, principal, model.id, body, each) for each in prompts]
-    elif body.max_tokens == 0:
-        scores = [await count(gateway, principal, model.id, each) for each in prompts]
+    scores = await sse.cancel_on_disconnect(request, read_scores(gateway, principal, model.id, body, prompts))
     retryable = read_retry_headers(request).idempotency_key is not None
     if scores and needs_no_turn(body, scores, retryable=retryable):
         whole = scored_completion(gateway, model, body, prompts, scores)

@@ -76,6 +76,24 @@ def test_bodies_that_nobody_can_read() -> None:
         assert judged("POST", "/v1/responses", content_encoding="Identity", **good) == "passed"
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([("x-api-key", "good")], "passed"),
+        ([("x-api-key", "bad")], "unauthorized"),
+        ([("x-api-key", "good"), ("x-api-key", "bad")], "unauthorized"),
+        ([("x-api-key", "bad"), ("authorization", "Bearer good")], "passed"),
+        ([("x-api-key", "good"), ("authorization", "Bearer bad")], "unauthorized"),
+        ([("x-api-key", "good"), ("authorization", "Basic x")], "unauthorized"),
+    ],
+)
+def test_of_several_credentials_one_counts_or_none(fields: list[tuple[str, str]], said: str) -> None:
+    scope = scope_of("POST", "/v1/messages")
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in fields]
+    error = CredentialGate(authenticator(), lambda: "1").check(scope, upgrade=False)
+    assert ("passed" if error is None else error.code) == said
+
+
 def test_a_handshake_is_judged_by_the_key_that_it_brings() -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "passed"),  # it may come in hello
