@@ -145,11 +145,14 @@ class ResponseReader:
                                 msgspec.structs.replace(body, status="in_progress")
                             )
                         event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
-                        for shown in (each for taken in mcp.take(part, plain) for each in thoughts.take(taken)):
+                        every = [each for taken in mcp.take(part, plain) for each in thoughts.take(taken)]
+                        for place, shown in enumerate(every, 1):
                             number = shown["sequence_number"]
                             upcoming = max(upcoming, number + 1)
                             if not known and (starting_after is None or number > starting_after):
-                                yield sse.data(_encode(shown), event=shown["type"], id=event_id)
+                                # The id stands on the last event of its record: one that is cut off comes again.
+                                own_id = event_id if place == len(every) else None
+                                yield sse.data(_encode(shown), event=shown["type"], id=own_id)
                         if isinstance(part, TERMINAL):
                             return
             except SessileError as error:
