@@ -38,6 +38,8 @@ KEY = "key-of-the-server"
 @pytest_asyncio.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
     (port,) = free_ports(1)
+    # Without what an engine in this process has set for processes of its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")} | CPU
     command = ("-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--host", "127.0.0.1")
     flags = (
         "--port",
@@ -53,7 +55,7 @@ async def url() -> AsyncIterator[str]:
     more = ("--enable-prompt-tokens-details", "--block-size", str(BLOCK_TOKENS), "--api-key", KEY)
     alone = ("--distributed-executor-backend", "uni", "--kv-cache-memory-bytes", "500000000")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, *flags, *more, *alone, env={**os.environ, **CPU}, stdout=PIPE, stderr=STDOUT
+        sys.executable, *command, *flags, *more, *alone, env=environment, stdout=PIPE, stderr=STDOUT
     )
     assert process.stdout is not None
     lines: list[bytes] = []
