@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from transport.openai.resume import check
 from transport.openai.thoughts import ThoughtEvents
 
 _encode = msgspec.json.Encoder().encode
+_PLACE: Final = "_place"  # of an event on its way: its id, and whether its reader has it already
 
 
 class _Read(NamedTuple):
@@ -145,13 +146,17 @@ class ResponseReader:
                                 msgspec.structs.replace(body, status="in_progress")
                             )
                         event_id = None if ids is None else str(ids(cursor.epoch, record.offset))
-                        every = [each for taken in mcp.take(part, plain) for each in thoughts.take(taken)]
+                        taken = ({**each, _PLACE: (event_id, known)} for each in mcp.take(part, plain))
+                        every = [shown for each in taken for shown in thoughts.take(each)]
                         for place, shown in enumerate(every, 1):
+                            # One that was held back has the place of its own record; of several of one record the last
+                            # has the id: a record that is cut off comes again.
+                            own_id, was_known = shown.pop(_PLACE, (event_id, known))
+                            if own_id == event_id and place < len(every):
+                                own_id = None
                             number = shown["sequence_number"]
                             upcoming = max(upcoming, number + 1)
-                            if not known and (starting_after is None or number > starting_after):
-                                # The id stands on the last event of its record: one that is cut off comes again.
-                                own_id = event_id if place == len(every) else None
+                            if not was_known and (starting_after is None or number > starting_after):
                                 yield sse.data(_encode(shown), event=shown["type"], id=own_id)
                         if isinstance(part, TERMINAL):
                             return
