@@ -108,7 +108,7 @@ class BrownoutEngine:
             self.main.check_sampling(sampling)
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
-        """Of the model itself, whoever answers turns at the moment."""
+        """Scores by the model itself, whoever answers turns at the moment."""
         if not isinstance(self.main, ScoresPrompts):
             raise unsupported_scores(self.info.model)
         return await self.main.score(prompt, top)

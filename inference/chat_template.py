@@ -91,7 +91,7 @@ class Scaffold(msgspec.Struct, frozen=True):
 NO_SCAFFOLD: Final = Scaffold(
     dict.fromkeys(("system", "developer", "user", "assistant", "tool"), MessageScaffold("", "")), "", "", True
 )
-"""Where whole conversations are rendered, a message by itself is its text."""
+"""The scaffold of a template that renders whole conversations: a message by itself is its text."""
 
 
 class ChatTemplate:
@@ -157,7 +157,7 @@ class ChatTemplate:
         log.info("chat_template", renders=history, foldings=self.foldings, tools=self.scaffold.tools)
 
     def answer_end(self) -> str:
-        """What stands behind an answer; "" where nothing does."""
+        """Returns the scaffold that ends an answer; "" where there is none."""
         if not self.whole:
             return self.scaffold.answer_closing
         try:
@@ -171,7 +171,7 @@ class ChatTemplate:
         return format_of(self.source) if self.scaffold.tools else "hermes"
 
     def thoughts(self) -> ThoughtMarks | None:
-        """What thoughts stand between in an answer, as far as the template says; None where it knows none."""
+        """Returns the marks around thoughts, as far as the template says; None where it knows none."""
         open_, close = next((marks for marks in THOUGHT_MARKS if marks[1] in self.source), ("", ""))
         if not open_:
             return None

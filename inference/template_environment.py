@@ -28,7 +28,7 @@ FAILURES: Final = (
     TypeError,
     ValueError,
 )
-"""What a template raises, being a program that somebody wrote."""
+"""The exceptions that a template may raise: it is a program that somebody wrote."""
 
 
 class Generation(Extension):

@@ -46,7 +46,7 @@ def words(chance: random.Random, count: int) -> list[int]:
 
 
 class TimedAnswer:
-    """Its tokens, and when each came."""
+    """The tokens of an answer, and when each came."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []

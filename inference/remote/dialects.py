@@ -1,4 +1,4 @@
-"""What a server is told of a run, and how what it says of it is read.
+"""Translates runs into requests of a server, and its events into chunks.
 
 A dialect belongs to one kind of server (`vllm_dialect`, `llama_dialect`). All take a prompt as token ids and name the
 ids that they decoded, so that a ledger stays true whoever goes on with it.
@@ -24,7 +24,7 @@ class RemoteRunEnded(NamedTuple):
 
 
 class ServedModel(NamedTuple):
-    """What a server says of its model."""
+    """The name and the window of a server's model, as the server reports them."""
 
     name: str
     context_window: int

@@ -170,7 +170,7 @@ class RemoteEngine:
             raise Unavailable("engine_unavailable", f"The model's server answers with {status}.")
 
     async def _served(self) -> list[ServedModel]:
-        """What the servers that answer have. Raises Unavailable that names them, where none does."""
+        """Returns the models of the servers that answer. Raises Unavailable that names all of them where none does."""
         found = await asyncio.gather(
             *(self._dialect.model_of(self._pool, server) for server in self._pool.servers), return_exceptions=True
         )

@@ -97,7 +97,7 @@ class WorkerEventSender:
             self._mentions.sendto(msgspec.msgpack.encode(report), self._mentions_path)
 
     def close(self) -> None:
-        """What still waits for room is dropped."""
+        """Drops the reports that still wait for room."""
         self._closed.set()
         self._socket.close()
         self._mentions.close()

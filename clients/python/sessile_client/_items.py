@@ -62,7 +62,7 @@ class Item:
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before the text; no part of it."""
+        """The model's thoughts before the text, which are no part of it."""
         return "".join(text_of(part.get("reasoning")) for part in self.content)
 
     @property

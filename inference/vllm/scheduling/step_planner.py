@@ -28,7 +28,8 @@ class StepPlan(NamedTuple):
 
 
 class StepPlanner:
-    """Of one scheduler. `plan` before each step, `begun` behind it, `ended` with its results."""
+    """Decides how many tokens of each prompt the next step computes. Its scheduler calls `plan` before each step,
+    `begun` behind it, and `ended` with its results."""
 
     def __init__(self, budget: StepBudget, most: int, *, clock: Callable[[], float], drafted: int = 0) -> None:
         """`most`: tokens that a step can hold. `drafted`: tokens that a decoding request brings beside its next one."""
