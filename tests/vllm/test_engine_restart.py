@@ -4,6 +4,7 @@ are found in memory as they were, with what the dead one had written of its answ
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from inference.vllm.engine import VllmEngine
 from inference.vllm.sampling import prefill_params
 from sessions.model.errors import EngineLost, Unavailable
 from sessions.model.generation import Chunk
+from tests.support.engines.dying_connector import PHASES, SAVE, DyingCore
 from tests.support.engines.engines import (
     AlwaysRestores,
     Opened,
@@ -27,9 +29,10 @@ from tests.support.engines.engines import (
     key,
     open_stream,
     prompt_of,
+    request,
     until,
 )
-from tests.support.engines.vllm_world import BLOCK_TOKENS, VllmWorld, settled, vllm_options
+from tests.support.engines.vllm_world import BLOCK_TOKENS, VllmWorld, offload_of, settled, start, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -133,6 +136,50 @@ async def test_an_answer_goes_on_from_what_the_dead_vllm_had_written(world: Vllm
     goes_on = await ask(engine, key("a"), (*prompt, *tokens), max_tokens=120 - len(tokens))
     assert goes_on.finish.cached_tokens == min(known, world.whole(len(prompt) + len(tokens) - 1))
     assert (*tokens, *goes_on.tokens) == whole.tokens
+    await settled(engine)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_what_a_worker_had_saved_when_it_died_within_a_save_is_adopted(
+    world: VllmWorld, tmp_path: Path, phase: str
+) -> None:
+    options = vllm_options(world.folder, staging_folder=world.staging)
+    engine = VllmEngine(options, core=DyingCore(options, tmp_path / "phase", phase), cost=AlwaysRestores())
+    world._engines.append(engine)
+    await engine.start()
+    prompt, tokens = await prompt_of(engine, "Tell me a story about a bird that could not fly."), list[int]()
+    with contextlib.suppress(EngineLost):  # the end of a file is told behind the answer's
+        async for item in engine.generate(request(key("a"), prompt, max_tokens=200)):
+            if isinstance(item, Chunk):
+                tokens.extend(item.tokens)
+    await until(lambda: engine._supervisor._restarting is not None)
+    await engine._supervisor.restarted()
+    known = engine.place(key("a")).tokens
+    whole = world.whole(len(prompt) + len(tokens) - 1)
+    assert known == whole if phase == "end not told" else (SAVE - 1) * BLOCK_TOKENS <= known <= whole
+    goes_on = await ask(engine, key("a"), (*prompt, *tokens), max_tokens=240 - len(tokens))
+    assert goes_on.finish.cached_tokens == min(known, world.whole(len(prompt) + len(tokens) - 1))
+    unbroken = await ask(engine, key("b"), prompt, max_tokens=240)
+    assert (*tokens, *goes_on.tokens) == unbroken.tokens
+    await settled(engine)
+
+
+async def test_no_save_is_lost_to_a_worker_that_is_slower_than_every_wait(world: VllmWorld) -> None:
+    """Files are closed with the step after an answer's last, here with another session's long prompt."""
+    engine = await start(world)
+    offload_of(engine)._close_wait_s = 0.0
+    first = await prompt_of(engine, "Tell me a story about a bird that could not fly.")
+    cold = await prompt_of(engine, "A river, a hill and the birds that lived on them. " * 60)
+    for number in range(4):
+        beside = asyncio.create_task(ask(engine, key(f"cold-{number}"), cold[number:], max_tokens=2))
+        answer = await ask(engine, key(f"{number}"), first[number:], max_tokens=40 + number)
+        after = await follow_up(engine, first[number:], answer, "And then?")
+        again = await ask(engine, key(f"{number}"), after, max_tokens=8)
+        assert again.finish.cached_tokens >= world.whole(len(first) - number + len(answer.tokens) - 1)
+        await beside
+    await offload_of(engine).completed()
+    counters = engine.stats().counters
+    assert not {name for name in counters if name.startswith("saves_")} - {"saves_late"}
     await settled(engine)
 
 
