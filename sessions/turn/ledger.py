@@ -66,7 +66,14 @@ from sessions.turn.context_fitting import (
 )
 from sessions.turn.message_tokens import MessageTokens
 from sessions.turn.past_texts import goes_on_from
-from sessions.turn.prompt_rendering import Frame, JoinedPrompts, Opening, PromptRenderer, PromptSettings, WholePrompts
+from sessions.turn.prompt_rendering import (
+    JoinedPrompts,
+    PromptFrame,
+    PromptOpening,
+    PromptRenderer,
+    PromptSettings,
+    WholePrompts,
+)
 from sessions.turn.retokenisation import as_written, shared_length
 
 ANSWERS_LOOKED_AT: Final = 256  # for the one that a client has changed
@@ -128,7 +135,7 @@ class Ledger:
         self._renderer: PromptRenderer = (
             JoinedPrompts(tokenizer) if tokenizer.gap is None else WholePrompts(tokenizer, self.messages)
         )
-        self._opening: tuple[PromptSettings, Opening] | None = None
+        self._opening: tuple[PromptSettings, PromptOpening] | None = None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -238,12 +245,12 @@ class Ledger:
             cut=branch.pieces[fitted.first][0].item_id if fitted.moved else None,
         )
 
-    async def _frame(self, branch: BranchTokens, brought: tuple[ChatMessage, ...] = ()) -> Frame:
+    async def _frame(self, branch: BranchTokens, brought: tuple[ChatMessage, ...] = ()) -> PromptFrame:
         settings = self._settings
-        return Frame(settings, await self._opening_of(settings), branch, brought)
+        return PromptFrame(settings, await self._opening_of(settings), branch, brought)
 
     def _fitting(
-        self, frame: Frame, begun: int, answer: int | None, cut: ItemId | None, *, truncates: bool
+        self, frame: PromptFrame, begun: int, answer: int | None, cut: ItemId | None, *, truncates: bool
     ) -> partial[Fit]:
         """Returns `fit` but for the segments. `begun`: tokens of the answer that are there before its first word."""
         return partial(
@@ -294,7 +301,7 @@ class Ledger:
         cut = cut_of(state, leaf) if leaf is not None and truncates else None
         settings = self._settings_of(command, tuple(memories))
         opening = await self._opening_of(settings)
-        frame = Frame(settings, opening, branch, tuple(messages))
+        frame = PromptFrame(settings, opening, branch, tuple(messages))
         free = reserved(window, answer, self._answer_room)
         fitting = self._fitting(frame, 0, answer, cut, truncates=truncates)
         try:
@@ -451,13 +458,13 @@ class Ledger:
             info.tools if command.tools is UNSET else command.tools,
         )
 
-    async def _opening_of(self, settings: PromptSettings, *, keep: bool = True) -> Opening:
+    async def _opening_of(self, settings: PromptSettings, *, keep: bool = True) -> PromptOpening:
         if self._opening is not None and self._opening[0] == settings:
             return self._opening[1]
         (instructions, memories, tools), opening = settings, self._tokenizer.opening
         tokens = array("I", await opening(with_memories(instructions, memories), tools))
         shared = shared_length(tokens, await opening(instructions, tools)) if memories else len(tokens)
-        made = Opening(tokens, shared)
+        made = PromptOpening(tokens, shared)
         if keep:
             self._opening = (settings, made)
         return made

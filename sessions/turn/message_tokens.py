@@ -106,7 +106,7 @@ class MessageTokens:
             case FunctionCall():
                 raise BadInput("invalid_request", "A call stands only inside an answer.")
 
-    def said(self, items: Sequence[Item]) -> ChatMessage:
+    def as_message(self, items: Sequence[Item]) -> ChatMessage:
         """Returns the items of one piece as a template that sees whole conversations has them."""
         first, message = items[0], answer_message(items)
         if len(items) == 1 and not isinstance(first, FunctionCall):

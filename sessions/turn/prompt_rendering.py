@@ -37,7 +37,7 @@ class PromptSettings(NamedTuple):
     tools: tuple[Tool, ...]
 
 
-class Opening(NamedTuple):
+class PromptOpening(NamedTuple):
     """What a session's prompts begin with. `shared` tokens of it, those before its user's memories, other sessions of
     the tenant may have in common with it."""
 
@@ -45,11 +45,11 @@ class Opening(NamedTuple):
     shared: int
 
 
-class Frame(NamedTuple):
+class PromptFrame(NamedTuple):
     """A prompt but for the choice of its first piece, and the room that it has."""
 
     settings: PromptSettings
-    opening: Opening
+    opening: PromptOpening
     branch: BranchTokens
     brought: tuple[ChatMessage, ...] = ()  # messages behind the branch, with their ids
 
@@ -61,22 +61,24 @@ class Frame(NamedTuple):
 
 class PromptRenderer(Protocol):
     async def fit(
-        self, frame: Frame, fitting: partial[Fit], segments: Sequence[Segment], room: int
+        self, frame: PromptFrame, fitting: partial[Fit], segments: Sequence[Segment], room: int
     ) -> tuple[Fit, array[int] | None]:
         """Returns which of the segments (the branch's, and of what is brought) a prompt begins with, and that prompt
         where it had to be rendered to know. `room`: tokens. Raises BadInput `context_length_exceeded`."""
         ...
 
-    async def render(self, frame: Frame, first: int, *, end: int | None = None, answer: bool = True) -> array[int]:
+    async def render(
+        self, frame: PromptFrame, first: int, *, end: int | None = None, answer: bool = True
+    ) -> array[int]:
         """Returns the ids of a prompt from piece `first` on up to `end`, with what is brought and, with `answer`, the
         beginning of an answer."""
         ...
 
-    async def prefix(self, frame: Frame, first: int) -> array[int]:
+    async def prefix(self, frame: PromptFrame, first: int) -> array[int]:
         """Returns the ids that the next prompt will begin with, whatever is asked."""
         ...
 
-    async def shared(self, frame: Frame, prompt: array[int]) -> int:
+    async def shared(self, frame: PromptFrame, prompt: array[int]) -> int:
         """Returns how many tokens of a prompt other sessions of the tenant may have in common with it."""
         ...
 
@@ -89,11 +91,13 @@ class JoinedPrompts:
         self._joined: _JoinedPrompt | None = None
 
     async def fit(
-        self, frame: Frame, fitting: partial[Fit], segments: Sequence[Segment], room: int
+        self, frame: PromptFrame, fitting: partial[Fit], segments: Sequence[Segment], room: int
     ) -> tuple[Fit, array[int] | None]:
         return fitting(segments), None
 
-    async def render(self, frame: Frame, first: int, *, end: int | None = None, answer: bool = True) -> array[int]:
+    async def render(
+        self, frame: PromptFrame, first: int, *, end: int | None = None, answer: bool = True
+    ) -> array[int]:
         prompt = self._join(frame.opening.tokens, frame.branch, first, end)
         for message in frame.brought:
             prompt.extend(await self._tokenizer.message(message))
@@ -101,10 +105,10 @@ class JoinedPrompts:
             prompt.extend(self._tokenizer.answer_opening)
         return prompt
 
-    async def prefix(self, frame: Frame, first: int) -> array[int]:
+    async def prefix(self, frame: PromptFrame, first: int) -> array[int]:
         return await self.render(frame, first, answer=False)
 
-    async def shared(self, frame: Frame, prompt: array[int]) -> int:
+    async def shared(self, frame: PromptFrame, prompt: array[int]) -> int:
         return frame.opening.shared
 
     def _join(self, opening: array[int], branch: BranchTokens, first: int, end: int | None) -> array[int]:
@@ -147,7 +151,7 @@ class WholePrompts:
         self._messages = messages
 
     async def fit(
-        self, frame: Frame, fitting: partial[Fit], segments: Sequence[Segment], room: int
+        self, frame: PromptFrame, fitting: partial[Fit], segments: Sequence[Segment], room: int
     ) -> tuple[Fit, array[int] | None]:
         """How long a prompt is shows only when it is rendered: where it is too long, it is fitted again with what each
         message takes more than was thought."""
@@ -162,7 +166,9 @@ class WholePrompts:
             more = max(1, -(-missing // max(1, len(kept))))
             segments = [msgspec.structs.replace(each, length=each.length + more) for each in segments]
 
-    async def render(self, frame: Frame, first: int, *, end: int | None = None, answer: bool = True) -> array[int]:
+    async def render(
+        self, frame: PromptFrame, first: int, *, end: int | None = None, answer: bool = True
+    ) -> array[int]:
         """The day that a prompt names is that of its newest question, so that the log alone says what it is."""
         settings, branch = frame.settings, frame.branch
         messages = list[ChatMessage]()
@@ -173,7 +179,7 @@ class WholePrompts:
             items = branch.path[at : at + segment.items]
             at += segment.items
             if index >= first or index in branch.pinned:
-                messages.append(_with_ids(self._messages.said(items), packed))
+                messages.append(_with_ids(self._messages.as_message(items), packed))
         messages.extend(frame.brought)
         instructions = with_memories(settings.instructions, settings.memories)
         day = _newest_question(branch.path)
@@ -181,14 +187,14 @@ class WholePrompts:
             "I", await self._tokenizer.conversation(instructions, settings.tools, messages, day, answer=answer)
         )
 
-    async def prefix(self, frame: Frame, first: int) -> array[int]:
+    async def prefix(self, frame: PromptFrame, first: int) -> array[int]:
         path = frame.branch.path
         answered = not path or (isinstance(path[-1], Message) and path[-1].role == "assistant")
         return await self.render(frame, first, answer=not answered)
 
-    async def shared(self, frame: Frame, prompt: array[int]) -> int:
+    async def shared(self, frame: PromptFrame, prompt: array[int]) -> int:
         settings = frame.settings._replace(memories=())
-        alone = Frame(settings, frame.opening, BranchTokens((), path=frame.branch.path))
+        alone = PromptFrame(settings, frame.opening, BranchTokens((), path=frame.branch.path))
         return shared_length(prompt, await self.render(alone, 0, answer=False))
 
 
