@@ -50,6 +50,7 @@ from sessions.turn.attempts import GenerationRun
 from sessions.turn.generation_task import GenerationTask
 from sessions.turn.ledger import Ledger
 from sessions.turn.output_accumulator import OutputAccumulator
+from sessions.turn.past_texts import name_of
 from sessions.turn.run_timing import count_ended
 
 log = structlog.get_logger(__name__)
@@ -434,7 +435,7 @@ class Actor:
         waiting = self._machine.state.awaiting.get(response_id)
         if waiting is None or self.phase is not Phase.WARM:
             return
-        names = [name for call_id in waiting.missing if (name := self._ledger.name_of(call_id, waiting.last))]
+        names = [name for call_id in waiting.missing if (name := name_of(self._machine.state, call_id, waiting.last))]
         after_s = self._world.engine.tools_called(self.key, names)
         self._stop_prefetch()
         if after_s is not None:

@@ -40,7 +40,8 @@ from sessions.model.errors import Conflict, Internal, SessileError
 from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, Finish, GenerationRequest
 from sessions.model.types import ItemId, Principal, ResponseId, Sampling, Tokens, Usage, pack_tokens
 from sessions.ports import ChatMessage
-from sessions.turn.ledger import CompactionPlan, Ledger, summary_message
+from sessions.turn.branch_tokens import summary_message
+from sessions.turn.ledger import CompactionPlan, Ledger
 from sessions.turn.screening import screened
 
 INSTRUCTION: Final = (

@@ -24,7 +24,8 @@ from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
 from sessions.model.generation import ITEMS_LEFT_OUT
 from sessions.model.types import CallId, Principal, Role
 from sessions.ports import ChatMessage, ChecksSampling, FilterSet
-from sessions.turn.ledger import Ledger, PromptText
+from sessions.turn.ledger import Ledger
+from sessions.turn.past_texts import PromptText, goes_on_from, name_of, role_of, texts_before
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +69,11 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
             if isinstance(command, cm.ReviewAppeal):
                 blocked = command.content is not None and await preparation.blocks(command.content)
                 return replace(input, blocked=blocked, findings=tuple(found))
-            if isinstance(command, cm.ItemPin) and command.pinned and await ledger.pinned_too_long(command.item_id):
+            if (
+                isinstance(command, cm.ItemPin)
+                and command.pinned
+                and await ledger.messages.pinned_too_long(command.item_id)
+            ):
                 raise BadInput(
                     "too_many_pins", "The pinned messages would take more than a quarter of the context window."
                 )
@@ -100,11 +105,11 @@ class InputPreparation:
         self.filter = PromptFilter(principal, filters, bytes_max, filters_s)
 
     async def one(self, command: Preparable) -> tuple[Preparable, Prepared]:
-        ledger = self._ledger
+        ledger, state = self._ledger, self._ledger.state
         if self.filter.active:
-            self.filter.follow(ledger.texts_before(command))
+            self.filter.follow(texts_before(state, command))
         if isinstance(command, cm.ToolOutput):
-            name = ledger.name_of(command.call_id, ledger.goes_on_from(command))
+            name = name_of(state, command.call_id, goes_on_from(state, command))
             output = await self.filter.output(command.output, "" if name is not None else command.call_id)
             if output != command.output:
                 command = msgspec.structs.replace(command, output=output)
@@ -114,7 +119,7 @@ class InputPreparation:
             case cm.MessageCreate():
                 role = command.role
             case cm.MessageEdit():
-                role = ledger.role_of(command.item_id)
+                role = role_of(state, command.item_id)
             case cm.ResponseSteer():
                 role = "user"
         given = _text(command.content)
@@ -130,7 +135,7 @@ class InputPreparation:
             self.filter.follow(self._before(command))
         items: list[cm.NewItem] = []
         prepared: list[Prepared | None] = []
-        leaf = self._ledger.goes_on_from(command)
+        leaf = goes_on_from(self._ledger.state, command)
         bounded = not command.respond  # else the whole turn is fitted
         names: dict[CallId, str] = {}  # of the calls above an item
         for item, follower in zip_longest(command.items, command.items[1:]):
@@ -146,7 +151,7 @@ class InputPreparation:
                     elif item.role != "assistant" or not isinstance(follower, cm.NewCall):
                         tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=text), bounded=bounded)
                 case cm.NewOutput():
-                    name = names.get(item.call_id) or self._ledger.name_of(item.call_id, leaf)
+                    name = names.get(item.call_id) or name_of(self._ledger.state, item.call_id, leaf)
                     output = await self.filter.output(item.output, "" if name is not None else item.call_id)
                     if output != item.output:
                         item = msgspec.structs.replace(item, output=output)
@@ -181,7 +186,7 @@ class InputPreparation:
     async def blocks(self, text: str) -> bool:
         """Whether filters refuse a text, by itself or behind the newest message; what they find is in `filter`."""
         if self.filter.active:
-            self.filter.follow(self._ledger.texts_before(None))
+            self.filter.follow(texts_before(self._ledger.state, None))
         try:
             await self.filter.text(text)
         except BadInput as error:
@@ -210,7 +215,7 @@ class InputPreparation:
         return command
 
     def _before(self, command: cm.TurnCreate) -> list[PromptText]:
-        texts = self._ledger.texts_before(command)
+        texts = texts_before(self._ledger.state, command)
         new = command.instructions
         if new is UNSET and not texts and command.create is not None:
             new = command.create.instructions

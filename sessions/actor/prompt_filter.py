@@ -25,7 +25,7 @@ from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import Principal, Tool
 from sessions.model.verdicts import Finding, Verdict, quoted
 from sessions.ports import FilterSet
-from sessions.turn.ledger import NEIGHBOURS_REACH, PromptText
+from sessions.turn.past_texts import NEIGHBOURS_REACH, PromptText
 
 PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
 _JOINTS: Final = ("", "\n")

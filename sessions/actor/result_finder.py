@@ -19,7 +19,8 @@ from sessions.model import commands as cm
 from sessions.model.events import ContentRetracted, ResponseCreated
 from sessions.model.generation import generates
 from sessions.model.types import ResponseId, SessionKey
-from sessions.turn.ledger import Ledger, prompt_text
+from sessions.turn.ledger import Ledger
+from sessions.turn.past_texts import prompt_text
 from sessions.turn.result_cache import ResultCache, ResultLookup, is_deterministic, request_name
 
 

@@ -19,7 +19,7 @@ PHRASE = "project nightjar"
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with (
         assembled(engine=SimulatedOptions(tools=True), filters=KeywordFilterSet(input_phrases=(PHRASE,))) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url, timeout=20) as client,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as client,
     ):
         yield client
 

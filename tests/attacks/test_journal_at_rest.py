@@ -32,7 +32,7 @@ async def test_a_server_leaves_no_words_on_its_disk(tmp_path: Path) -> None:
     texts = sentences(12)
     flags = ("--engine", "sim", "--sim-answer-tokens", "8", "--sim-tokens-per-s", "2000", "--sim-tools")
     with ServerProcess(*flags, data=str(tmp_path / "data")) as server:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as http:
             tool = {"type": "function", "name": "look", "description": texts[0], "parameters": {"title": texts[1]}}
             created = await http.post(
                 "/v1/conversations",

@@ -464,7 +464,7 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
     }
     assert {route: paths for route, paths in missing.items() if paths} == {}
 
-    async with httpx.AsyncClient(base_url=recorded.assembly.server.url, timeout=20) as http:
+    async with httpx.AsyncClient(base_url=recorded.assembly.server.url, timeout=60) as http:
         for (method, path), samples in sent.items():
             made = (await http.post("/v1/conversations", json={})).json()["id"]
             others = {"tenant": "local", "response_id": "resp_x", "review_id": "rev_x", "memory_id": "mem_x"}

@@ -31,7 +31,7 @@ async def server() -> AsyncIterator[Assembly]:
 
 @pytest.fixture
 async def http(server: Assembly) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url, headers=HTML, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=server.server.url, headers=HTML, timeout=60) as client:
         yield client
 
 

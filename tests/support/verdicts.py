@@ -141,16 +141,35 @@ GLANCE_S: Final = 1.0  # a shorter time-out waits for something that must not co
 
 
 def short_time_outs(source: str) -> list[int]:
-    """Returns the lines of a Python test module with a time-out that a slow machine could reach: under HANG_S."""
-    if "asyncio.timeout(" not in source and "wait_for(" not in source:
-        return []
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("asyncio.timeout", "asyncio.wait_for"):
-            limits = [*node.args[-1:], *(each.value for each in node.keywords if each.arg == "timeout")]
-            seconds = [
-                each.value for each in limits if isinstance(each, ast.Constant) and isinstance(each.value, int | float)
-            ]
-            if any(GLANCE_S < each < HANG_S for each in seconds):
-                found.append(node.lineno)
-    return found
+    """Returns the lines of a Python test module with a time-out that a slow machine could reach: under HANG_S.
+
+    Those are limits of asyncio, arguments named `timeout` (of httpx, subprocess, threads) and defaults of a parameter
+    whose name has `timeout` or `patience` in it, as numbers or by a constant of the module."""
+    tree = ast.parse(source)
+    constants = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+
+    def is_short(limit: ast.expr | None) -> bool:
+        value = constants.get(limit.id) if isinstance(limit, ast.Name) else limit
+        seconds = value.value if isinstance(value, ast.Constant) else None
+        return isinstance(seconds, int | float) and GLANCE_S < seconds < HANG_S
+
+    found = set()
+    for node in ast.walk(tree):
+        limits: list[ast.expr | None] = []
+        if isinstance(node, ast.Call):
+            limits = [each.value for each in node.keywords if each.arg == "timeout"]
+            if ast.unparse(node.func) in ("asyncio.timeout", "asyncio.wait_for"):
+                limits += node.args[-1:]
+        elif isinstance(node, ast.arguments):
+            given = [*node.posonlyargs, *node.args]
+            named = [*zip(given[len(given) - len(node.defaults) :], node.defaults, strict=True)]
+            named += [(name, value) for name, value in zip(node.kwonlyargs, node.kw_defaults, strict=True) if value]
+            limits = [value for name, value in named if "timeout" in name.arg or "patience" in name.arg]
+        found |= {limit.lineno for limit in limits if limit is not None and is_short(limit)}
+    return sorted(found)

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 Frame = dict[str, Any]
-ANSWER_S = 10.0
+ANSWER_S = 60.0
 
 
 class _Line:

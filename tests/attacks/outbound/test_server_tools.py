@@ -61,7 +61,7 @@ async def a_tool_world(tmp_path: Path, deadline_s: float = 600.0) -> AsyncIterat
         async with (
             opened_tools(tmp_path / "tools.toml", text) as tools,
             serving(SimulatedOptions(step_base_s=0.001), tools=tools, keys=KEYS, runtime_limits=limits) as made,
-            httpx.AsyncClient(base_url=made.server.url, timeout=30) as http,
+            httpx.AsyncClient(base_url=made.server.url, timeout=60) as http,
         ):
             yield ToolWorld(made, service, http)
 

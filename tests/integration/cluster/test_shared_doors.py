@@ -70,7 +70,7 @@ async def front(cluster: RealCluster, name: str, tickets: Tickets, history: Hist
     server = Server(gateway, host="127.0.0.1", port=0)
     await server.start()
     try:
-        async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=60) as http:
             yield Front(server, gateway, http)
     finally:
         await server.stop()

@@ -220,7 +220,7 @@ async def test_a_bot_of_a_platform_like_slack(server: Serving, tmp_path: Path) -
         bot = await start(*command, SLACK_BOT_TOKEN="token", SLACK_SIGNING_SECRET="secret")
         retries = httpx.AsyncHTTPTransport(retries=8)  # until it listens: a connection that is refused is tried again
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=retries, timeout=20) as http:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=retries, timeout=60) as http:
                 assert await deliver(http, "Ev1", "hello", secret="another") == 401
                 assert await deliver(http, "Ev1", "hello") == 200
                 assert await deliver(http, "Ev1", "hello") == 200

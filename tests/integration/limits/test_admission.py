@@ -22,7 +22,7 @@ async def test_a_turn_waits_with_its_place_or_is_refused_with_a_time(tmp_path: P
 
     async with (
         assembled(limits_file=path, engine=SLOW) as server,
-        httpx.AsyncClient(base_url=server.server.url, timeout=30) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
 
         async def ask(number: int) -> httpx.Response:

@@ -58,7 +58,7 @@ async def doors(tmp_path: Path, *, smaller: SimulatedOptions | None = SMALL) -> 
     prices = PriceBook(read_prices(PRICES))
     async with (
         assembled(limits_file=path, engine=MODEL, smaller=smaller, prices=prices) as server,
-        httpx.AsyncClient(base_url=server.server.url, timeout=30) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         made = Doors(server, http)
         assert (await made.complete("Learn how long you take.", 400)).status_code == 200

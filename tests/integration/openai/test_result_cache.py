@@ -73,7 +73,7 @@ def start(tmp_path: Path) -> Start:
         path.write_text(limits)
         async with (
             assembled(limits_file=path, engine=engine, **more) as server,
-            httpx.AsyncClient(base_url=server.server.url, timeout=30) as http,
+            httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
         ):
             yield Served(server, engine, http)
 

@@ -46,7 +46,7 @@ class World:
 
     async def respond(self, content: Any, *, headers: dict[str, str] = ME, **more: Any) -> httpx.Response:
         body = {"model": "simulated", "input": [{"role": "user", "content": content}], **more}
-        return await self.http.post("/v1/responses", json=body, headers=headers, timeout=30)
+        return await self.http.post("/v1/responses", json=body, headers=headers, timeout=60)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     filters = KeywordFilterSet(input_phrases=["nightjar"])
     async with (
         assembled(limits_file=limits, engine=engine, keys=KEYS, filters=filters) as server,
-        httpx.AsyncClient(base_url=server.server.url, timeout=30) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         yield World(server, engine, http)
 
@@ -120,7 +120,7 @@ async def test_what_filters_refuse_by_now_is_left_out(tmp_path: Path) -> None:
     filters = KeywordFilterSet()
     async with (
         assembled(limits_file=limits, engine=engine, keys=KEYS, filters=filters) as server,
-        httpx.AsyncClient(base_url=server.server.url, timeout=30) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         world = World(server, engine, http)
         await world.remember("Call me Nightjar.")

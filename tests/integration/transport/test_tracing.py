@@ -67,7 +67,7 @@ async def test_whoever_takes_a_response_over_goes_on_in_its_trace() -> None:
         second.gateway.measures.tracer, after = tracer("second")
         (head,) = await second.journal.open_heads(limit=9, after=None)
         await second.runtime.recover(head.key)
-        async with httpx.AsyncClient(base_url=second.server.url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=second.server.url, timeout=60) as http:
             told = await http.get(f"/v1/responses/{response}", params={"stream": "true"})
             assert "response.incomplete" in told.text
     trace_id, root_id = trace_ids(TenantId("local"), response)

@@ -86,7 +86,7 @@ class World:
         self.ring = ring
         self.signer = signer
         self.canary = f"{CANARY}-{secrets.token_hex(8)}"
-        self.http = httpx.AsyncClient(base_url=assembly.server.url, timeout=20)
+        self.http = httpx.AsyncClient(base_url=assembly.server.url, timeout=60)
         self.channel = grpc.aio.insecure_channel(grpc_address)
         self.by_scopes: dict[tuple[Authority, tuple[Scope, ...]], str] = {}
         self.credentials: dict[str, str] = {}

@@ -104,7 +104,7 @@ async def a_push_world(**assembly: Any) -> AsyncIterator[PushWorld]:
             push=door,
             **assembly,
         ) as server,
-        httpx.AsyncClient(base_url=server.server.url, timeout=30) as http,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         about = {name: value for name, value in google.account().items() if name != "client_id"}
         tokens = GoogleTokens(ServiceAccount(**about), google.key, outbound)

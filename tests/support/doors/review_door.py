@@ -84,7 +84,7 @@ async def running(
         options = SimulatedOptions(step_base_s=0.001)
         async with (
             serving(options, filters=filters, engine=engine) as server,
-            httpx.AsyncClient(base_url=server.server.url, timeout=20) as http,
+            httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
         ):
             yield Door(server, http)
     finally:

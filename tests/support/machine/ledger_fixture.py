@@ -102,7 +102,7 @@ class Desk(Ground):
         while path:
             maker = state.made_by.get(path[0].id)
             if maker is None:
-                tokens += await tokenizer.message(self.ledger.rendered(path.pop(0)))
+                tokens += await tokenizer.message(self.ledger.messages.rendered(path.pop(0)))
                 continue
             answer = []
             while path and state.made_by.get(path[0].id) == maker:

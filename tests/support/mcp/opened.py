@@ -68,7 +68,7 @@ def request_of(name: str, *, tenant: TenantId = ACME, number: int = 0, **argumen
     )
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+async def until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Returns when something holds that another process brings about."""
     async with asyncio.timeout(timeout_s):
         while not holds():

@@ -52,7 +52,7 @@ class SignInWorld(NamedTuple):
 
     def browser(self) -> httpx.AsyncClient:
         """One with cookies of its own."""
-        return httpx.AsyncClient(base_url=self.page, timeout=30)
+        return httpx.AsyncClient(base_url=self.page, timeout=60)
 
     @property
     def own_page(self) -> dict[str, str]:

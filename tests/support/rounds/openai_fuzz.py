@@ -79,7 +79,7 @@ class Fuzzer:
         self._orders: dict[str, Any] = {}
         self._http = requests.Session()
         self._rng = random.Random(number)
-        self._model = requests.get(f"{url}/v1/models", timeout=30).json()["data"][0]["id"]
+        self._model = requests.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"]
         self._url = url
         self._kept: dict[str, list[str]] = {"conversation": [], "response_id": [], "item_id": []}
 
@@ -98,7 +98,7 @@ class Fuzzer:
             self._post(RESPONSES, {"model": self._model, "input": "hello", "background": True})
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
-        answer = self._http.post(self._url + path, json=body, timeout=30)
+        answer = self._http.post(self._url + path, json=body, timeout=60)
         answer.raise_for_status()
         self._keep(path, answer.json())
         return answer.json()
@@ -225,7 +225,7 @@ class Fuzzer:
         self.cases += 1
         self.phases[self._phase] += 1
         self._orders.setdefault(self._phase, hashlib.sha256()).update(f"{case.method} {case.path}\n".encode())
-        return case.call(session=self._http, timeout=30)
+        return case.call(session=self._http, timeout=60)
 
     def _check(self, case: Any, answer: Any) -> None:
         self.statuses[answer.status_code] += 1

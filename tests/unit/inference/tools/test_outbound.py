@@ -27,7 +27,7 @@ async def client() -> AsyncIterator[ToolHttpClient]:
 
 
 async def send(
-    client: ToolHttpClient, url: str, rules: AddressRules = LOOPBACK, timeout_s: float = 5.0
+    client: ToolHttpClient, url: str, rules: AddressRules = LOOPBACK, timeout_s: float = 60.0
 ) -> tuple[int, bytes, bool]:
     return await client.send("POST", url, rules, body=b"{}", headers={}, timeout_s=timeout_s, bytes_max=100)
 

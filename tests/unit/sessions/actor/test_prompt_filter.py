@@ -12,7 +12,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, Principal, TextOptions, Tool
 from sessions.model.verdicts import PASS, Finding, Verdict
-from sessions.turn.ledger import NEIGHBOURS_REACH, PromptText
+from sessions.turn.past_texts import NEIGHBOURS_REACH, PromptText
 from tests.support.input_filter_set import InputFilterSet
 
 

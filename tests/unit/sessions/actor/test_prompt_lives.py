@@ -25,7 +25,7 @@ from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationReque
 from sessions.model.journal_types import Loaded
 from sessions.model.types import Principal, ResponseId, Sampling, Tokens
 from sessions.ports import Tokenizer
-from sessions.turn import ledger as ledger_module
+from sessions.turn import prompt_rendering
 from sessions.turn.ledger import Ledger
 from tests.support.cluster.replicas import SESSION, TERMINAL, Place, Replica, text_of
 from tests.support.engines.whole_tokenizer import WholeTokenizer
@@ -188,6 +188,6 @@ async def live(seed: int, tokenizer: Callable[[], Tokenizer]) -> collections.Cou
 def test_prompts_and_cached_answers_are_those_of_a_ledger_made_anew(
     seeds: range, tokenizer: Callable[[], Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "JOINED_PIECES_MIN", 2)
+    monkeypatch.setattr(prompt_rendering, "JOINED_PIECES_MIN", 2)
     counts = sum((run(live(seed, tokenizer)) for seed in seeds), collections.Counter[str]())
     assert all(counts[each] for each in ("hit", "miss", "cuts", "summaries", "delete", "pin", "edit", "crash")), counts

@@ -36,8 +36,9 @@ from sessions.model.types import (
     unpack_tokens,
 )
 from sessions.ports import ChatMessage
-from sessions.turn import ledger as ledger_module
-from sessions.turn.ledger import Ledger, pinned_pieces
+from sessions.turn import prompt_rendering
+from sessions.turn.branch_tokens import pinned_pieces
+from sessions.turn.ledger import Ledger
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
@@ -336,7 +337,7 @@ async def test_what_is_taken_over_from_the_prompt_before_is_what_a_new_ledger_re
     seed: int, joined_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Turns, edits, new branches, calls and retractions in any order: the ledger's memory never shows."""
-    monkeypatch.setattr(ledger_module, "JOINED_PIECES_MIN", joined_min)
+    monkeypatch.setattr(prompt_rendering, "JOINED_PIECES_MIN", joined_min)
     chance = random.Random(seed)
     desk = Desk(tools=(Tool(name="look"),))
 
@@ -385,7 +386,7 @@ async def test_a_call_and_its_output_stay_together_when_pinned_and_when_cut() ->
     output = next(item for item in desk.state.items.values() if isinstance(item, FunctionCallOutput))
     asked = await desk.ask("and now")
     path = branch(desk.state, desk.state.open[asked].body.parent_id)
-    pieces = await desk.ledger._pieces(path)
+    pieces = await desk.ledger.messages.pieces(path)
     made = [pieces[index][0] for index in pinned_pieces(path, pieces, [output.id])]
     assert [bool(each.calls) for each in made] == [True, False] and made[1].output == call
     by_call = pinned_pieces(path, pieces, [next(i.id for i in path if isinstance(i, FunctionCall))])
@@ -403,7 +404,7 @@ async def test_no_prompt_begins_between_a_call_and_an_output_that_comes_late() -
     )
     command = cm.TurnCreate(id=desk.name(), session=SESSION, items=items, respond=False)
     desk.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command)))
-    pieces = await desk.ledger._pieces(branch(desk.state, desk.state.newest))
+    pieces = await desk.ledger.messages.pieces(branch(desk.state, desk.state.newest))
     begins = [segment.begins_turn for segment, _ in pieces]
     assert begins == [True, False, False, False, True]
 
@@ -434,7 +435,7 @@ async def test_an_answer_that_its_client_changed_keeps_the_ids_that_the_model_ga
 
 async def test_a_plan_changes_nothing_that_another_one_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ledgers that begin from the same values: what one plans is not in the prompts of the other."""
-    monkeypatch.setattr(ledger_module, "JOINED_PIECES_MIN", 1)
+    monkeypatch.setattr(prompt_rendering, "JOINED_PIECES_MIN", 1)
     desk = Desk()
     first = await desk.ask("where is the river")
     before = await desk.prompt(first)

@@ -77,7 +77,7 @@ class Structured:
 
     def settled(self) -> Any:
         if isinstance(self._grammar, Future):
-            self._grammar.exception(timeout=20)
+            self._grammar.exception(timeout=60)
         return self.grammar
 
 

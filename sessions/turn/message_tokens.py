@@ -1,0 +1,234 @@
+"""The token ids of a session's messages, each tokenised once.
+
+A message's ids are journaled with it, an answer's ids are the ones that the engine made; only what carries another
+tokenizer's fingerprint, or was rewritten (a retraction, a text cut inside a token), is tokenised again, and then kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import is_
+from typing import NamedTuple
+
+import msgspec
+
+from sessions.machine import item_tree
+from sessions.machine.state import Compaction, State, compaction_of, stands_below
+from sessions.model.errors import BadInput
+from sessions.model.generation import EngineInfo
+from sessions.model.types import (
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemId,
+    Message,
+    Tokens,
+    pack_tokens,
+    unpack_tokens,
+)
+from sessions.ports import ChatMessage, Tokenizer
+from sessions.turn.branch_tokens import (
+    BranchTokens,
+    Packed,
+    Pieces,
+    answer_message,
+    group_by_message,
+    join_output,
+    piece_behind,
+    pinned_pieces,
+    segment_of,
+    summary_message,
+)
+from sessions.turn.context_fitting import PINNED_SHARE
+from sessions.turn.past_texts import name_of
+
+
+class _Settled(NamedTuple):
+    """The last branch, whose pieces stay."""
+
+    items: tuple[Item, ...]
+    names: tuple[ItemId, ...]
+    pieces: Pieces
+
+
+class MessageTokens:
+    """The pieces of one session's branches."""
+
+    def __init__(self, state: State, tokenizer: Tokenizer, engine: EngineInfo) -> None:
+        self._state = state
+        self._tokenizer = tokenizer
+        self._engine = engine
+        # Tokenised here because the log's ids do not fit; good for the items as they were (one may be taken back).
+        self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], Packed]] = {}
+        self._answer_opening, self._answer_closing = map(
+            pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
+        )
+        self._settled = _Settled((), (), ())
+
+    async def branch(self, leaf: ItemId | None) -> BranchTokens:
+        """Returns the branch that ends in `leaf`."""
+        state = self._state
+        path = self._path(leaf)
+        pieces = await self.pieces(path)
+        compaction = compaction_of(state, leaf) if state.compactions else None
+        if compaction is None and not state.pinned:
+            return BranchTokens(pieces, path=tuple(path))
+        base, summary, summarised = 0, Packed(), None
+        if compaction is not None:
+            base = piece_behind(pieces, compaction.count)
+            summary = await self._summary(compaction) if base else summary
+            summarised = summary_message(compaction.summary.text, compaction.model) if base else None
+        pinned = self._pinned(path, pieces) if state.pinned else ()
+        if sum(map(len, summary)) // 4 > self._engine.context_window // 2:  # of a model with a larger window
+            base, summary, summarised = 0, Packed(), None
+        return BranchTokens(pieces, base, summary, pinned, tuple(path), summarised)
+
+    def _pinned(self, path: list[Item], pieces: Pieces) -> tuple[int, ...]:
+        """Returns the pieces that stay whatever is left out: the newest of them, where there is no room for all."""
+        room, kept = self._engine.context_window // PINNED_SHARE, list[int]()
+        for index in reversed(pinned_pieces(path, pieces, self._state.pinned)):
+            room -= pieces[index][0].length
+            if room < 0:
+                break
+            kept.append(index)
+        return tuple(reversed(kept))
+
+    def rendered(self, item: Item, leaf: ItemId | None = None) -> ChatMessage:
+        """Returns an item that is not an answer of ours as the template sees it. `leaf`: what it will stand below,
+        where it does not yet. Raises BadInput for a call, which stands only inside an answer."""
+        match item:
+            case Message():
+                return ChatMessage(role=item.role, text=self._with_thoughts(item))
+            case FunctionCallOutput():
+                name = name_of(self._state, item.call_id, item.parent_id or leaf)
+                return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)
+            case FunctionCall():
+                raise BadInput("invalid_request", "A call stands only inside an answer.")
+
+    def as_message(self, items: Sequence[Item]) -> ChatMessage:
+        """Returns the items of one piece as a template that sees whole conversations has them."""
+        first, message = items[0], answer_message(items)
+        if len(items) == 1 and not isinstance(first, FunctionCall):
+            return self.rendered(first)
+        thoughts = self._with_thoughts(first).removesuffix(first.text) if isinstance(first, Message) else ""
+        return msgspec.structs.replace(message, text=f"{thoughts}{message.text}")
+
+    async def pinned_too_long(self, item_id: ItemId) -> bool:
+        """Returns whether an item, with what goes with it, has no place among the pinned ones of its branch."""
+        leaf = self._state.newest
+        if not stands_below(self._state, leaf, item_id):
+            leaf = item_id
+        path = item_tree.branch(self._state, leaf)
+        pieces = await self.pieces(path)
+        pinned = pinned_pieces(path, pieces, [*self._state.pinned, item_id])
+        return sum(pieces[index][0].length for index in pinned) > self._engine.context_window // PINNED_SHARE
+
+    def _with_thoughts(self, item: Message) -> str:
+        """Returns a message's text with its thoughts, which such a template keeps or drops as its authors meant.
+        Elsewhere thoughts stand in the ids of their answer alone."""
+        marks, thoughts = self._engine.thoughts, item.reasoning
+        if self._tokenizer.gap is None or marks is None or not thoughts:
+            return item.text
+        return f"{marks.open}\n{thoughts}\n{marks.close}\n\n{item.text}"
+
+    def _path(self, leaf: ItemId | None) -> list[Item]:
+        """Returns the branch that ends in `leaf`. What the last one had of it is not walked again."""
+        (settled, names, _), items = self._settled, self._state.items
+        if not settled:
+            return item_tree.branch(self._state, leaf)
+        newer: list[Item] = []
+        for item in item_tree.ancestors(self._state, leaf):
+            if item is settled[-1]:
+                if not all(map(is_, map(items.get, names), settled)):
+                    break  # something of it was rewritten
+                return [*settled, *reversed(newer)]
+            newer.append(item)
+        return item_tree.branch(self._state, leaf)
+
+    async def pieces(self, path: list[Item]) -> Pieces:
+        """Returns the pieces of a branch, message by message. Those of the branch before it, up to where the two part,
+        are taken over: a turn costs its own items. Nothing stands behind an answer that has not ended."""
+        settled, names, pieces = self._settled
+        count = len(settled)
+        if count and all(map(is_, settled, path)) and not self._goes_on(path, count):
+            made = list(pieces)
+        else:
+            count, made = 0, []
+        for made_by, group in groupby(path[count:], key=lambda item: self._state.made_by.get(item.id)):
+            if made_by is None:
+                groups = [(sent, await self._render_group(sent)) for sent in group_by_message(group)]
+            else:
+                items = tuple(group)
+                groups = [(items, await self._answer(items))]
+            for items, packed in groups:
+                segment = segment_of(items, sum(map(len, packed)) // 4 + (self._tokenizer.gap or 0))
+                if segment.output is not None:
+                    join_output(made, segment.output)
+                made.append((segment, packed))
+        names = (*names[:count], *(item.id for item in path[count:]))
+        self._settled = _Settled(tuple(path), names, tuple(made))
+        return self._settled.pieces
+
+    def _goes_on(self, path: list[Item], count: int) -> bool:
+        """Returns whether the message that ends the first `count` items of a path goes on behind them."""
+        if count >= len(path):
+            return count > len(path)
+        made_by = self._state.made_by.get(path[count].id)
+        same = made_by == self._state.made_by.get(path[count - 1].id)
+        return same and (made_by is not None or isinstance(path[count], FunctionCall))
+
+    async def _summary(self, compaction: Compaction) -> Packed:
+        if compaction.fingerprint == self._tokenizer.fingerprint:
+            return (compaction.tokens,)
+        items: tuple[Item, ...] = (compaction.summary,)
+        made = self._kept(items)
+        if made is None:
+            message = summary_message(compaction.summary.text, compaction.model)
+            made = self._keep(items, await self._tokenizer.message(message))
+        return made
+
+    async def _message(self, item: Item) -> Packed:
+        stored = self._state.item_tokens.get(item.id)
+        if stored is not None and stored[0] == self._tokenizer.fingerprint:
+            return (stored[1],)
+        made = self._kept((item,))
+        if made is None:
+            made = self._keep((item,), await self._tokenizer.message(self.rendered(item)))
+        return made
+
+    async def _render_group(self, items: tuple[Item, ...]) -> Packed:
+        """Returns the ids of a message that a client sent, or of an answer with calls that it brought along."""
+        if not isinstance(items[-1], FunctionCall):
+            return await self._message(items[0])
+        made = self._kept(items)
+        if made is None:
+            made = self._keep(items, await self._tokenizer.message(answer_message(items)))
+        return made
+
+    async def _answer(self, items: tuple[Item, ...]) -> Packed:
+        made = self._kept(items)
+        if made is not None:
+            return made
+        ids = tuple(item.id for item in items)  # a branch may begin in the middle of an answer
+        answer = self._state.answers.get(self._state.made_by[ids[0]])
+        if answer is not None and answer.fingerprint == self._tokenizer.fingerprint and answer.items == ids:
+            if not answer.tail:
+                return self._answer_opening, answer.tokens, self._answer_closing
+            whole = unpack_tokens(answer.tokens)
+            whole.extend(await self._tokenizer.text(answer.tail))
+            return self._keep(items, [*self._tokenizer.answer_opening, *whole, *self._tokenizer.answer_closing])
+        message = answer_message(items)
+        if message.calls:
+            return self._keep(items, await self._tokenizer.message(message))
+        text = await self._tokenizer.text(message.text)
+        return self._keep(items, [*self._tokenizer.answer_opening, *text, *self._tokenizer.answer_closing])
+
+    def _kept(self, items: tuple[Item, ...]) -> Packed | None:
+        made = self._made.get(tuple(item.id for item in items))
+        return made[1] if made is not None and made[0] == items else None
+
+    def _keep(self, items: tuple[Item, ...], tokens: Tokens) -> Packed:
+        packed = (pack_tokens(tokens),)
+        self._made[tuple(item.id for item in items)] = (items, packed)
+        return packed
