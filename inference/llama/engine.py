@@ -33,7 +33,7 @@ from inference.llama.completion import LlamaCompletion
 from inference.llama.devices import ALL
 from inference.llama.eager_save import EagerSaver
 from inference.llama.gguf import GgufModel, read_model
-from inference.llama.grammar_guide import GrammarGuide, GrammarGuides
+from inference.llama.grammar_guide import GrammarGuides, Guide
 from inference.llama.guided_completion import make_completion
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
@@ -72,7 +72,7 @@ from sessions.model.generation import (
     KVPlace,
     TokenScore,
 )
-from sessions.model.types import INTEGER_MAX, ResponseId, Sampling, SessionKey, TenantId, Tokens
+from sessions.model.types import INTEGER_MAX, Json, ResponseId, Sampling, SessionKey, TenantId, Tokens
 from sessions.ports import Keys
 
 log = structlog.get_logger(__name__)
@@ -306,11 +306,12 @@ class LlamaEngine:
             self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
         await self._warmings.settled(request.key, prompt)  # what it brings up, and the slot, are this run's
         pauses = "json_schema" not in parameters  # what is left of a constrained answer costs a request a token
-        guide: GrammarGuide | None = None
+        guide: Guide | None = None
         if not pauses and request.emitted:
             guide = await self._up.guides.guide(parameters, request.emitted)
         run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=request.cache_scope)
         cached_tokens: int | None = None
+        a_token_each = guide is not None
         least = tokens_until_end(request) or INTEGER_MAX  # after so many tokens it continues as a request that may end
         while True:
             slot = await self._scheduler.acquire(run)
@@ -325,6 +326,9 @@ class LlamaEngine:
                 eager_saver.look()  # not before its own KV is in its slot: they share the room in host memory
                 item = await completion.next() if completion is not None else None
                 while completion is not None and isinstance(item, Chunk):
+                    if guide is None and _is_unscored(item, parameters):
+                        slot_run.paused = a_token_each = True  # the same once more, and all that follows
+                        break
                     if cached_tokens is None:
                         cached_tokens = item.cached_tokens
                         self._load.on_output(run.claim)
@@ -345,12 +349,13 @@ class LlamaEngine:
                 self._leave(slot_run, request.key)
             if isinstance(item, Finish):
                 break
-            if not emitted:
-                continue
-            run.prompt = run.prompt + emitted
-            request = continuation_of(request, emitted)
-            least = tokens_until_end(request) or INTEGER_MAX
-            parameters = completion_parameters(request, vocabulary.size)
+            if emitted:
+                run.prompt = run.prompt + emitted
+                request = continuation_of(request, emitted)
+                least = tokens_until_end(request) or INTEGER_MAX
+                parameters = completion_parameters(request, vocabulary.size)
+            if a_token_each:
+                guide = await self._up.guides.guide(parameters, request.emitted)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, len(prompt), cached)
 
@@ -545,3 +550,8 @@ def _template(name: str | None, model: GgufModel, vocabulary: Vocabulary) -> Cha
     missing = f"The model file {model.path} has no chat template. Start with --chat-template chatml, which is built in."
     source = template_source(name, model.chat_template or template_beside(model.path), missing)
     return ChatTemplate(source, bos=vocabulary.bos_text, eos=vocabulary.eos_text, specials=vocabulary.specials)
+
+
+def _is_unscored(chunk: Chunk, parameters: dict[str, Json]) -> bool:
+    """Whether llama-server kept back log probabilities that were asked for: of tokens that end inside a character."""
+    return "n_probs" in parameters and len(chunk.logprobs) < len(chunk.tokens)

@@ -54,6 +54,7 @@ class GrammarGuide:
         """`given`: the request's own biases; False bans a token. `emitted`: tokens that the matcher is behind.
         `lifts`: tokens may be lifted above others, which a penalty that divides would make much of."""
         self._pieces = vocabulary.pieces
+        self.vocabulary_size: Final = len(self._pieces)
         self._matcher = matcher
         self._banned = [token for token, bias in given if bias is False]
         self._given = {token: bias for token, bias in given if bias is not False}
@@ -87,6 +88,29 @@ class GrammarGuide:
         return self._utf8.feed(self._pieces[token])
 
 
+class FreeGuide:
+    """Lets every token follow: of an answer without a format that is written a token a request."""
+
+    complete: Final = False
+
+    def __init__(
+        self, vocabulary: GuideVocabulary, given: Sequence[Sequence[Json]] = (), *, emitted: Sequence[int] = ()
+    ) -> None:
+        self._pieces = vocabulary.pieces
+        self.vocabulary_size: Final = len(self._pieces)
+        self._given = [list(each) for each in given]
+        self._utf8 = Utf8Stream(self._pieces[token] for token in emitted[-_CHARACTER_TOKENS:])
+
+    def biases(self) -> list[list[Json]]:
+        return self._given
+
+    def accept(self, token: int) -> str:
+        return self._utf8.feed(self._pieces[token])
+
+
+Guide = GrammarGuide | FreeGuide
+
+
 class GrammarGuides:
     """Makes the guides of one model."""
 
@@ -94,12 +118,14 @@ class GrammarGuides:
         self._model_path = model_path
         self._loading: asyncio.Task[GuideVocabulary] | None = None
 
-    async def guide(self, parameters: dict[str, Json], emitted: Tokens) -> GrammarGuide:
-        """Of an answer that has `emitted` tokens, which goes on with `parameters`, a schema among them. Raises BadInput
+    async def guide(self, parameters: dict[str, Json], emitted: Tokens) -> Guide:
+        """Makes that of an answer that has `emitted` tokens and goes on with `parameters`. Raises BadInput
         `invalid_schema`, and `recovery_incompatible` where these tokens do not fit the schema."""
         if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
             self._loading = asyncio.create_task(asyncio.to_thread(load_vocabulary, self._model_path))
         vocabulary = await asyncio.shield(self._loading)
+        if "json_schema" not in parameters:
+            return FreeGuide(vocabulary, parameters.get("logit_bias", ()), emitted=list(emitted))
         return await asyncio.to_thread(make_guide, vocabulary, parameters, list(emitted))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from inference.llama.completion import LlamaCompletion
-from inference.llama.grammar_guide import GrammarGuide
+from inference.llama.grammar_guide import Guide
 from inference.llama.prefix_cache import WORTH_TOKENS, PrefixCache
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import SchemaProbe
@@ -50,7 +50,7 @@ class SlotPrefill:
     def __init__(
         self,
         scheduler: Scheduler,
-        make_completion: Callable[[GrammarGuide | None, int, array.array[int], int, int], LlamaCompletion],
+        make_completion: Callable[[Guide | None, int, array.array[int], int, int], LlamaCompletion],
         slot_kv: SlotKv,
         schemas: SchemaProbe,
         *,
@@ -76,7 +76,7 @@ class SlotPrefill:
         prompt: array.array[int],
         shared_prefix: int,
         parameters: dict[str, Json],
-        guide: GrammarGuide | None = None,
+        guide: Guide | None = None,
     ) -> LlamaCompletion | None:
         """Brings the KV up and starts the run; None: it is to make room first."""
         slot, key = slot_run.slot, slot_run.run.key
@@ -158,7 +158,7 @@ class SlotPrefill:
         prompt: array.array[int],
         resident: int,
         parameters: dict[str, Json],
-        guide: GrammarGuide | None = None,
+        guide: Guide | None = None,
     ) -> LlamaCompletion:
         slot = slot_run.slot
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on

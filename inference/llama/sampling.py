@@ -96,4 +96,6 @@ def public_logprobs(probabilities: list[dict[str, Json]], top: int) -> tuple[Jso
 
 
 def _public(entry: dict[str, Json]) -> dict[str, Json]:
-    return {"token": entry["token"], "logprob": entry["logprob"], "bytes": entry["bytes"]}
+    """llama-server spells a part of a character as nothing, or as it likes."""
+    spelling = bytes(entry["bytes"]).decode(errors="replace")
+    return {"token": spelling, "logprob": entry["logprob"], "bytes": entry["bytes"]}

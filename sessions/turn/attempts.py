@@ -8,6 +8,7 @@ reported: whatever the engine raises is raised.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -19,7 +20,7 @@ from sessions.limits import Share
 from sessions.machine.event_writer import CallBegin
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
-from sessions.model.errors import Overloaded, Unavailable
+from sessions.model.errors import BadInput, Overloaded, Unavailable
 from sessions.model.generation import (
     Chunk,
     Finish,
@@ -42,12 +43,12 @@ from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.result_cache import ResultLookup, replay
 from sessions.turn.run_timing import RunTiming
 from sessions.turn.tool_call_parser import (
+    MisfitCall,
     ParsedCall,
     ParsedRelease,
     ToolCallParser,
     constrained_output,
     forced_tools,
-    invalid_call,
     state_at_ledger,
 )
 
@@ -127,7 +128,9 @@ class Attempts:
         self._inbox = inbox
         self._now = loop.time
         self._leads = False  # a call may come in the place of an answer in the format that is to be held to
-        self._begins_anew = False  # what the run said is dropped, and another one is held to the format
+        self._begins_anew = False  # what the run said is dropped, and another one is held to the format, or to a call
+        self._misfit: MisfitCall | None = None  # the call that the model did not make well, and is held to now
+        self._num_before = 0  # tokens of the answer before that call
         self._is_answering = False
         self._closed = False  # a thought, in the place of the model
         self.filtered = False  # a filter had a word about the answer
@@ -140,6 +143,8 @@ class Attempts:
         """The functions one of which the answer must call, where it is held to that here."""
         if self._call_format is None:
             return ()
+        if self._misfit is not None:
+            return (self._misfit.tool,)
         return forced_tools(self._run.open_.sampling, self._ledger.tools)
 
     async def generate(self, plan: PromptPlan) -> AttemptsEnd:
@@ -161,25 +166,31 @@ class Attempts:
             parser = self._new_parser()
             if parser is not None and parser.ended:
                 return await self._end(parser, "stop")
-            generated_before = counts.generated
+            generated_before, written_before = counts.generated, len(output.written)
             request = self._request(prompt, emitted, left, shared_prefix=plan.shared_prefix)
             self._begins_anew = False
-            release, finish = await self._attempt(request, parser, again=attempt > 0 or len(plan.emitted) > 0)
+            again = attempt > 0 or len(plan.emitted) > 0
+            try:
+                release, finish = await self._attempt(request, self._new_pipeline(emitted, parser), parser, again=again)
+                ended = None if self._begins_anew else await self._conclude(release, finish, parser)
+            except MisfitCall as misfit:
+                if self._misfit is not None or "text" not in self._engine.info.sampling:
+                    raise
+                ended, self._begins_anew, self._misfit = None, True, misfit
+            except BadInput as error:
+                if self._misfit is None or error.code != "invalid_schema":
+                    raise
+                raise self._misfit from error
+            if ended is not None:
+                return ended
             if self._begins_anew:
-                counts.withheld += counts.generated - generated_before
-                left -= counts.generated - generated_before
+                if self._misfit is not None:
+                    emitted = await self._settled()
+                    prompt, self._num_before = plan.prompt[: plan.num_input] + emitted, len(emitted)
+                generated = counts.generated - generated_before
+                counts.withheld += max(0, generated - (len(output.written) - written_before) // 4)
+                left -= generated
                 continue
-            if parser is not None and self._is_over_budget(parser):
-                await self._close_thought(parser)
-            elif release is not None:
-                counts.withheld += release.withheld_tokens
-                if release.retracted is not None:
-                    await output.retract(release.retracted)
-                if release.ended == "content_filter":
-                    return await self._end(parser, "content_filter", release.message)
-            if not self._closed and (release is None or not release.restart):
-                cut_short = finish is not None and finish.reason == "length" and not (release and release.ended)
-                return await self._end(parser, "max_output_tokens" if cut_short else "stop")
             emitted = unpack_tokens(bytes(output.written))
             emitted.extend(await self._engine.tokenizer.text(output.tail))
             prompt = plan.prompt[: plan.num_input] + emitted
@@ -187,13 +198,29 @@ class Attempts:
             left = min(left - generated, self._engine.info.context_window - len(prompt))
         return await self._end(parser, "content_filter")
 
+    async def _conclude(
+        self, release: Release | None, finish: Finish | None, parser: ToolCallParser | None
+    ) -> AttemptsEnd | None:
+        """Ends the answer behind a run, or returns None where another one goes on with it."""
+        if parser is not None and self._is_over_budget(parser):
+            await self._close_thought(parser)
+        elif release is not None:
+            self.counts.withheld += release.withheld_tokens
+            if release.retracted is not None:
+                await self._output.retract(release.retracted)
+            if release.ended == "content_filter":
+                return await self._end(parser, "content_filter", release.message)
+        if self._closed or (release is not None and release.restart):
+            return None
+        cut_short = finish is not None and finish.reason == "length" and not (release and release.ended)
+        return await self._end(parser, "max_output_tokens" if cut_short else "stop")
+
     async def _attempt(
-        self, request: GenerationRequest, parser: ToolCallParser | None, *, again: bool
+        self, request: GenerationRequest, pipeline: OutputPipeline, parser: ToolCallParser | None, *, again: bool
     ) -> tuple[Release | None, Finish | None]:
         """One run of the engine, to its end or to the release that ends it. Returns the last release and the finish.
         `again`: what it computes of its prompt was computed before."""
         counts, timing, output = self.counts, self.timing, self._output
-        pipeline = self._new_pipeline(request.emitted, parser)
         release: Release | None = None
         finish: Finish | None = None
         first, lookup = True, self._run.lookup
@@ -265,6 +292,8 @@ class Attempts:
             sampling = msgspec.structs.replace(sampling, text=None)
         if must_call:
             sampling = msgspec.structs.replace(sampling, text=constrained_output(sampling, must_call))
+        if self._misfit is not None:
+            sampling = msgspec.structs.replace(sampling, min_tokens=None, ignore_eos=False)
         return GenerationRequest(
             key=run.key,
             response_id=run.open_.id,
@@ -273,7 +302,7 @@ class Attempts:
             sampling=sampling,
             seed=seed,
             max_tokens=left,
-            emitted=emitted,
+            emitted=emitted[self._num_before :],  # a grammar begins with the call
             shared_prefix=shared_prefix,
             priority=run.share.priority,
             weight=run.share.weight,
@@ -354,12 +383,18 @@ class Attempts:
         sampling, output = self._run.open_.sampling, self._output
         calls = bool(self._ledger.tools) and sampling.tool_choice in (None, "auto")
         formatted = sampling.text is not None and self._call_format is not None
-        return calls and formatted and not output.begun and not self._is_answering
+        return calls and formatted and not (output.begun or self._is_answering or self._misfit)
 
     def _is_over_budget(self, parser: ToolCallParser) -> bool:
         """Whether the answer is still in a thought that has taken all the tokens that it may."""
         budget = self._run.open_.sampling.thinking_tokens
         return budget is not None and parser.thinking and self.counts.reasoning >= budget
+
+    async def _settled(self) -> array[int]:
+        """Returns the tokens of all that was released, all of them in the ledger now."""
+        ids = await self._engine.tokenizer.text(self._output.tail)
+        self._output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
+        return unpack_tokens(bytes(self._output.written))
 
     async def _close_thought(self, parser: ToolCallParser) -> None:
         """Ends a thought as the model would have: the mark goes to the ledger, and on with what follows it."""
@@ -370,13 +405,13 @@ class Attempts:
         self._closed = True
 
     async def _check(self, calls: Sequence[ParsedCall]) -> None:
-        """Raises Internal `tool_call_invalid` where the arguments of a call to check do not fit its tool's schema."""
+        """Raises MisfitCall where the arguments of a call to check do not fit its tool's schema."""
         for call in calls:
             schema, arguments = call.tool.parameters, call.arguments
             if schema is not None:
                 wrong = await self._wait_for_check(partial(self._schemas.value_problem, schema, arguments))
                 if wrong is not None:
-                    raise invalid_call(call.tool.name, wrong)
+                    raise MisfitCall(call.tool, wrong)
 
     async def _wait_for_check(self, check: Callable[[], Awaitable[T]]) -> T:
         """Returns what `check` does. Where too many schemas wait, or their worker was killed, it is called again for
@@ -394,7 +429,12 @@ class Attempts:
 
     async def _end(self, parser: ToolCallParser | None, reason: EndReason, refusal: str = "") -> AttemptsEnd:
         if parser is not None:
-            parsed = parser.finish(reason)
-            await self._check(parsed.calls)
-            self._output.accept_parsed(parsed)
+            try:
+                parsed = parser.finish(reason)
+                await self._check(parsed.calls)
+            except MisfitCall:
+                if reason == "stop":
+                    raise
+            else:
+                self._output.accept_parsed(parsed)
         return AttemptsEnd(reason, refusal)

@@ -8,8 +8,8 @@ What is text goes on as text, what is a call becomes its beginning and its argum
 become a tag, white space around calls, a call until its name is known, and the last brace of its arguments until the
 call is whole. A client gets the calls of its functions as the model wrote them, also of a function that it has not and
 with arguments that do not fit: it tells the model, which does better. Only a function that says `strict`, and those
-that the server carries out, are checked: their last brace comes with the call, to be checked against the schema before
-it goes on; so a call of theirs that is whole in the log was checked. What has no name that can be read is text.
+that the server carries out, are checked: nothing of their call goes on before it is whole and fits its schema
+(`MisfitCall` else, and the model is held to it). What has no name that can be read is text.
 
     released:  some text <tool_call>{"name": "f", "arguments": {"a
     ledger:    some text |
@@ -55,6 +55,14 @@ _OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "def
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
+class MisfitCall(Internal):
+    """A call of a tool that is checked whose arguments do not fit its parameters."""
+
+    def __init__(self, tool: Tool, why: str) -> None:
+        super().__init__("tool_call_invalid", f"The model called {tool.name!r} with arguments that do not fit: {why}.")
+        self.tool = tool
+
+
 class ParsedCall(NamedTuple):
     """A whole call of a tool that is checked: an object as JSON, yet to be compared with the tool's parameters."""
 
@@ -64,7 +72,7 @@ class ParsedCall(NamedTuple):
 
 class ParsedRelease(NamedTuple):
     """What a release has become: pieces, the tokens that they wholly cover, the raw text behind those, and the calls
-    to check that the pieces complete. Whoever passes the pieces on checks those first (`invalid_call`)."""
+    to check that the pieces complete. Whoever passes the pieces on checks those first (`MisfitCall`)."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
@@ -144,8 +152,8 @@ def state_at_ledger(
 
 
 class ToolCallParser:
-    """The stage. `accept` every release of a run, then `finish`; both raise Internal `tool_call_invalid` where a call
-    that is checked is not whole."""
+    """The stage. `accept` every release of a run, then `finish`; both raise MisfitCall where a call that is checked is
+    not whole."""
 
     def __init__(
         self,
@@ -291,13 +299,19 @@ class ToolCallParser:
             if head is not None and _is_name(name):
                 self._call = _Call(self._tool(name))
                 self._text = self._text[head.end() :]
-                self._in_text, self._skipped = False, 0
-                pieces.append(event_writer.CallBegin(name))
+                if _is_checked(self._call.tool):
+                    self._skipped += head.end()
+                else:
+                    self._in_text, self._skipped = False, 0
+                    pieces.append(event_writer.CallBegin(name))
             else:
                 return self._close_at_tag(pieces)
         arguments = self._call.scan(self._text)
         if arguments:
-            pieces.append(event_writer.CallArguments(arguments))
+            if _is_checked(self._call.tool):
+                self._skipped += len(arguments)
+            else:
+                pieces.append(event_writer.CallArguments(arguments))
             self._text = self._text[len(arguments) :]
         return (self._call.whole or self._call.cut) and self._close_at_tag(pieces)
 
@@ -347,9 +361,9 @@ class ToolCallParser:
             is_call = self._close_unread(raw, tag, pieces)
         elif _is_checked(call.tool):
             if not call.whole or not _TAIL.fullmatch(raw[1:]):
-                raise invalid_call(call.tool.name, "they are not whole")
+                raise MisfitCall(call.tool, "they are not whole")
             self._whole.append(_whole_call(call.tool, call.text + "}"))
-            pieces.append(event_writer.CallArguments("}"))
+            pieces += (event_writer.CallBegin(call.tool.name), event_writer.CallArguments(call.text + "}"))
         elif call.whole:
             pieces.append(event_writer.CallArguments(raw[0]))
         self._call, self._inside, self._skipped = None, False, 0
@@ -431,14 +445,10 @@ def _whole_call(tool: Tool, arguments: str) -> ParsedCall:
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError) as exc:
-        raise invalid_call(tool.name, "they are no JSON") from exc
+        raise MisfitCall(tool, "they are no JSON") from exc
     if not isinstance(value, dict):
-        raise invalid_call(tool.name, "they are no object")
+        raise MisfitCall(tool, "they are no object")
     return ParsedCall(tool, arguments)
-
-
-def invalid_call(name: str, why: str) -> Internal:
-    return Internal("tool_call_invalid", f"The model called {name!r} with arguments that do not fit: {why}.")
 
 
 def _string(quoted: str) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.scorer import PIECE_TOKENS
 from inference.simulated import SimulatedOptions
-from sessions.model.types import Sampling
+from sessions.model.types import Json, Sampling, TextOptions
 from tests.support.doors.openai_server import SIMULATED, serving
 from tests.support.engines.engines import ask, key
 
@@ -47,6 +47,57 @@ async def test_scores_are_the_engines_own(engine: LlamaEngine) -> None:
         assert all(score.logprob is not None and score.logprob <= score.top[0][1] for score in scores[:-1])
     finally:
         await engine.close()
+
+
+IN_PIECES: dict[str, Any] = {
+    "emoji": "Repeat: 😀 😀 😀 😀 😀 😀",
+    "Hebrew": "Repeat: שלום שלום שלום שלום שלום",
+    "Han": "Repeat: 龘 龘 龘 龘 龘 龘",
+}
+
+
+@pytest.mark.parametrize("language", IN_PIECES)
+@pytest.mark.parametrize("schema", [None, {"type": "string"}], ids=["free", "in a format"])
+async def test_each_token_of_a_character_has_its_own(engine: LlamaEngine, language: str, schema: Json) -> None:
+    """llama-server keeps back the probabilities of a token that ends inside a character."""
+    await engine.start()
+    try:
+        prompt = list(await engine.tokenizer.text(IN_PIECES[language]))
+        wanted = await engine.tokenizer.text(IN_PIECES[language].split()[-1])
+        assert len(wanted) > 1
+        text = None if schema is None else TextOptions({"type": "json_schema", "name": "x", "schema": schema})
+        bias = {str(token): 8.0 for token in wanted}
+        sampling = Sampling(temperature=0, logprobs=True, top_logprobs=3, logit_bias=bias, text=text)
+        answer = await ask(engine, key("a"), prompt, max_tokens=12, sampling=sampling)
+        entries: list[Any] = [entry for chunk in answer.chunks for entry in chunk.logprobs]
+        assert len(entries) == len(answer.tokens) == 12
+        assert any("\ufffd" in entry["token"] for entry in entries), "the model wrote no character in pieces"
+        assert b"".join(bytes(entry["bytes"]) for entry in entries).decode(errors="ignore") == answer.text
+        scores = await engine.score([*prompt, *answer.tokens], 3)
+        for entry, score in zip(entries, scores[len(prompt) - 1 : -1], strict=True):
+            assert score.logprob is not None and math.isclose(entry["logprob"], score.logprob, abs_tol=2e-2)
+            tops = zip(entry["top_logprobs"], score.top, strict=True)
+            assert all(math.isclose(each["logprob"], top, abs_tol=2e-2) for each, (_, top) in tops)
+            assert entry["token"] == bytes(entry["bytes"]).decode(errors="replace")
+    finally:
+        await engine.close()
+
+
+async def test_completions_name_the_bytes_of_a_part_of_a_character(engine: LlamaEngine) -> None:
+    server_engine: Any = engine
+    async with serving(SimulatedOptions(), engine=server_engine) as server, server.client() as client:
+        wanted = await engine.tokenizer.text("😀")
+        more: Any = {"model": SIMULATED, "temperature": 0, "logit_bias": {str(token): 60 for token in wanted}}
+        done = await client.completions.create(prompt="😀 😀", max_tokens=9, logprobs=2, **more)
+        found: Any = done.choices[0].logprobs
+        assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == 9
+        assert "bytes:\\xf0\\x9f" in found.tokens and all(len(top) == 2 for top in found.top_logprobs)
+        chat: Any = await client.chat.completions.create(
+            messages=[{"role": "user", "content": "😀"}], max_tokens=9, logprobs=True, top_logprobs=2, **more
+        )
+        said = b"".join(bytes(each.bytes) for each in chat.choices[0].logprobs.content)
+        assert said.decode(errors="ignore") == chat.choices[0].message.content
+        assert len(chat.choices[0].logprobs.content) == chat.usage.completion_tokens == 9
 
 
 async def test_an_evaluation_harness_picks_by_its_scores(engine: LlamaEngine) -> None:

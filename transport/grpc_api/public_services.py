@@ -1,14 +1,13 @@
 """Serves `grpc.health.v1`, which needs no key, and reflection as v1 and as v1alpha before it, which needs one.
 
-Calls of health take a place among those of their address that have shown no key, and all of them have a bound. The C
-core would receive a message of the size of a whole conversation before it asks us: so each method is served as one
-whose client streams, which is the same on the wire, and reads only when there is a place, few messages at a time.
+Calls of health take a place among those of their address that have shown no key, and all of them have a bound, which
+strangers cannot use up for others (`ContestedPlaces`). The C core would receive a message of the size of a whole
+conversation before it asks us: so each method is served as one whose client streams, which is the same on the wire, and
+reads only when there is a place, few messages at a time.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -18,10 +17,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from sessions.model.errors import BadInput, Overloaded, SessileError
+from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import Principal
-from transport.auth.client_addresses import address_group
-from transport.auth.connection_shares import RETRY_MS, ConnectionShares, Place
+from transport.auth.connection_shares import ConnectionShares, Place
+from transport.auth.contested_places import ContestedPlaces
 from transport.grpc_api.service import SessionsService, decoded
 from transport.grpc_api.status import status_of
 
@@ -69,41 +68,26 @@ class HealthCalls:
     def __init__(self, sessions: SessionsService, shares: ConnectionShares) -> None:
         self._sessions = sessions
         self._shares = shares
-        self._calls = 0
-        self._reads: Counter[str] = Counter()  # by address; of trusted proxies none is counted
-        self._reading = asyncio.Semaphore(READS_MAX)
+        self._calls = ContestedPlaces(CALLS_MAX, per_address=CALLS_MAX)  # an address has the share of its connections
+        self._reads = ContestedPlaces(READS_MAX, per_address=READS_PER_ADDRESS)
 
     def answering(self, call: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
         async def answer(_: Any, context: Context) -> Any:
-            self._calls += 1
             place: Place | None = None
             try:
-                if self._calls > CALLS_MAX:
-                    raise Overloaded("overloaded", "Too many calls of health.", retry_after_ms=RETRY_MS)
                 address = self._sessions.client(context)
                 place = self._shares.open(address, plain=False)
-                return await call(await self._read(address, context), context)  # a watch writes by itself
+                async with self._calls.take(address):
+                    async with self._reads.take(address, READ_S):
+                        request = _small(health_pb2.HealthCheckRequest, await context.read())
+                    return await call(request, context)  # a watch writes by itself
             except SessileError as error:
                 await context.abort(status_of(error), error.public_message)
             finally:
-                self._calls -= 1
                 if place is not None:
                     place.close()
 
         return answer
-
-    async def _read(self, address: str | None, context: Context) -> Any:
-        name = address_group(address)
-        if self._reads[name] >= READS_PER_ADDRESS:
-            raise Overloaded("overloaded", "Too many calls of health at a time.", retry_after_ms=RETRY_MS)
-        self._reads[name] += 1
-        try:
-            async with asyncio.timeout(READ_S), self._reading:
-                return _small(health_pb2.HealthCheckRequest, await context.read())
-        except TimeoutError as error:
-            raise BadInput("invalid_request", "The message of this call did not come in time.") from error
-        finally:
-            self._reads -= Counter((name,))
 
 
 def _add(server: grpc.aio.Server, service: str, handlers: dict[str, Any]) -> None:

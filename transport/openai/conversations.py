@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Query
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel
 
 from sessions.model.errors import NotFound
 from sessions.model.types import Item, ItemId, Json
+from transport.http.unknown_parameters import leave_out
 from transport.openai import responses_render
+from transport.openai.left_out import LOGPROBS, include_left_out
 from transport.openai.output_logprobs import OutputLogprobs
-
-LOGPROBS: Final = "message.output_text.logprobs"
-
 
 Include = Annotated[list[str] | None, Query(alias="include[]")]
 """As OpenAI's SDKs write a list."""
@@ -28,15 +27,16 @@ class ItemPageQuery(BaseModel):
 
 
 def _page(
+    request: Request,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=128)] = None,
     include: Annotated[list[str] | None, Query()] = None,
     bracketed: Include = None,
 ) -> ItemPageQuery:
-    return ItemPageQuery(
-        limit=limit, order=order, after=after, logprobs=LOGPROBS in (*(include or ()), *(bracketed or ()))
-    )
+    shown = (*(include or ()), *(bracketed or ()))
+    leave_out(request, include_left_out(shown))
+    return ItemPageQuery(limit=limit, order=order, after=after, logprobs=LOGPROBS in shown)
 
 
 ItemPageParams = Annotated[ItemPageQuery, Depends(_page)]

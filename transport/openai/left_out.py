@@ -8,22 +8,29 @@ gave them. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from sessions.model.generation import thinks
 from sessions.model.types import Sampling
+from transport.openai.completion_models import CompletionRequest
 from transport.openai.parse_request import is_unreadable
 from transport.openai.request_models import (
     QUIET_ITEMS,
     ChatMessageParam,
     ChatRequest,
+    CompactRequest,
     ContentPart,
     InputItem,
+    JsonSchema,
+    McpToolParam,
     OtherTool,
     ResponsesRequest,
+    TextFormat,
     is_foreign,
 )
+
+LOGPROBS: Final = "message.output_text.logprobs"  # all of `include` that is not shown anyhow, and is not elsewhere
 
 # What servers give with an answer and clients send back: it tells them something, and a model nothing.
 _ECHOED: Final = frozenset(
@@ -35,22 +42,68 @@ _ECHOED: Final = frozenset(
 )
 
 
-def left_out(body: ChatRequest | ResponsesRequest) -> list[str]:
+def left_out(body: ChatRequest | CompletionRequest | ResponsesRequest) -> list[str]:
     """The names of what has no effect, as a `Warning` shows them."""
     named: dict[str, str] = {}
     if isinstance(body, ChatRequest):
         found = _of_messages(body.messages, "messages")
+    elif isinstance(body, CompletionRequest):
+        found = iter(())
     else:
         found = iter(()) if body.input is None or isinstance(body.input, str) else _of_messages(body.input, "input")
-    for kind, name in (*_of_tools(body.tools or ()), *found):
+    tools = () if isinstance(body, CompletionRequest) else body.tools or ()
+    for kind, name in (*_of_tools(tools), *found):
         named.setdefault(kind, name)
-    if isinstance(body, ResponsesRequest):
-        effort, name = (body.reasoning or {}).get("effort"), "reasoning.effort"
+    return [*named.values(), *_of_options(body)]
+
+
+def service_left_out(body: ChatRequest | CompletionRequest | ResponsesRequest | CompactRequest) -> list[str]:
+    """Every answer is of the one tier that there is here."""
+    return [] if body.service_tier in (None, "auto", "default") else ["service_tier"]
+
+
+def include_left_out(include: Iterable[str] | None) -> list[str]:
+    """What of `include` an answer does not show."""
+    return [f"include ({name})" for name in include or () if name not in (LOGPROBS, "code_interpreter_call.outputs")]
+
+
+def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest) -> Iterator[str]:
+    yield from service_left_out(body)
+    if body.stream_options is not None and body.stream_options.include_obfuscation:
+        yield "stream_options.include_obfuscation"
+    if isinstance(body, CompletionRequest):
+        if body.parallel_tool_calls is not None:
+            yield "parallel_tool_calls"
+    elif isinstance(body, ChatRequest):
+        if body.store:
+            yield "store"
+        if body.reasoning_effort not in (None, "none"):  # no template here is told of degrees
+            yield "reasoning_effort"
+        if body.response_format is not None:
+            yield from _of_format(body.response_format.json_schema, "response_format.json_schema")
+        yield from () if body.verbosity in (None, "medium") else ("verbosity",)
     else:
-        effort, name = body.reasoning_effort, "reasoning_effort"
-    if effort not in (None, "none"):  # no template here is told of degrees
-        named[name] = name
-    return list(named.values())
+        yield from _of_response(body)
+
+
+def _of_response(body: ResponsesRequest) -> Iterator[str]:
+    for name, value in (body.reasoning or {}).items():
+        if value is not None and (name, value) != ("effort", "none"):
+            yield f"reasoning.{name}"
+    if body.max_tool_calls is not None:
+        yield "max_tool_calls"
+    if body.top_logprobs and LOGPROBS not in (body.include or ()):
+        yield "top_logprobs"
+    yield from include_left_out(body.include)
+    if body.text is not None:
+        yield from _of_format(body.text.format, "text.format")
+        yield from () if body.text.verbosity in (None, "medium") else ("text.verbosity",)
+
+
+def _of_format(given: JsonSchema | TextFormat | None, at: str) -> Iterator[str]:
+    """The grammar of a format is made of its schema; the model is told nothing of it."""
+    if given is not None and given.description:
+        yield f"{at}.description"
 
 
 def thoughts_left_out(body: ChatRequest, sampling: Sampling, *, thoughts: bool) -> Iterator[str]:
@@ -86,6 +139,10 @@ def _of_tools(tools: Sequence[object]) -> Iterator[tuple[str, str]]:
     for index, tool in enumerate(tools):
         if isinstance(tool, OtherTool):
             yield f"tool {tool.type}", f"tools[{index}] ({tool.type})"
+        elif isinstance(tool, McpToolParam) and tool.server_description:
+            yield "server_description", f"tools[{index}].server_description"
+        elif getattr(getattr(tool, "container", None), "memory_limit", None) is not None:  # the tools file says it
+            yield "memory_limit", f"tools[{index}].container.memory_limit"
 
 
 def _of_messages(messages: Sequence[ChatMessageParam | InputItem], param: str) -> Iterator[tuple[str, str]]:
@@ -101,6 +158,8 @@ def _of_messages(messages: Sequence[ChatMessageParam | InputItem], param: str) -
 
 
 def _fields(given: ChatMessageParam | InputItem | ContentPart, at: str) -> Iterator[tuple[str, str]]:
+    if isinstance(given, ChatMessageParam) and given.name and given.role != "tool":
+        yield "ChatMessageParam name", f"{at}.name"
     for name, value in (given.model_extra or {}).items():
         if name not in _ECHOED and value not in (None, [], {}, ""):
             yield f"{type(given).__name__} {name}", f"{at}.{name}"

@@ -226,6 +226,8 @@ def _schema_format(name: str, schema: Any, strict: bool | None) -> TextOptions:
 
 
 def completion_sampling(request: CompletionRequest) -> Sampling:
+    if request.top_logprobs is not None:
+        raise BadInput("unsupported_parameter", "Completions have 'logprobs': a number.", param="top_logprobs")
     drawn = _drawn(request) | ({} if request.logprobs is None else {"top_logprobs": request.logprobs})
     return Sampling(
         **drawn,

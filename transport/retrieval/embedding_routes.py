@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from sessions.retrieval.embedding import EmbeddingInput
 from transport.http.context import gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
+from transport.http.unknown_parameters import leave_out
 from transport.openai.response_models import answers
 from transport.retrieval.embedding_models import EmbeddingList, EmbeddingsRequest, Reranked, RerankRequest
 from transport.retrieval.metering import embedder_of, record_use, screen
@@ -23,6 +24,7 @@ routes = APIRouter(tags=["retrieval"], route_class=StrictRoute)
 async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """A vector of length 1 for each input. Longer requests are cut into batches, and tenants take turns."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
+    leave_out(request, [] if body.user is None else ["user"])
     embedder = embedder_of(gateway)
     model, inputs = embedder.model(body.model).name, _inputs(body)
     await screen(gateway, principal, await embedder.decode(principal.tenant, model, inputs), param="input")

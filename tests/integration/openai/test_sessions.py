@@ -120,6 +120,28 @@ async def test_the_log_from_any_place(client: openai.AsyncOpenAI, http: httpx.As
     assert (await http.get("/v1/sessions/unknown/events")).status_code == 404
 
 
+async def test_an_event_source_stops_behind_the_end_of_a_session(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    session = await a_session(client)
+    path = f"/v1/sessions/{session}/events"
+    ids: list[str] = []
+    async with http.stream("GET", path, params={"after": 0}) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("id: "):
+                ids.append(line.removeprefix("id: "))
+            elif line == "event: caught_up":
+                assert (await http.delete(f"/v1/sessions/{session}")).json()["deleted"]
+    behind = await http.get(path, headers={"last-event-id": ids[-1]})
+    assert (behind.status_code, behind.text) == (204, "")
+    within = await http.get(path, headers={"last-event-id": ids[0]})
+    assert (within.status_code, within.json()["error"]["code"]) == (410, "session_deleted")
+    elsewhere = await http.get(path, headers={"last-event-id": f"other:{len(ids)}"})
+    assert elsewhere.status_code == 410
+    polled = await http.get(path, params={"wait_ms": 0}, headers={"last-event-id": ids[-1]})
+    assert polled.status_code == 410  # no EventSource asks like this
+
+
 async def test_the_documents_name_every_door(http: httpx.AsyncClient) -> None:
     paths = (await http.get("/openapi.json")).json()["paths"]
     for path in ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/models", "/v1/sessions"):

@@ -142,14 +142,36 @@ async def test_a_call_that_does_not_fit_is_its_clients_to_judge(
     assert ended.output_text == "Sorry."
 
 
-async def test_a_call_of_a_strict_function_that_does_not_fit_is_an_error(
-    client: openai.AsyncOpenAI, server: Serving
+STRICT: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_strict_function_gets_arguments_that_fit_though_the_model_chose_freely(
+    client: openai.AsyncOpenAI, server: Serving, stream: bool
 ) -> None:
     server.engine.script.append(CALL.replace('"Rome"', "7"))
-    strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    if stream:
+        async with client.chat.completions.stream(model=SIMULATED, messages=ASK, tools=[STRICT]) as events:
+            done: Any = await events.get_final_completion()
+    else:
+        done = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[STRICT])
+    (choice,) = done.choices
+    assert (choice.message.content, choice.finish_reason) == ("Let me see.", "tool_calls")
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "weather" and json.loads(call.function.arguments) == {"city": "x"}
+    free, held = server.engine.asked
+    assert free.text is None and held.text is not None and held.text.format is not None
+    assert held.text.format["schema"]["properties"]["arguments"] == STRICT["function"]["parameters"]
+
+
+async def test_an_engine_that_keeps_to_no_format_fails_the_call_of_a_strict_function(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    server.engine.script += [CALL.replace('"Rome"', "7"), '{"name": "weather", "arguments": {"city": 7}}']
     with pytest.raises(openai.InternalServerError) as caught:
-        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[strict])
+        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[STRICT])
     assert caught.value.code == "tool_call_invalid"
+    assert len(server.engine.asked) == 2
 
 
 async def test_structured_output_reaches_the_engine(client: openai.AsyncOpenAI, server: Serving) -> None:

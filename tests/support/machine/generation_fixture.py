@@ -69,6 +69,7 @@ class GivenEngine:
         tool_format: Any = "none",
         continues_formats: bool = False,
         thoughts: ThoughtMarks | None = None,
+        sampling: Sequence[str] = (),
     ) -> None:
         self.requests: list[GenerationRequest] = []
         self.tokenizer = ByteTokenizer()
@@ -78,7 +79,7 @@ class GivenEngine:
             model_fingerprint="m",
             context_window=1_000,
             slots=1,
-            sampling=frozenset(),
+            sampling=frozenset(sampling),
             tool_format=tool_format,
             continues_formats=continues_formats,
             thoughts=thoughts,

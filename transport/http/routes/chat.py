@@ -123,6 +123,7 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False, att
         units=units,
         sampling=sampling,
         choices=body.n or 1,
+        metadata=dict(body.metadata or {}),
         request=_journaled(user, **more),
     )
 
@@ -145,6 +146,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     model = card(gateway.models, body.model)
     sampling = completion_sampling(body)
     model.check(sampling, format_param="prompt")
+    leave_out(request, left_out(body))
     check_optional(request, model, sampling)
     prompts = await read_prompts(gateway, principal, model.id, body)
     scores = await sse.cancel_on_disconnect(request, read_scores(gateway, principal, model.id, body, prompts))
@@ -162,6 +164,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
             units=[Unit((cm.NewMessage(content=prompt.text),))],
             sampling=sampling,
             choices=body.n or 1,
+            metadata=dict(body.metadata or {}),
             request=_journaled(
                 user,
                 **{RAW_PROMPT: prompt.raw},

@@ -17,8 +17,10 @@ from sessions.model.errors import NotFound
 from sessions.model.types import ItemId, Json, Principal, SessionId, SessionKey, derived_session_id
 from transport.http.context import command_id_of, gateway_of, principal_of
 from transport.http.strict_json import StrictRoute
+from transport.http.unknown_parameters import leave_out
 from transport.openai import request_models, responses_render
-from transport.openai.conversations import LOGPROBS, Include, ItemPageParams, ItemPageQuery, branch_items, item_page
+from transport.openai.conversations import Include, ItemPageParams, ItemPageQuery, branch_items, item_page
+from transport.openai.left_out import LOGPROBS, include_left_out
 from transport.openai.log_cursor import LogCursor
 from transport.openai.output_logprobs import NONE, OutputLogprobs
 from transport.openai.parse_request import input_units
@@ -139,13 +141,11 @@ async def item(
 ) -> Response:
     principal = principal_of(request, "read")
     state = await state_of(request, principal, conversation)
+    shown = (*(include or ()), *(bracketed or ()))
+    leave_out(request, include_left_out(shown))
     for each in state["items"]:
         if each.id == item_id:
-            found = (
-                await _logprobs(request, principal, conversation)
-                if LOGPROBS in (*(include or ()), *(bracketed or ()))
-                else None
-            )
+            found = await _logprobs(request, principal, conversation) if LOGPROBS in shown else None
             return JSONResponse(responses_render.item(each, NONE if found is None else found.of(each.id)))
     raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
 

@@ -53,7 +53,7 @@ from transport.openai.compaction import (
 )
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
-from transport.openai.left_out import left_out, take_unreadable_parts
+from transport.openai.left_out import include_left_out, left_out, service_left_out, take_unreadable_parts
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.model_catalog import ModelCard, card
@@ -280,6 +280,9 @@ async def compact(request: Request, body: CompactRequest) -> Response:
     gateway.check_draining()
     if not body.input and body.previous_response_id is None:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
+    leave_out(request, service_left_out(body))
+    if body.instructions and body.previous_response_id is not None:
+        leave_out(request, ["instructions"])
     command_id = starter.command_id(principal, COMPACT_ROUTE, read_retry_headers(request).idempotency_key)
     turn = await _compact_turn(request, principal, body, command_id)
     summary = CommandId(f"{command_id}.c")
@@ -390,6 +393,7 @@ async def retrieve(
     """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
     end."""
     principal = principal_of(request, "read")
+    leave_out(request, [*include_left_out(include), *(["include_obfuscation"] if include_obfuscation else [])])
     seen = last_event_id(request) if stream else None
     answer = await answer_to(request, principal, response_id, seen=seen)
     if stream:

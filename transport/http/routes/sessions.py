@@ -18,7 +18,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, SessileError
+from sessions.model.errors import BadInput, Gone, SessileError
 from sessions.model.shares import ShareId, ShareLink
 from sessions.model.types import INTEGER_MAX, Epoch, ItemId, Principal, SessionId
 from transport import errors
@@ -247,7 +247,13 @@ async def events(
     cursor = LogCursor(gateway, principal, key_of(principal, session))
     with cursor.closed_on_error():
         if stands is not None:
-            standing = await cursor.standing(stands.epoch, stands.offset)
+            try:
+                standing = await cursor.standing(stands.epoch, stands.offset)
+            except Gone:
+                if wait_ms is None and (stands.epoch, stands.offset) == (cursor.epoch, cursor.top):
+                    cursor.close()
+                    return Response(status_code=204)  # it has read the deletion; an EventSource stops only at this
+                raise
         else:
             if after and epoch is None:
                 await cursor.check(after)  # a bare number is taken to be of the log as it is

@@ -31,6 +31,7 @@ from sessions.model.types import ItemId, Principal, SessionId, SessionKey
 from transport.http.context import gateway_of, principal_of
 from transport.http.routes.responses import answer_to
 from transport.http.strict_json import StrictRoute
+from transport.http.unknown_parameters import leave_out
 from transport.openai.completion_models import (
     Detokenized,
     DetokenizeRequest,
@@ -76,6 +77,7 @@ async def moderate(request: Request, body: ModerationRequest) -> Response:
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     given = [body.input] if isinstance(body.input, str) else body.input
     texts = tuple(each if isinstance(each, str) else each.text for each in given)
+    leave_out(request, [] if body.model is None else ["model"])
     model = card(gateway.models, None)
     found = await gateway.inspect(principal, model.id, JudgedTexts(texts))
     assert isinstance(found, Judgements)
@@ -104,6 +106,7 @@ async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
     the text is counted: as its model wrote it, it may be a few tokens more."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = card(gateway.models, body.model)
+    leave_out(request, [name for name in ("reasoning", "text") if getattr(body, name)])
     instructions, tools = body.instructions, response_tools(body.tools)
     items, state = await _before(request, principal, body)
     if state is not None and body.previous_response_id is None:  # a conversation has its own

@@ -165,5 +165,6 @@ async def test_the_vocabulary_is_read_once_and_again_where_that_failed(monkeypat
     with pytest.raises(OSError, match="not there"):
         await guides.guide({"json_schema": SCHEMA}, encoded("{"))
     for _ in range(2):
-        assert allowed(await guides.guide({"json_schema": SCHEMA}, encoded("{"))) == {ord('"')}
+        guide = await guides.guide({"json_schema": SCHEMA}, encoded("{"))
+        assert isinstance(guide, GrammarGuide) and allowed(guide) == {ord('"')}
     assert len(paths) == 2

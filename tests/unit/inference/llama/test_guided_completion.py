@@ -12,7 +12,7 @@ import pytest
 
 from inference.http_client import HttpClient
 from inference.llama.completion import LlamaCompletion
-from inference.llama.grammar_guide import GrammarGuide, make_guide, make_vocabulary
+from inference.llama.grammar_guide import FreeGuide, GrammarGuide, make_guide, make_vocabulary
 from inference.llama.guided_completion import GuidedCompletion, make_completion
 from inference.llama.sampling import STOP_TOKENS
 from inference.llama.vocabulary import ByteFragments
@@ -104,6 +104,48 @@ async def test_an_answer_that_is_whole_ends_without_a_request() -> None:
     server = FakeServer()
     assert await all_of(await opened(server, '"yes"')) == ("", Finish("stop", 3, 2))
     assert server.bodies == []
+
+
+class TightLipped(FakeServer):
+    """Writes a character of two tokens and says nothing of the probabilities of the first, as llama-server."""
+
+    shown_max = 257
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        sent = msgspec.json.decode(body)
+        self.bodies.append(sent)
+        forced = sent["logit_bias"] == [[LETTER, 1000.0]]
+        token = LETTER if forced else 0xC3 if len(sent["prompt"]) == 3 else 0xA4
+        top = [{"id": each, "token": "", "bytes": [each], "logprob": -each / 100} for each in range(256)]
+        found = [{**top[token], "top_logprobs": top[: min(sent["n_probs"], self.shown_max)]}]
+        answer = {"content": "", "tokens": [token], "stop_type": "limit"}
+        return 200, msgspec.json.encode({**answer, **({} if token == 0xC3 else {"completion_probabilities": found})})
+
+
+LETTER = ord("a")
+
+
+@pytest.mark.parametrize("likely", [256, 9], ids=["likely", "not likely"])
+async def test_probabilities_that_the_server_keeps_back_are_looked_up(
+    likely: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.llama.guided_completion._LIKELY", likely)
+
+    async def encode(text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    server, guide = TightLipped(), FreeGuide(VOCABULARY)
+    completion = make_completion(server, ByteFragments(iter(())), encode, guide, 4, PROMPT, 2, 9)
+    await completion.open({"n_predict": 2, "n_probs": 2, "seed": 7})
+    first, second, end = [await completion.next() for _ in range(3)]
+    assert isinstance(first, Chunk) and isinstance(second, Chunk) and end == Finish("length", 3, 2)
+    assert (first.text, second.text) == ("", "ä")
+    entries: list[Any] = [*first.logprobs, *second.logprobs]
+    assert [(each["bytes"], each["logprob"]) for each in entries] == [([0xC3], -1.95), ([0xA4], -1.64)]
+    assert all([top["bytes"] for top in each["top_logprobs"]] == [[0], [1]] for each in entries)
+    looked_up = [body["n_probs"] for body in server.bodies if body["logit_bias"]]
+    assert looked_up == ([256] if likely == 256 else [9, 257])
+    assert len({tuple(body["prompt"]) for body in server.bodies}) == 2
 
 
 STOPS: dict[str, Any] = {STOP_TOKENS: [ord("s")]}

@@ -89,7 +89,9 @@ def test_stop_tokens_at_which_nothing_could_be_seen_to_end_are_refused() -> None
 
 
 def test_log_probabilities_name_the_chosen_token_and_the_best_others() -> None:
-    best = [{"token": name, "logprob": -1.0, "bytes": [97], "id": 1} for name in "abc"]
+    best = [{"token": name, "logprob": -1.0, "bytes": list(name.encode()), "id": 1} for name in "abc"]
     (entry,) = public_logprobs([{"token": "a", "logprob": -0.5, "bytes": [97], "id": 1, "top_logprobs": best}], 2)
     assert entry["token"] == "a" and entry["logprob"] == -0.5 and "id" not in entry
     assert [other["token"] for other in entry["top_logprobs"]] == ["a", "b"]
+    (part,) = public_logprobs([{"token": "", "logprob": -0.5, "bytes": [0xD7], "id": 1}], 0)
+    assert (part["token"], part["bytes"]) == ("\ufffd", [0xD7])

@@ -10,7 +10,7 @@ import pytest
 from sessions.machine.event_writer import Text, Thought
 from sessions.machine.inputs_and_effects import Output
 from sessions.metrics import Metrics
-from sessions.model.errors import Overloaded, Unavailable
+from sessions.model.errors import BadInput, Overloaded, Unavailable
 from sessions.model.generation import ThoughtMarks, continuation_seed
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import Json, SessionKey, TextOptions, Tool
@@ -18,6 +18,7 @@ from sessions.schemas import InlineSchemaChecker
 from sessions.turn.attempts import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
+from sessions.turn.tool_call_parser import MisfitCall
 from tests.support.machine.generation_fixture import (
     GivenEngine,
     GivenFilters,
@@ -139,6 +140,39 @@ async def test_a_filter_that_blocks_ends_the_answer_with_its_message() -> None:
     ended = await made.end()
     assert ended.reason == "content_filter" and ended.refusal
     assert made.inbox.text == "a " and made.attempts.counts.withheld == 3
+
+
+MISFIT = '<tool_call>{"name": "look", "arguments": {"at": "here"}}</tool_call>'
+AT = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}}, strict=True)
+
+
+@virtual
+async def test_a_call_that_does_not_fit_is_dropped_and_the_model_is_held_to_it() -> None:
+    engine = GivenEngine(
+        "I look. " + MISFIT, '{"name": "look", "arguments": {"at": 5}}', tool_format="hermes", sampling=("text",)
+    )
+    made = Attempted(engine, ledger=GivenLedger(tools=(AT,)))
+    assert await made.end() == AttemptsEnd("stop")
+    assert made.inbox.text == 'I look.{"at": 5}'
+    free, held = engine.requests
+    assert bytes(list(held.prompt)) == b"helloI look." and not len(held.emitted), "its grammar begins with the call"
+    assert free.sampling.text is None and held.sampling.text is not None
+    assert made.attempts.counts.withheld == len("I look. " + MISFIT) - len("I look.")
+
+
+@virtual
+async def test_a_grammar_that_the_engine_cannot_follow_is_no_reason_to_blame_the_request() -> None:
+    engine = GivenEngine(MISFIT, [BadInput("invalid_schema", "Too deep.")], tool_format="hermes", sampling=("text",))
+    with pytest.raises(MisfitCall) as caught:
+        await Attempted(engine, ledger=GivenLedger(tools=(AT,))).end()
+    assert caught.value.code == "tool_call_invalid"
+
+
+@virtual
+async def test_a_call_that_was_cut_short_is_none() -> None:
+    engine = GivenEngine("I look. " + MISFIT[:-20], finish="length", tool_format="hermes", sampling=("text",))
+    made = Attempted(engine, ledger=GivenLedger(tools=(AT,)))
+    assert (await made.end()).reason == "max_output_tokens" and made.inbox.text == "I look."
 
 
 @virtual

@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from sessions.machine import event_writer
-from sessions.model.errors import Internal
 from sessions.model.types import Json, Sampling, Tool, pack_tokens, unpack_tokens
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools, invalid_call
+from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser, constrained_output, forced_tools
 
 WEATHER = Tool(
     name="weather",
@@ -126,14 +125,27 @@ def test_arguments_that_do_not_fit_what_is_checked_are_never_whole(
             for call in parsed.calls:  # what Attempts does before it passes the pieces on
                 wrong = asyncio.run(InlineSchemaChecker().value_problem(call.tool.parameters or {}, call.arguments))
                 if wrong is not None:
-                    raise invalid_call(call.tool.name, wrong)
+                    raise MisfitCall(call.tool, wrong)
             pieces.extend(parsed.pieces)
         calls.finish("stop")
 
-    with pytest.raises(Internal) as caught:
+    with pytest.raises(MisfitCall) as caught:
         go_through()
-    assert caught.value.code == "tool_call_invalid"
-    assert not any(text.endswith("}") for kind, text in laid(pieces) if kind == "arguments")
+    assert caught.value.code == "tool_call_invalid" and caught.value.tool is checked
+    assert not pieces, "another call may come in its place"
+
+
+@pytest.mark.parametrize("width", [1, 5, 1000])
+def test_a_call_that_is_checked_goes_on_once_it_is_whole(width: int) -> None:
+    calls = ToolCallParser((msgspec.structs.replace(WEATHER, strict=True), CLOCK))
+    passed: list[event_writer.Piece] = []
+    text = f"I look. {CALL} {SECOND}"
+    for start in range(0, len(text), width):
+        parsed = calls.accept(Release(text[start : start + width], b"", ""))
+        begun = any(isinstance(each, event_writer.CallBegin) and each.name == "weather" for each in parsed.pieces)
+        assert begun == bool(parsed.calls)
+        passed += parsed.pieces
+    assert laid([*passed, *calls.finish("stop").pieces]) == run(text, 1000)
 
 
 def test_a_run_that_continues_makes_each_call_once() -> None:

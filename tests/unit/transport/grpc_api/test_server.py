@@ -15,7 +15,6 @@ from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.connection_shares import ShareLimits
-from transport.grpc_api import public_services
 from transport.grpc_api.server import GrpcLimits, GrpcServer
 
 
@@ -58,11 +57,6 @@ async def test_the_calls_of_health_are_shared_out_among_addresses(channel: Any) 
         watch.cancel()
     for _ in range(9):  # answered one after the other: each gives its place back
         assert await channel.unary_unary(CHECK, request_serializer=bytes)(b"", wait_for_ready=True)
-
-
-async def test_the_calls_of_health_have_a_bound(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public_services, "CALLS_MAX", 0)
-    assert await channel.unary_unary(CHECK)(b"").code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_question_about_health_is_a_name(channel: Any) -> None:
