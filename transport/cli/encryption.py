@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
-from sessions.governance.journal_encryption import EncryptionAction, JournalEncryption
+from sessions.governance.journal_encryption import EncryptionAction
 from sessions.model.audit import INSTALLATION, Audited
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId, UnixMs
-from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, ServerUrl, Tenant, table, text
+
+if TYPE_CHECKING:
+    from sessions.governance.journal_encryption import JournalEncryption
+    from sessions.store import Store
 
 
 class ShowEncryption(msgspec.Struct, frozen=True, kw_only=True):

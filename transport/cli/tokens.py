@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from sessions.model.audit import INSTALLATION
 from sessions.model.revocations import make_revocation, revocation_audit
 from sessions.model.types import UnixMs
-from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.keys import seconds_of
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, ServerUrl, table, text
+
+if TYPE_CHECKING:
+    from sessions.store import Store
 
 PAGE: int = 1000
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 
-from actors.maintenance.introspection import PAGE_MAX
+from actors.maintenance.resident_states import PAGE_MAX
 from actors.peer.frames import Measured
 from actors.peer.links import LinkDown
 from sessions.metrics import SHORT_S, TOKEN_S, TURN_S, quantile_of
