@@ -94,9 +94,12 @@ def _run(
     work: Coroutine[Any, Any, int]  # made when all is loaded: Ctrl-C before that leaves none behind
     if isinstance(options, ROLES):
         from deploy.commands.models import prepared
+        from deploy.preload import preload
 
         assert run_role is not None
-        work = run_role(options, prepared(options, settings))
+        settings = prepared(options, settings)
+        preload(settings, has_engine=not isinstance(options, commands.RunGateway))
+        work = run_role(options, settings)
     elif isinstance(options, doctor.ExamineCluster):
         from deploy.commands.doctor import run_doctor
 

@@ -1,12 +1,16 @@
-"""Each command loads what it needs and no more: which of the heavy parts are in memory when it ends. Figures of time are
-nobody's business here: a part that is not loaded takes none."""
+"""Each command loads what it needs and no more: which of the heavy parts are in memory when it ends.
+
+A part that is not loaded takes no time, so nothing here is measured.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,3 +65,43 @@ def test_a_command_loads_only_what_it_needs(
     loaded = report.split()
     assert "transport.cli.commands" in loaded, done.stderr
     assert [name for name in loaded if any(name == each or name.startswith(f"{each}.") for each in not_loaded)] == []
+
+
+LATE = """
+import asyncio, atexit, sys
+run = asyncio.Runner.run
+def noted(runner, *arguments, **options):
+    before = set(sys.modules)
+    atexit.register(lambda: print("late", *sorted(set(sys.modules) - before), file=sys.stderr))
+    return run(runner, *arguments, **options)
+asyncio.Runner.run = noted
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", [("--engine", "sim"), pytest.param(("--model", "smollm2-135m"), marks=pytest.mark.model)], ids=str
+)
+def test_a_server_loads_nothing_while_its_loop_runs(engine: tuple[str, ...], tmp_path: Path) -> None:
+    """Neither before it is ready nor with its first requests: what loads a module holds the loop up."""
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    command = [sys.executable, str(ROOT / "app.py"), "serve", *engine, "--port", "0", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        (url,) = re.findall(r"ready: (\S+)/", server.stdout.readline())
+        (model,) = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
+        body = {"model": model["id"], "max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]}
+        for path in ("/", "/healthz", "/metrics", "/v1/sessions", "/openapi.json"):
+            assert httpx.get(url + path, timeout=60).status_code == 200
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+        server.terminate()
+        _, errors = server.communicate(timeout=60)
+    (late,) = (line.split()[1:] for line in errors.splitlines() if line.startswith("late"))
+    assert late == []
