@@ -63,8 +63,8 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None) -> bool:
 
 
 def run_pip(python: str | Path, *words: str | Path) -> bool:
-    """Runs pip; True when it succeeded. Its bars are drawn on a terminal; its warnings (a newer pip, a configured source
-    that is not there) are shown only where it failed."""
+    """Runs pip; True when it succeeded. Its bars are drawn on a terminal; its warnings, of a newer pip or of a source
+    that is not there, are shown only where it failed."""
     command = [str(python), "-m", "pip", *map(str, words)]
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, errors="replace")

@@ -10,16 +10,19 @@ from transport.cli.cluster import (
     DrainReplica,
     ListReplicas,
     ListSessions,
+    UndrainReplica,
     format_members,
     format_sessions,
     sessions_as_json,
 )
 from transport.cli.settings import Settings
 from transport.cli.start.security import peer_security
-from transport.ops.operator_requests import drain, list_members, list_sessions
+from transport.ops.operator_requests import drain, find_member, list_members, list_sessions, undrain
 
 
-async def run_cluster_command(options: ListReplicas | ListSessions | DrainReplica, settings: Settings) -> int:
+async def run_cluster_command(
+    options: ListReplicas | ListSessions | DrainReplica | UndrainReplica, settings: Settings
+) -> int:
     """Raises BadSetting, SessileError."""
     directory = ValkeyDirectory(settings.directory)
     match options:
@@ -32,4 +35,7 @@ async def run_cluster_command(options: ListReplicas | ListSessions | DrainReplic
         case DrainReplica(name):
             last = await drain(directory, peer_security(settings), name)
             print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
+        case UndrainReplica(name):
+            await undrain(peer_security(settings), find_member(await list_members(directory), name), "drain")
+            print(f"{name} takes sessions again")
     return 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sessions.model.errors import SessileError
 from transport.cli import commands, doctor, models
-from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
+from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions, UndrainReplica
 from transport.cli.commands import VERSION, parse
 from transport.cli.plain_text import plain_lines
 from transport.cli.plan import PlanCluster
@@ -104,7 +104,7 @@ def _run(
         from deploy.commands.doctor import run_doctor
 
         work = run_doctor(settings, options)
-    elif isinstance(options, ListReplicas | ListSessions | DrainReplica):
+    elif isinstance(options, ListReplicas | ListSessions | DrainReplica | UndrainReplica):
         from deploy.commands.cluster import run_cluster_command
 
         work = run_cluster_command(options, settings)

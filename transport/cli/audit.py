@@ -1,7 +1,7 @@
 """Shows the audit log of a tenant, or checks that no row of it was changed, left out or put elsewhere.
 
-Without --url it reads the journal of the settings (with SQLite the server must not be running), with --url it goes
-through a server, with the key in SESSILE_API_KEY.
+Without --url it reads the journal of the settings, or goes through the server that runs on that data folder; with --url
+through that server. Through a server it takes the key in SESSILE_API_KEY.
 """
 
 from __future__ import annotations

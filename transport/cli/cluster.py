@@ -57,6 +57,12 @@ class DrainReplica(msgspec.Struct, frozen=True):
     replica: Annotated[str, text("REPLICA", "its name, as `replicas` shows it")]
 
 
+class UndrainReplica(msgspec.Struct, frozen=True):
+    """Takes a drain back: sessions come to the replica again. What has left it stays where it is."""
+
+    replica: Annotated[str, text("REPLICA", "its name, as `replicas` shows it")]
+
+
 def format_members(view: View) -> str:
     """A line for the view and one for each member."""
     lines = [f"view {view.version}, {len(view.members)} replicas"]

@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from transport.cli import audit, encryption, keys, models, tokens, users
-from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
+from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions, UndrainReplica
 from transport.cli.doctor import ExamineCluster
 from transport.cli.plan import PlanCluster
 from transport.cli.settings import CONFIG, FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
@@ -118,6 +118,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     ),
     "sessions": CommandSpec(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
     "drain": CommandSpec(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
+    "undrain": CommandSpec(UndrainReplica, OPERATOR, "undrain replica-1 --directory redis://127.0.0.1:6379"),
     "doctor": CommandSpec(
         ExamineCluster,
         ("directory", "directory_file", *CREDENTIALS, "journal", "journal_file", "data", "tls_certificate", "Logging"),

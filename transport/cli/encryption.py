@@ -1,7 +1,7 @@
 """The keys that texts in the journal are encrypted with: shows, rotates, wraps anew or destroys them.
 
-Without --url it works on the journal of the settings (with SQLite the server must not be running), with --url on a
-running server, with an operator's key in SESSILE_API_KEY.
+Without --url it works on the journal of the settings, or through the server that runs on that data folder; with --url
+through that server. Through a server it takes an operator's key in SESSILE_API_KEY.
 """
 
 from __future__ import annotations

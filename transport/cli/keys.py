@@ -1,7 +1,7 @@
 """Makes, shows and revokes API keys.
 
-Without --url it works on the journal of the settings (--data, --journal), which for SQLite must not be in use; with
---url on a running server, with the key in SESSILE_API_KEY. The very first key is made before the server runs, or on a
+Without --url it works on the journal of the settings (--data, --journal), or through the server that runs on that data
+folder; with --url on another running server. Either way with the key in SESSILE_API_KEY. The very first key is made before the server runs, or on a
 server that still listens on loopback without keys. A key is printed once and kept nowhere.
 """
 

@@ -1,8 +1,8 @@
 """Exports or erases everything of an end user.
 
-Without --url it works on the journal of the settings (with SQLite the server must not be running; an erasure is carried
-out by whoever runs on that journal: at its next start, or, in a cluster, by its replicas at once), with --url on a
-running server, with the key in SESSILE_API_KEY.
+Without --url it works on the journal of the settings, or through the server that runs on that data folder; with --url
+through that server. Through a server it takes the key in SESSILE_API_KEY. On a journal an erasure is carried out by
+whoever runs on it: at its next start, or, in a cluster, by its replicas at once.
 """
 
 from __future__ import annotations

@@ -74,7 +74,12 @@ def test_a_download_draws_a_bar_where_somebody_looks(
     terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(fetch_model, "run_pip", lambda _, *words: ran.extend(map(str, words)) or False)
+
+    def run_pip(_: str, *words: str | Path) -> bool:
+        ran.extend(map(str, words))
+        return False
+
+    monkeypatch.setattr(fetch_model, "run_pip", run_pip)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     with pytest.raises(ModelError):
         download(MODEL, tmp_path)

@@ -124,6 +124,15 @@ async def drain(request: Request, replica: Name) -> dict[str, Any]:
     return {"object": "replica.draining", "replica": replica}
 
 
+@routes.post("/v1/operator/replicas/{replica}/undrain", responses=ERRORS)
+async def undrain(request: Request, replica: Name) -> dict[str, Any]:
+    """Takes a drain back, finished or not: sessions come to the replica again."""
+    replicas = operator_api(request)
+    await audit(request, INSTALLATION, "replica.undrain_asked", detail={"replica": replica})
+    await replicas.undrain(replica)
+    return {"object": "replica.serving", "replica": replica}
+
+
 @routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)
 async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff) -> dict[str, Any]:
     """Moves one session; readers do not notice."""
