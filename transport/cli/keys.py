@@ -1,8 +1,9 @@
 """Makes, shows and revokes API keys.
 
 Without --url it works on the journal of the settings (--data, --journal), or through the server that runs on that data
-folder; with --url on another running server. Either way with the key in SESSILE_API_KEY. The very first key is made before the server runs, or on a
-server that still listens on loopback without keys. A key is printed once and kept nowhere.
+folder; with --url on another running server. Either way with the key in SESSILE_API_KEY. The very first key is made
+before the server runs, or on a server that still listens on loopback without keys. A key is printed once and kept
+nowhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Ends tokens of issuers, and people's sign-ins, before their time.
 
 Without --url it works on the journal of the settings, or through the server that runs on that data folder; with --url
-through that server. Through a server it takes an operator's key in SESSILE_API_KEY. It is in force within a second, on what is open too.
+through that server. Through a server it takes an operator's key in SESSILE_API_KEY. It is in force within a second, on
+what is open too.
 """
 
 from __future__ import annotations
