@@ -9,6 +9,7 @@ if __name__ == "__main__":
     import os
     import signal
     import sys
+    import time
 
     from deploy.environment import enter_environment
 
@@ -16,14 +17,17 @@ if __name__ == "__main__":
     if on_interrupt is signal.default_int_handler:  # else a shell in the background has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while modules are loaded ends it, quietly
     enter_environment()  # whatever Python this is: what follows needs our packages
-    if sys.argv[1:2] != ["chat"] and {"--help", "-h", "--version"} & set(sys.argv[1:]):
-        from transport.cli.commands import print_help
-        from transport.cli.standard_output import run_and_flush
+    from deploy.commands.entry import run_command_line
+    from sessions.model.types import UnixMs
+    from transport.cli.standard_output import run_and_flush
 
-        not_shown = -1
-        status = run_and_flush(lambda: 0 if print_help(sys.argv[1:], os.environ) else not_shown)
-        if status != not_shown:
-            sys.exit(status)  # needs nothing of what follows, which takes a second to load
+    signal.signal(signal.SIGINT, on_interrupt)
+    wall_ms = lambda: UnixMs(time.time_ns() // 1_000_000)  # noqa: E731 - `now_ms` needs what follows
+    status = run_and_flush(lambda: run_command_line(sys.argv[1:], os.environ, wall_ms))
+    if status is not None:
+        sys.exit(status)  # it needed nothing of what follows, which takes two seconds to load
+    if on_interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import asyncio
 import contextlib
@@ -37,9 +41,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import structlog
-import uvloop
 
 from actors.cluster.compatibility import fingerprint_of
 from actors.cluster.placement import BoundedRendezvous
@@ -57,13 +59,14 @@ from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.results.cache import make_results
 from actors.routing.router import Router
-from deploy.commands.journal import run_journal_command
-from deploy.commands.models import model_notice, prepared, run_models_command
+from deploy.commands.entry import run_command_line
+from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
 from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
+from persistence.folder_lock import announce_server
 from persistence.usage_stream.open_sink import open_usage_sink
 from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
@@ -73,7 +76,6 @@ from sessions.governance.memory_reader import memory_reader
 from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
-from sessions.model.errors import SessileError
 from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, FilterSet, Published
 from sessions.routing.models_file import ModelPools
@@ -81,17 +83,10 @@ from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.addresses import joined
 from transport.cli import (
-    chat,
-    cluster,
     commands,
-    doctor,
-    logs,
-    models,
 )
-from transport.cli.commands import VERSION, parse
-from transport.cli.plain_text import plain_lines
-from transport.cli.plan import PlanCluster
-from transport.cli.settings import BadSetting, Settings, exposed_files, secrets_in
+from transport.cli.commands import VERSION
+from transport.cli.settings import Settings
 from transport.cli.standard_output import run_and_flush
 from transport.cli.start.config_files import (
     ConfigFile,
@@ -105,7 +100,7 @@ from transport.cli.start.config_files import (
 from transport.cli.start.credentials import open_credentials
 from transport.cli.start.preflight import check_ports, checked_start
 from transport.cli.start.security import certificate_watchers, peer_security, tls_of
-from transport.cli.start.startup import StartStopped, Startup
+from transport.cli.start.startup import Startup
 from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.gateway_store.history_file import open_history
@@ -125,12 +120,10 @@ from transport.ops.metric_sources import (
 )
 from transport.ops.opening import open_metrics, open_telemetry
 from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
-from transport.ops.operator_requests import drain, list_members, list_sessions
 from transport.ops.process_tuning import tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
-from transport.proxies import spare_loopback
 from transport.push.opening import push_door, push_relays, sends_pushes
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
@@ -142,78 +135,26 @@ if TYPE_CHECKING:
 log = structlog.get_logger("sessile")
 
 GOODBYE_MS = 250
-INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C has ended
 READY_REPLICA = "Replica is ready: "
 READY_GRPC = "gRPC is ready: "
 
 
 def main(arguments: Sequence[str]) -> int:
-    spare_loopback(os.environ)
-    if arguments[:1] == ["chat"]:
-        return chat.run_chat(arguments[1:])
-    try:
-        parsed = parse(arguments, os.environ, VERSION)
-        if parsed is None:
-            return 0 if {"--help", "-h", "--version"} & set(arguments) else 2
-        options, settings, config = parsed
-        logs.configure(settings.log_level, settings.log_format, secrets=secrets_in(settings))
-        for path in exposed_files(settings, config):
-            log.warning("secret_file_exposed", file=path, hint=f"other users may read it: chmod 600 {path}")
-        if isinstance(options, models.ModelCommand):
-            return run_models_command(settings, options)
-        if isinstance(options, PlanCluster):
-            from deploy.commands.plan import run_plan
-
-            return run_plan(options)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            try:
-                return runner.run(run(options, prepared(options, settings)))
-            except KeyboardInterrupt:  # the command has cleaned up; a thread of it may wait for a server for minutes
-                sys.stderr.flush()
-                os._exit(INTERRUPTED)
-    except (BadSetting, SessileError, StartStopped, BaseExceptionGroup) as error:
-        cause: BaseException = error
-        while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
-            cause = cause.exceptions[0]
-        if isinstance(cause, StartStopped):
-            return 0
-        if not isinstance(cause, BadSetting | SessileError):
-            raise
-        message = cause.public_message if isinstance(cause, SessileError) else str(cause)
-        print(f"sessile: {plain_lines(message)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_command_line(arguments, os.environ, now_ms, run_role) or 0
 
 
-async def run(options: msgspec.Struct, settings: Settings) -> int:
-    """Runs a command; returns the status to exit with. Raises BadSetting, SessileError."""
+async def run_role(options: object, settings: Settings) -> int:
+    """Runs a server or a member of a cluster until it is told to end; returns the status to exit with. Raises
+    BadSetting, SessileError, StartStopped."""
     match options:
-        case commands.Serve():
-            with checked_start(settings, ("port", "grpc_port", "metrics_port")):
-                return await serve(settings)
         case commands.RunGateway():
             check_ports(settings, ("port", "grpc_port", "metrics_port"))
             return await gateway_role(settings)
         case commands.RunReplica():
             with checked_start(settings, ("peer_port", "metrics_port")):
                 return await replica_role(settings)
-        case cluster.ListReplicas():
-            print(cluster.format_members(await list_members(directory_of(settings))))
-        case cluster.ListSessions():
-            page = await list_sessions(directory_of(settings), peer_security(settings), options.query)
-            print(cluster.sessions_as_json(page) if options.as_json else cluster.format_sessions(page))
-            return 1 if page.silent else 0
-        case cluster.DrainReplica(name):
-            last = await drain(directory_of(settings), peer_security(settings), name)
-            print(f"{name} is empty: {last.handed_off} sessions handed off, {last.parked} parked")
-        case doctor.ExamineCluster():
-            from deploy.commands.doctor import run_doctor  # redis' client takes half a second to load
-
-            return await run_doctor(settings, options)
-        case _:
-            return await run_journal_command(options, settings, now_ms, os.environ) or 0
-    return 0
+    with checked_start(settings, ("port", "grpc_port", "metrics_port")):
+        return await serve(settings)
 
 
 # -- wiring --------------------------------------------------------------------------------------------------------
@@ -390,6 +331,8 @@ async def serve(settings: Settings) -> int:
             tune_process()
             startup.finish(lambda: "draining" if gateway.draining else engine.stats().away)
             manager.ready()
+            if settings.journal == "sqlite":
+                announce_server(Path(settings.data), server.local_url)
             print(f"Sessile is ready: {server.url}/", flush=True)
             await stop.wait()
             manager.stopping()

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.support import Option, report, run_bench, spread
-from persistence import open_store
 from persistence.key_database import SqliteKeyDatabase
 from persistence.memory.journal import MemoryJournal
+from persistence.open_store import open_store
 from sessions.model.commands import Ok
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append, CommandRecord, HeadPatch, UsageRow

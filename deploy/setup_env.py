@@ -62,6 +62,17 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None) -> bool:
     return subprocess.run([str(part) for part in command], env=env, cwd=ROOT).returncode == 0
 
 
+def run_pip(python: str | Path, *words: str | Path) -> bool:
+    """Runs pip; True when it succeeded. Its bars are drawn on a terminal; its warnings, of a newer pip or of a source
+    that is not there, are shown only where it failed."""
+    command = [str(python), "-m", "pip", *map(str, words)]
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode != 0:
+        sys.stderr.write(done.stderr)
+    return done.returncode == 0
+
+
 def pip_config(python: Path) -> str:
     command = [str(python), "-m", "pip", "config", "list"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -148,7 +159,7 @@ def ensure_uv(venv: Path, python: Path) -> Path | None:
     if uv.exists() and stamp.exists() and stamp.read_text() == stamp_of(lock):
         return uv
     log("fetching the installer (uv)")
-    if run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", lock):
+    if run_pip(python, "install", "--quiet", "--require-hashes", "--no-deps", "-r", lock):
         stamp.write_text(stamp_of(lock))
         return uv
     log("uv cannot be had here: going on with pip alone, which takes longer")
@@ -185,7 +196,7 @@ def install(venv: Path, groups: list[str]) -> None:
                     uv, "pip", "install", "--python", python, "--require-hashes", "--no-deps", "-r", lock, env=env
                 )
             else:
-                done = run(python, "-m", "pip", "install", "--require-hashes", "--no-deps", "-r", lock)
+                done = run_pip(python, "install", "--require-hashes", "--no-deps", "-r", lock)
             if not done:
                 raise SetupError(
                     f"installing requirements/{lock.name} failed; the lines above say why. Nothing is half"

@@ -7,8 +7,22 @@ they computed, `moderation` filters text, `tools` sends what models call of the 
 `embedding` turns texts into vectors.
 """
 
-from inference.embedding import open_embedder
-from inference.factory import audit_policies, make_engine, open_filters, personal_texts
-from inference.tools import open_tools
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inference.embedding import open_embedder
+    from inference.factory import audit_policies, make_engine, open_filters, personal_texts
+    from inference.tools import open_tools
 
 __all__ = ["audit_policies", "make_engine", "open_embedder", "open_filters", "open_tools", "personal_texts"]
+_ELSEWHERE = {"open_embedder": "inference.embedding", "open_tools": "inference.tools"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the parts with the first name that is asked for: a command that lists models needs none of them."""
+    if name not in __all__:
+        raise AttributeError(name)
+    return getattr(importlib.import_module(_ELSEWHERE.get(name, "inference.factory")), name)

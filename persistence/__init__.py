@@ -6,18 +6,23 @@ Start with `open_store.py`, which picks a driver by URL. `sqlite/` and `postgres
 rows on.
 """
 
-from persistence.open_store import (
-    KeyStore,
-    OpenableStores,
-    Reach,
-    connect_store,
-    make_stores,
-    offline_stores,
-    open_and_replicate,
-    open_key_store,
-    open_store,
-    reach_once,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from persistence.open_store import (
+        KeyStore,
+        OpenableStores,
+        Reach,
+        connect_store,
+        make_stores,
+        offline_stores,
+        open_and_replicate,
+        open_key_store,
+        reach_once,
+    )
 
 __all__ = [
     "KeyStore",
@@ -28,6 +33,12 @@ __all__ = [
     "offline_stores",
     "open_and_replicate",
     "open_key_store",
-    "open_store",
     "reach_once",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the drivers with the first name that is asked for: who looks at a folder's lock needs none."""
+    if name not in __all__:
+        raise AttributeError(name)
+    return getattr(importlib.import_module("persistence.open_store"), name)

@@ -1,9 +1,6 @@
-"""What a store keeps beside its data: the folder's lock, and a marker that notices when the data went back.
+"""What a store keeps beside its data: a marker that notices when the data went back. The lock is in `folder_lock`.
 
-**Lock.** One process per data folder. `flock` is dropped by the kernel when the process dies, however it dies, so
-there is never a stale lock to clear.
-
-**Marker.** A small file that holds the store's incarnation and a position that only grows: the number
+A small file that holds the store's incarnation and a position that only grows: the number
 of commits that this process has made. It is written after each commit and before the commit is acknowledged. At the
 next start:
 
@@ -25,7 +22,6 @@ a power cut it may be a second old, which is harmless unless a backup from that 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -34,58 +30,8 @@ from typing import Final
 
 import msgspec
 
-from sessions.model.errors import Unavailable
-
 MARKER_BYTES: Final = 256  # one sector at most: written in place, so that a full disk does not stop it
 TOUCHED_AFTER_S: Final = 1.0
-
-
-def unusable_data_dir(folder: Path, exc: OSError) -> Unavailable:
-    return Unavailable(
-        "journal_folder_unusable",
-        f"The data folder {folder} cannot be written ({exc.strerror or exc}). Make it a folder that this "
-        f"user may write to, on a disk that is mounted for writing, or choose another one.",
-        retryable=False,
-    )
-
-
-class FolderLock:
-    """Holds a folder for this process from `take` to `release`."""
-
-    def __init__(self, folder: Path, name: str = "journal.lock") -> None:
-        self._folder = folder
-        self._path = folder / name
-        self._fd: int | None = None
-
-    def take(self) -> None:
-        """Makes the folder if need be. Raises Unavailable naming the folder."""
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as exc:
-            raise unusable_data_dir(self._folder, exc) from exc
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.write(fd, f"{os.getpid()}\n".encode())
-        except BlockingIOError as exc:
-            holder = os.read(fd, 32).decode(errors="replace").strip()
-            os.close(fd)
-            raise Unavailable(
-                "journal_folder_locked",
-                f"The data folder {self._folder} is in use by another process"
-                f"{f' (pid {holder})' if holder else ''}. Stop it, or choose another folder.",
-                retryable=False,
-            ) from exc
-        except OSError as exc:
-            os.close(fd)
-            raise unusable_data_dir(self._folder, exc) from exc
-        self._fd = fd
-
-    def release(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
 
 class MarkerRecord(msgspec.Struct, frozen=True, kw_only=True):

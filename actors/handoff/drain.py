@@ -1,4 +1,4 @@
-"""Drains a replica: every session in memory goes elsewhere, those being read and answered first.
+"""Drains a replica: every session in memory goes elsewhere, those being read and answered first; or takes that back.
 
 From the first moment on nothing new comes here: the view shows it, and new commands are refused. An open answer is
 handed off in mid-answer, in the first half of the time only to a replica that has room for it (it may end here first);
@@ -19,8 +19,8 @@ import structlog
 
 from actors.handoff.planner import HandoffPlanner
 from sessions.clock import Clock
-from sessions.model.audit import INSTALLATION, Audited, AuditLog
-from sessions.model.errors import SessileError
+from sessions.model.audit import INSTALLATION, Action, Audited, AuditLog
+from sessions.model.errors import SessileError, Unavailable
 from sessions.model.types import SessionKey
 
 log = structlog.get_logger(__name__)
@@ -51,28 +51,48 @@ class Drain:
         self._clock = clock
         self._audit = audit
         self._running: asyncio.Task[None] | None = None
+        self._is_last = False  # the process ends behind it
 
     async def drain(self, report: Report, *, by: str) -> None:
         """Returns when no session is in memory here. Cancelling it does not take the draining back. `by` names the
         requester; it is audited before anything begins. Raises Unavailable, and nothing begins, where that cannot be
         and the requester can try again; the end of the process (`BY_SIGNAL`) waits for no journal."""
         if self._running is None:
-            await self._audit_drain(by)
+            await self._record("replica.draining", by)
+        self._is_last |= by == BY_SIGNAL
         if self._running is None:
-            self._runtime.start_draining()
+            self._runtime.draining = True
             self._planner.membership.change(draining=True)
             self._running = asyncio.get_running_loop().create_task(self._empty())
-        while not self._running.done():
+        running = self._running
+        while not running.done():
             report(self.handed_off, self.parked, max(1, self._runtime.num_present))
-            await asyncio.wait((self._running,), timeout=self.limits.report_s)
-        await self._running
+            await asyncio.wait((running,), timeout=self.limits.report_s)
+        if running.cancelled() and self._running is not running:
+            raise Unavailable("draining", "The drain was taken back: this replica takes sessions again.")
+        await running
         report(self.handed_off, self.parked, 0)
 
-    async def _audit_drain(self, by: str) -> None:
+    async def undrain(self, *, by: str) -> None:
+        """Ends a drain, finished or not: sessions come here again. `by` names the requester, who is audited first.
+        Raises Unavailable where that cannot be, or where the process is about to end."""
+        if self._is_last:
+            raise Unavailable("draining", "This replica is ending: start it again instead.", retryable=False)
+        if self._running is None:
+            return
+        await self._record("replica.undrained", by)
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+        self._runtime.draining = False
+        self._planner.membership.change(draining=False)
+        log.info("drain_taken_back")
+
+    async def _record(self, action: Action, by: str) -> None:
         if self._audit is None:
             return
         detail = {"replica": str(self._runtime.identity.replica), "by": by}
-        row = Audited(action="replica.draining", at=self._clock.now_ms(), detail=detail)
+        row = Audited(action=action, at=self._clock.now_ms(), detail=detail)
         try:
             await self._audit.record(INSTALLATION, [row])
         except SessileError as error:

@@ -156,10 +156,6 @@ class Runtime:
         await self.close()
         await self._tasks.__aexit__(kind, error, trace)
 
-    def start_draining(self) -> None:
-        """From now on no session is activated here; those that are in memory go on."""
-        self.draining = True
-
     async def quiesce(self, patience_s: float) -> None:
         """Takes no new sessions or commands and returns when no answer is being written, or patience ends."""
         self._closing = True

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from heapq import nsmallest
-from typing import Final
 
 from actors.cluster.membership import Membership
 from actors.cluster.rendezvous import ranking
 from actors.hosting.runtime import Runtime
+from actors.maintenance.resident_states import PAGE_MAX
 from actors.peer.frames import Measure, Measured, ResidentSession, Survey, Surveyed
 from sessions.actor.actor import Actor, Phase
 from sessions.limits import HoldsKV
@@ -21,10 +21,6 @@ from sessions.load_history import STEP_S, LoadHistory
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import Engine
 from sessions.service_totals import totals_of
-
-PAGE_MAX: Final = 1_000
-
-STATES: Final = ("loading", "idle", "turn", "sealed", "fenced", "gone")
 
 
 class SessionSurvey:
@@ -93,7 +89,7 @@ class SessionSurvey:
 
 
 def state_of(actor: Actor | None) -> str:
-    """One of STATES."""
+    """One of `resident_states.STATES`."""
     match actor:
         case None:
             return "loading"

@@ -184,10 +184,22 @@ class PeerClient:
 
     async def drain(self, on_progress: asyncio.Queue[pf.DrainProgress]) -> pf.DrainProgress:
         """Has the replica hand everything off; returns when nothing is left there. Raises SessileError, LinkDown."""
+        return await self._drained(pf.DrainRequest, on_progress)
+
+    async def undrain(self) -> None:
+        """Has the replica take sessions again. Raises SessileError, LinkDown."""
+        if self.protocol < 3:  # it would not read the frame
+            what = "This replica is of the release before and cannot take a drain back: start it again instead."
+            raise Unavailable("no_replica", what, retryable=False)
+        await self._drained(pf.Undrain, asyncio.Queue())
+
+    async def _drained(
+        self, request: type[pf.DrainRequest | pf.Undrain], on_progress: asyncio.Queue[pf.DrainProgress]
+    ) -> pf.DrainProgress:
         self._check_room()
         number = self._number()
         queue = self._drains[number] = asyncio.Queue()
-        self._wire.post(pf.DrainRequest(number))
+        self._wire.post(request(number))
         try:
             while True:
                 answer = await queue.get()

@@ -279,6 +279,10 @@ class DrainRequest(RequestFrame, frozen=True, tag=40):
     """Hand everything off and take nothing new. Answered by `DrainProgress` again and again until nothing is left."""
 
 
+class Undrain(RequestFrame, frozen=True, tag=51):
+    """Take sessions again, and leave here what is here. Answered by one `DrainProgress`. Since protocol 3."""
+
+
 class DrainProgress(RequestFrame, frozen=True, tag=41):
     handed_off: int
     parked: int
@@ -409,6 +413,7 @@ AnyFrame = (
     | Sealed
     | Abort
     | DrainRequest
+    | Undrain
     | DrainProgress
     | Survey
     | Surveyed

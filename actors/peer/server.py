@@ -63,6 +63,8 @@ class Drainer(Protocol):
         """`by` names the requester. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
         ...
 
+    async def undrain(self, *, by: str) -> None: ...
+
 
 class SurveyPort(Protocol):
     """Shows operators which sessions are in memory here, and the load (`actors.maintenance.introspection`)."""
@@ -253,6 +255,8 @@ class PeerSession:
                     self._request(frame.id, self._holds(frame))
                 case pf.DrainRequest() if self.endpoint.drainer is not None:
                     self._request(frame.id, self._drain(frame.id, self.endpoint.drainer))
+                case pf.Undrain() if self.endpoint.drainer is not None:
+                    self._request(frame.id, self._undrain(frame.id, self.endpoint.drainer))
                 case pf.Survey() if self.endpoint.survey is not None:
                     surveyed = self.endpoint.survey.answer(frame)
                     self.post(msgspec.structs.replace(surveyed, peers=self.endpoint.peers()))
@@ -316,6 +320,10 @@ class PeerSession:
         await drainer.drain(
             lambda handed_off, parked, left: self._report(number, handed_off, parked, left), by=self.name
         )
+
+    async def _undrain(self, number: int, drainer: Drainer) -> None:
+        await drainer.undrain(by=self.name)
+        self._report(number, 0, 0, 0)
 
     async def _move(self, frame: pf.Move, mover: SessionMover) -> None:
         self.post(pf.SessionTaken(frame.id, await mover.move(frame.key, frame.to)))

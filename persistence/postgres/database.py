@@ -25,7 +25,8 @@ import asyncpg
 import structlog
 
 from persistence.codec import Codec, PlainCodec
-from persistence.data_dir import FolderLock, Marker, unusable_data_dir
+from persistence.data_dir import Marker
+from persistence.folder_lock import FolderLock, unusable_data_dir
 from persistence.group_commit import GroupCommit, GroupLimits, Write
 from persistence.postgres import statements as sql
 from persistence.postgres.audit_rows import (

@@ -28,7 +28,8 @@ import msgspec
 import structlog
 
 from persistence.codec import Codec, PlainCodec
-from persistence.data_dir import FolderLock, Marker, unusable_data_dir
+from persistence.data_dir import Marker
+from persistence.folder_lock import FolderLock, unusable_data_dir
 from persistence.group_commit import GroupCommit, GroupLimits, Write
 from persistence.sql.script import Chain, Query, Script
 from persistence.sqlite.audit_rows import chain, secret_of

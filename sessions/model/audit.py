@@ -64,6 +64,8 @@ Action = Literal[
     "retention.refused",
     "replica.drain_asked",
     "replica.draining",
+    "replica.undrain_asked",
+    "replica.undrained",
     "session.hand_off_asked",
     "review.decided",
     "tool.called",

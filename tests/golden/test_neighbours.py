@@ -51,6 +51,7 @@ GATED: Final[dict[str, str]] = {
         for place in ("journal record", "peer message: Record.event")
         for what in ("delta", "done")
     },
+    "peer message: tag 51 is new to the neighbour": "an operator's `undrain`; links of protocols below 3 refuse it",
     **{
         f"peer message: Inspect.question: tag {what} is new to the neighbour": _QUESTIONS
         for what in ("about_tokenizer", "detokenize", "score")

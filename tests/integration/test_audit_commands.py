@@ -188,3 +188,29 @@ async def test_a_kill_never_parts_an_append_from_its_row(tmp_path: Path) -> None
             assert found.intact and found.rows == sum(tops) > 0
         finally:
             await store.close()
+
+
+def test_commands_on_the_folder_of_a_running_server_ask_that_server(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    made = run("keys", "create", "--tenant", "acme", "--role", "operator", *data, "--json")
+    key, ours = json.loads(made.stdout)["key"], ("--tenant", "acme")
+    with serving(*data, "--auth", "keys") as (server, url):
+        for words in (
+            ("audit", "verify"),
+            ("audit", "list", *ours),
+            ("keys", "list"),
+            ("users", "export", "mary", *ours),
+            ("users", "erase", "mary", *ours),
+            ("encryption", "status"),
+        ):
+            done = run(*words, *data, SESSILE_API_KEY=key)
+            assert done.returncode == 0 and done.stdout, f"{words}: {done.stderr}"
+            assert f"Through the server that runs on {data[1]}: {url}" in done.stderr
+        without = run("keys", "list", *data)
+        assert without.returncode == 2 and "SESSILE_API_KEY" in without.stderr and url in without.stderr
+        second = run("serve", "--engine", "sim", "--port", "0", *data)
+        assert f"pid {server.pid}, a server at {url}" in second.stderr
+        reads_itself = run("usage", "reconcile", *data)
+        assert reads_itself.returncode == 2 and url in reads_itself.stderr
+    after = run("keys", "list", *data)
+    assert after.returncode == 0 and "Through" not in after.stderr, "a server that has gone leaves no address behind"

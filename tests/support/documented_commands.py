@@ -41,7 +41,7 @@ FAMILIES = (
     "models",
 )  # commands that have their own
 COMMANDS = (
-    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "doctor", "plan", "chat", *FAMILIES),
+    *("serve", "gateway", "replica", "replicas", "sessions", "drain", "undrain", "doctor", "plan", "chat", *FAMILIES),
     *("keys create", "keys list", "keys show", "keys revoke", "audit list", "audit verify"),
     *("tokens revoke", "tokens list"),
     *("users export", "users erase", "usage reconcile", "restore"),
@@ -53,7 +53,7 @@ NO_COMMAND = "planted"
 # Commands of others, by their beginning, and why they are in our documents.
 FOREIGN = {
     ("openssl", "rand", "-hex", "32"): "makes a key file",
-    ("pip", "install", "clients/python"): "installs the SDK of this checkout",
+    ("pip", "install", "./clients/python"): "installs the SDK of this checkout",
     ("npm", "install", "openai"): "installs OpenAI's SDK",
     ("docker", "build", "-f", "deploy/image/Dockerfile"): "builds the image",
     ("docker", "compose", "-f", "deploy/compose.yaml"): "runs a cluster of containers",

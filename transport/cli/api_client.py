@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
-from http.client import HTTPException
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from sessions.model.errors import BadInput, SessileError, Unavailable
-from transport.auth.direct_fetch import open_direct
-from transport.auth.origins import is_loopback
 from transport.cli.settings import BadSetting
+
+if TYPE_CHECKING:
+    import urllib.error
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@]+):\d+/?")
@@ -27,6 +25,8 @@ JsonObject = dict[str, Any]
 def base_of(server: str, credential: str) -> str:
     """The address of a server without its last slash, as people write it: `http(s)://`, the chat's `ws(s)://`, or
     HOST:PORT. Raises BadSetting."""
+    from transport.auth.origins import is_loopback
+
     scheme, given, rest = server.partition("://")
     if not given and HOST_AND_PORT.fullmatch(server):
         scheme, rest = "http", server
@@ -47,6 +47,8 @@ def call(
     method: str, url: str, credential: str, body: JsonObject | None = None, *, timeout_s: float = 30
 ) -> JsonObject:
     """One request. Blocking. Raises the SessileError that is its answer, Unavailable where there is none."""
+    from http.client import HTTPException
+
     with open_response(method, url, credential, body, timeout_s=timeout_s) as response:
         try:
             body_of: JsonObject = msgspec.json.decode(response.read(ANSWER_BYTES_MAX))
@@ -59,6 +61,11 @@ def open_response(
     method: str, url: str, credential: str, body: JsonObject | None = None, *, timeout_s: float = 30
 ) -> Any:
     """The answer, to be read and closed."""
+    import urllib.error
+    import urllib.request
+
+    from transport.auth.direct_fetch import open_direct
+
     headers = {"content-type": "application/json"}
     if credential:
         headers["authorization"] = f"Bearer {credential}"
@@ -75,6 +82,8 @@ def open_response(
 
 
 def _refused(error: urllib.error.HTTPError) -> SessileError:
+    from http.client import HTTPException
+
     if 300 <= error.code < 400:
         to = error.headers.get("location", "elsewhere")
         return BadInput(

@@ -1,26 +1,28 @@
 """Shows the audit log of a tenant, or checks that no row of it was changed, left out or put elsewhere.
 
-Without --url it reads the journal of the settings (with SQLite the server must not be running), with --url it goes
-through a server, with the key in SESSILE_API_KEY.
+Without --url it reads the journal of the settings, or goes through the server that runs on that data folder; with --url
+through that server. Through a server it takes the key in SESSILE_API_KEY.
 """
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sessions.governance.audit_verify import parse_anchor, verify
-from sessions.model.audit import INSTALLATION, PAGE_MAX, AuditLog, public
+from sessions.model.audit import INSTALLATION, PAGE_MAX, public
 from sessions.model.errors import SessileError
 from sessions.model.types import TenantId
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, ServerUrl, text
+
+if TYPE_CHECKING:
+    from sessions.model.audit import AuditLog
 
 AuditTenant = Annotated[str | None, text("TENANT", "whose log; nothing ('') is the installation's own")]
 
@@ -68,6 +70,8 @@ class VerifyChain(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def anchors(self) -> dict[int, str]:
         """Raises BadSetting."""
+        from sessions.governance.audit_verify import parse_anchor
+
         try:
             return dict(parse_anchor(each) for each in self.anchor)
         except ValueError as error:
@@ -79,6 +83,8 @@ AuditCommand = ListRows | VerifyChain
 
 async def run_on_journal(audit: AuditLog, command: AuditCommand) -> list[JsonObject]:
     """Rows, or one report per chain, of a journal that is open here. Raises Unavailable."""
+    from sessions.governance.audit_verify import verify
+
     if isinstance(command, VerifyChain):
         tenants = [TenantId(command.tenant)] if command.tenant is not None else await audit.tenants()
         return [msgspec.to_builtins(await verify(audit, tenant, anchors=command.anchors)) for tenant in tenants]

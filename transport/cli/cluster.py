@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from actors.maintenance.introspection import PAGE_MAX, STATES
-from actors.peer.frames import ResidentSession
-from sessions.ports import View
+from actors.maintenance.resident_states import PAGE_MAX, STATES
 from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, Tenant, table, text
-from transport.ops.operator_api import resident_shown
-from transport.ops.operator_requests import SessionPage, SessionQuery
+
+if TYPE_CHECKING:
+    from actors.peer.frames import ResidentSession
+    from sessions.ports import View
+    from transport.ops.operator_requests import SessionPage, SessionQuery
 
 TITLES: Final = ("SESSION", "OWNER", "FENCE", "STATE", "KV", "OPEN TURN", "TOP", "READERS", "WHY HERE")
 
@@ -45,11 +46,19 @@ class ListSessions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def query(self) -> SessionQuery:
+        from transport.ops.operator_requests import SessionQuery
+
         return SessionQuery(**{name: getattr(self, name) for name in SessionQuery.__struct_fields__})
 
 
 class DrainReplica(msgspec.Struct, frozen=True):
     """Moves every session off a replica, and waits until it is empty."""
+
+    replica: Annotated[str, text("REPLICA", "its name, as `replicas` shows it")]
+
+
+class UndrainReplica(msgspec.Struct, frozen=True):
+    """Takes a drain back: sessions come to the replica again. What has left it stays where it is."""
 
     replica: Annotated[str, text("REPLICA", "its name, as `replicas` shows it")]
 
@@ -84,5 +93,7 @@ def _row(each: ResidentSession) -> tuple[str, ...]:
 
 def sessions_as_json(page: SessionPage) -> str:
     """The page for machines: one object."""
+    from transport.ops.operator_api import resident_shown
+
     shown = {"sessions": [resident_shown(each) for each in page.residents], "total": page.total}
     return msgspec.json.encode({**shown, "has_more": page.has_more, "silent": page.silent}).decode()

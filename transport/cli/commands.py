@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from transport.cli import audit, encryption, keys, models, tokens, users
-from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions
+from transport.cli.cluster import DrainReplica, ListReplicas, ListSessions, UndrainReplica
 from transport.cli.doctor import ExamineCluster
 from transport.cli.plan import PlanCluster
 from transport.cli.settings import CONFIG, FIELDS, GROUPS, TYPES, BadSetting, Settings, allowed, read_settings
@@ -118,6 +118,7 @@ COMMANDS: Final[dict[str, CommandSpec]] = {
     ),
     "sessions": CommandSpec(ListSessions, OPERATOR, "sessions --directory redis://127.0.0.1:6379 --state turn"),
     "drain": CommandSpec(DrainReplica, OPERATOR, "drain replica-1 --directory redis://127.0.0.1:6379"),
+    "undrain": CommandSpec(UndrainReplica, OPERATOR, "undrain replica-1 --directory redis://127.0.0.1:6379"),
     "doctor": CommandSpec(
         ExamineCluster,
         ("directory", "directory_file", *CREDENTIALS, "journal", "journal_file", "data", "tls_certificate", "Logging"),
@@ -172,7 +173,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
 
     Raises BadSetting."""
     try:
-        parsed = command_line(environment, version)(
+        parsed = command_line(environment, version, arguments)(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
@@ -181,16 +182,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
     return parsed if isinstance(parsed, Parsed) else None
 
 
-def print_help(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether that was what these arguments are for. Prints nothing for those that are wrong."""
-    try:
-        return parse(arguments, environment, VERSION) is None
-    except BadSetting:
-        return False
-
-
-def command_line(environment: Mapping[str, str], version: str) -> App:
-    """All commands, ready to parse."""
+def command_line(environment: Mapping[str, str], version: str, arguments: Sequence[str] | None = None) -> App:
+    """All commands, ready to parse; where `arguments` are given, only what those name has its options and settings: of
+    all commands there are four thousand, and making them takes a second."""
     top = App(
         name=PROGRAM,
         help="Sessile: chat sessions as actors that own their KV.",
@@ -206,16 +200,22 @@ def command_line(environment: Mapping[str, str], version: str) -> App:
     families = {name: App(name=name, help=_paragraphs(about), help_epilogue="") for name, about in FAMILIES.items()}
     for family in families.values():
         top.command(family)
+    words = [word for word in arguments or () if not word.startswith("-")][:2]
     for name, command in COMMANDS.items():
         prefix, _, action = name.rpartition(" ")
+        is_named = arguments is None or name in (*words[:1], " ".join(words))
         families.get(prefix, top).command(
-            _entry(command, environment),
+            _entry(command, environment) if is_named else _not_named,
             name=action,
             help=_paragraphs(command.options.__doc__),
             help_epilogue=f"Example: {PROGRAM} {command.example}",
         )
     top.command(App(name="chat", help="Talks to a server in the terminal.", help_flags=()))
     return top
+
+
+def _not_named() -> None:
+    """Stands for a command that the arguments do not name."""
 
 
 def _paragraphs(docstring: str | None) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
 
 from transport.cli.plain_text import plain
 from transport.cli.shared_flags import Json, text
-from transport.ops.diagnosis import Diagnosis
+
+if TYPE_CHECKING:
+    from transport.ops.diagnosis import Diagnosis
 
 MARKS: Final = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 

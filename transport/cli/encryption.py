@@ -1,25 +1,28 @@
 """The keys that texts in the journal are encrypted with: shows, rotates, wraps anew or destroys them.
 
-Without --url it works on the journal of the settings (with SQLite the server must not be running), with --url on a
-running server, with an operator's key in SESSILE_API_KEY.
+Without --url it works on the journal of the settings, or through the server that runs on that data folder; with --url
+through that server. Through a server it takes an operator's key in SESSILE_API_KEY.
 """
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
-from sessions.governance.journal_encryption import EncryptionAction, JournalEncryption
+from sessions.governance.journal_encryption import EncryptionAction
 from sessions.model.audit import INSTALLATION, Audited
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId, UnixMs
-from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, ServerUrl, Tenant, table, text
+
+if TYPE_CHECKING:
+    from sessions.governance.journal_encryption import JournalEncryption
+    from sessions.store import Store
 
 
 class ShowEncryption(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,15 +1,16 @@
 """Makes, shows and revokes API keys.
 
-Without --url it works on the journal of the settings (--data, --journal), which for SQLite must not be in use; with
---url on a running server, with the key in SESSILE_API_KEY. The very first key is made before the server runs, or on a
-server that still listens on loopback without keys. A key is printed once and kept nowhere.
+Without --url it works on the journal of the settings (--data, --journal), or through the server that runs on that data
+folder; with --url on another running server. Either way with the key in SESSILE_API_KEY. The very first key is made
+before the server runs, or on a server that still listens on loopback without keys. A key is printed once and kept
+nowhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -17,11 +18,13 @@ import msgspec
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import NotFound
 from sessions.model.types import ALL_SCOPES, Authority, UnixMs
-from transport.auth.api_key_cache import ApiKeyCache, public_key_fields
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, Reason, ServerUrl, Tenant, table, text
+
+if TYPE_CHECKING:
+    from transport.auth.api_key_cache import ApiKeyCache
 
 UNIT_S: Final = {"m": 60, "h": 3600, "d": 86_400}
 
@@ -98,6 +101,8 @@ def seconds_of(duration: str) -> int:
 
 async def run_on_journal(cache: ApiKeyCache, command: KeyCommand, now: UnixMs) -> JsonObject | list[JsonObject]:
     """Runs the command on the keys of a journal that is open here. Raises SessileError."""
+    from transport.auth.api_key_cache import public_key_fields
+
     await cache.refresh()
     match command:
         case CreateKey():

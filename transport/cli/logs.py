@@ -94,3 +94,10 @@ def configure(level: str, style: str, *, secrets: Iterable[str] = (), stream: Te
         logger_factory=structlog.PrintLoggerFactory(to),
         cache_logger_on_first_use=stream is None,
     )
+
+
+def warn_of_exposed_files(paths: Iterable[str]) -> None:
+    """Logs each file of a secret that others may read."""
+    log = structlog.get_logger("sessile")
+    for path in paths:
+        log.warning("secret_file_exposed", file=path, hint=f"other users may read it: chmod 600 {path}")

@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+Status = TypeVar("Status", int, int | None)
 READER_GONE: Final = 128 + signal.SIGPIPE  # as a shell says it of a program that SIGPIPE has ended
 
 
@@ -26,7 +27,7 @@ class OutputFile(io.FileIO):
             raise
 
 
-def run_and_flush(work: Callable[[], int]) -> int:
+def run_and_flush(work: Callable[[], Status]) -> Status | int:
     """Returns the status of `work` once all that it printed is written, else the status of a failed output."""
     if sys.stdout is None:  # it was closed when the process began
         return work()

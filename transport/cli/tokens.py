@@ -1,25 +1,28 @@
 """Ends tokens of issuers, and people's sign-ins, before their time.
 
-Without --url it works on the journal of the settings (with SQLite the server must not be running); with --url on a
-running server, with an operator's key in SESSILE_API_KEY. It is in force within a second, on what is open too.
+Without --url it works on the journal of the settings, or through the server that runs on that data folder; with --url
+through that server. Through a server it takes an operator's key in SESSILE_API_KEY. It is in force within a second, on
+what is open too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from sessions.model.audit import INSTALLATION
 from sessions.model.revocations import make_revocation, revocation_audit
 from sessions.model.types import UnixMs
-from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call
 from transport.cli.keys import seconds_of
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, ServerUrl, table, text
+
+if TYPE_CHECKING:
+    from sessions.store import Store
 
 PAGE: int = 1000
 

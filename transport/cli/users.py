@@ -1,8 +1,8 @@
 """Exports or erases everything of an end user.
 
-Without --url it works on the journal of the settings (with SQLite the server must not be running; an erasure is carried
-out by whoever runs on that journal: at its next start, or, in a cluster, by its replicas at once), with --url on a
-running server, with the key in SESSILE_API_KEY.
+Without --url it works on the journal of the settings, or through the server that runs on that data folder; with --url
+through that server. Through a server it takes the key in SESSILE_API_KEY. On a journal an erasure is carried out by
+whoever runs on it: at its next start, or, in a cluster, by its replicas at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data, status
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
-from sessions.store import Store
 from transport.cli.api_client import JsonObject, base_of, call, open_response
 from transport.cli.plain_text import plain
 from transport.cli.settings import BadSetting
 from transport.cli.shared_flags import Json, Reason, ServerUrl, text
+
+if TYPE_CHECKING:
+    from sessions.store import Store
 
 POLL_S: Final = 0.5
 
@@ -71,6 +72,8 @@ UserCommand = ExportUser | EraseUser
 async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[], UnixMs], *, shared: bool) -> int:
     """Runs the command on a journal that is open here; returns the exit status. `shared`: other processes may have it
     open too, and carry an erasure out. Raises Unavailable."""
+    from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data, status
+
     tenant = TenantId(command.tenant)
     at = now_ms()
     if isinstance(command, ExportUser):

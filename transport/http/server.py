@@ -86,6 +86,13 @@ class Server:
         return f"{'http' if self._tls is None else 'https'}://{joined(self._host, self.port)}"
 
     @property
+    def local_url(self) -> str:
+        """Where this machine reaches it: `url`, or loopback where it listens on every address."""
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        host = everywhere.get(self._host, self._host)
+        return f"{'http' if self._tls is None else 'https'}://{joined(host, self.port)}"
+
+    @property
     def connections(self) -> int:
         """WebSockets that are open."""
         return 0 if self._door is None else len(self._door.connections)

@@ -30,6 +30,7 @@ from transport.ops.operator_requests import (
     parse_session_key,
     query_replicas,
     survey,
+    undrain,
 )
 from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
@@ -57,6 +58,9 @@ class OperatorApi(Protocol):
 
     async def drain(self, replica: str) -> None:
         """Begins to hand everything off. Raises NotFound, Conflict, Unavailable."""
+
+    async def undrain(self, replica: str) -> None:
+        """Has it take sessions again. Raises NotFound, Conflict, Unavailable."""
 
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
         """Moves a session that `replica` has; returns who has it then. Raises NotFound, BadInput, Conflict,
@@ -132,6 +136,9 @@ class LocalOperatorApi:
     async def drain(self, replica: str) -> None:
         raise no_other_replica()
 
+    async def undrain(self, replica: str) -> None:
+        raise no_other_replica()
+
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
         raise no_other_replica()
 
@@ -182,6 +189,9 @@ class ClusterOperatorApi:
             log.warning("drain_failed", replica=member.replica, error=str(error))
         finally:
             self._draining.discard(str(member.replica))
+
+    async def undrain(self, replica: str) -> None:
+        await undrain(self._security, find_member(self._view(), replica), LINK_NAME)
 
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
         member = find_member(self._view(), replica)

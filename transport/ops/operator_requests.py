@@ -85,6 +85,15 @@ async def drain(directory: Leases, security: PeerSecurity, name: str) -> DrainPr
         raise unreachable(member.replica, down) from down
 
 
+async def undrain(security: PeerSecurity, member: Member, by: str) -> None:
+    """Has a replica take sessions again. `by` names the link. Raises SessileError, Unavailable."""
+    try:
+        async with open_link(security, member, by) as link:
+            await link.undrain()
+    except LinkDown as down:
+        raise unreachable(member.replica, down) from down
+
+
 async def list_sessions(directory: Leases, security: PeerSecurity, query: SessionQuery) -> SessionPage:
     """A page of who has which session in memory, from the replicas themselves. Raises NotFound, Unavailable."""
     view = await list_members(directory)

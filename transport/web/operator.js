@@ -99,7 +99,7 @@ function showHealth(overview) {
 function card(replica) {
   let item = cards.get(replica.replica);
   if (item === undefined) {
-    const drain = el("button", { class: "plain", type: "button", click: () => askDrain(replica.replica) }, "Drain");
+    const drain = el("button", { class: "plain", type: "button", click: () => drainOrTakeBack(replica.replica) }, "Drain");
     item = el("li", {},
       el("p", { class: "name" }, el("span", {}, replica.replica), el("span", { class: "tag" })),
       el("p", { class: "about" }),
@@ -124,9 +124,11 @@ function card(replica) {
   meter.setAttribute("aria-valuetext", `${percent}%`);
   /** @type {HTMLElement} */ (meter.firstElementChild).style.width = `${Math.min(100, percent)}%`;
   const drain = /** @type {HTMLButtonElement} */ (item.querySelector("button"));
-  drain.disabled = replica.state === "draining" || replicas.length < 2;
-  drain.setAttribute("aria-label", `Drain ${replica.replica}`);
-  drain.title = replicas.length < 2 ? "There is no other replica to take its sessions." : "";
+  const label = replica.state === "draining" ? "Undrain" : "Drain";
+  drain.textContent = label;
+  drain.disabled = label === "Drain" && replicas.length < 2;
+  drain.setAttribute("aria-label", `${label} ${replica.replica}`);
+  drain.title = drain.disabled ? "There is no other replica to take its sessions." : "";
   return item;
 }
 
@@ -265,8 +267,12 @@ function ask(title, text, yes, to) {
 }
 
 /** @param {string} replica */
-async function askDrain(replica) {
-  const text = "All its sessions are handed to other replicas, answers under way included. Readers do not notice. It takes nothing new until it is started again.";
+async function drainOrTakeBack(replica) {
+  if (replicas.find((each) => each.replica === replica)?.state === "draining") {
+    await act(`${replica} takes sessions again.`, `/v1/operator/replicas/${encodeURIComponent(replica)}/undrain`, {});
+    return;
+  }
+  const text = "All its sessions are handed to other replicas, answers under way included. Readers do not notice. It takes nothing new until you undrain it, or start it again.";
   if ((await ask(`Drain ${replica}?`, text, "Drain it", null)) === null) return;
   await act(`${replica} is handing its sessions off.`, `/v1/operator/replicas/${encodeURIComponent(replica)}/drain`, {});
 }

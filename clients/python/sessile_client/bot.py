@@ -139,13 +139,18 @@ class FileInbox:
         deliveries: list[Delivery] = []
         files = [(path.stat().st_mtime, path) for path in self._folder.glob("*.json")]
         for changed, path in sorted(files):
-            if changed < time.time() - self._keep_s:
-                path.unlink(missing_ok=True)
-                continue
-            with suppress(ValueError, TypeError):  # a damaged file is none
+            try:
                 body = json.loads(path.read_text(encoding="utf-8"))
-                if not body.pop("done"):
-                    deliveries.append(Delivery(**body))
+            except ValueError:  # a damaged file is none
+                continue
+            match body:
+                case {"event_id": str(), "conversation": str(), "text": str(), "message": str() | None, "done": bool()}:
+                    if changed < time.time() - self._keep_s:
+                        path.unlink(missing_ok=True)
+                    elif not body.pop("done"):
+                        deliveries.append(Delivery(**body))
+                case _:  # somebody else's: a `FileStore` may have the same folder
+                    pass
         return deliveries
 
     def _write(self, delivery: Delivery, *, done: bool) -> None:

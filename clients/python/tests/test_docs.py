@@ -1,54 +1,20 @@
-"""What is written down is so: the README's examples run, and the protocol's tables are those of the code."""
+"""The protocol's tables are those of the code. The README's programs are run by the server's own tests."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import re
 import sys
-import textwrap
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from case_values import CASES, load_cases
-from fake_server import FakeServer
 
-import sessile_client
-from sessile_client import sync
 from sessile_client._policy import FATAL_CLOSES, RETRY_CLOSE_CODES, Limits
 
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = PACKAGE.parents[1]
 PROTOCOL = (CASES.parents[1] / "protocol.md").read_text(encoding="utf-8")
-_EXAMPLES = re.findall(r"```python( sync)?\n(.*?)```", (PACKAGE / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeServer]:
-    async with FakeServer() as running:
-        yield running
-
-
-@pytest.mark.parametrize(("kind", "code"), _EXAMPLES)
-async def test_the_examples_run(server: FakeServer, kind: str, code: str, tmp_path: Path) -> None:
-    async with sessile_client.Client(server.url) as client:
-        session = await client.create_session("ses_example")
-        await session.send("before").text()
-    scope: dict[str, Any] = {
-        **vars(sessile_client),
-        "sync": sync,
-        "KEY": None,
-        "FOLDER": tmp_path,
-        "SESSION": session.id,
-    }
-    body = textwrap.indent(code.replace("ws://127.0.0.1:8080/v1/ws", server.url), "    ")
-    exec(f"{'' if kind else 'async '}def example():\n{body}", scope)
-    if kind:
-        await asyncio.to_thread(scope["example"])
-    else:
-        await asyncio.wait_for(scope["example"](), 60)
 
 
 def _rows(heading: str) -> list[list[str]]:

@@ -103,6 +103,10 @@ async def test_operators_drain_a_replica_over_its_link() -> None:
         reports: asyncio.Queue[pf.DrainProgress] = asyncio.Queue()
         done = await link.drain(reports)
         assert done.left == 0 and victim.replica.runtime.num_present == 0
+        assert victim.replica.unready() == "draining"
+        await link.undrain()
+        assert victim.replica.unready() is None and victim.replica.membership.member is not None
+        assert not victim.replica.membership.member.draining
         await link.close()
         assert (await running).reason == "closed"
         assert {made.owner(key).member.replica for key in keys if key in holders(made)} <= {"r2"}

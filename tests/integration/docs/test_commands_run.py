@@ -36,6 +36,7 @@ OPERATOR = [
     ("./sessile replicas", "replica-1"),
     ("./sessile sessions --limit 20", "sessions in memory"),
     ("./sessile drain replica-2", "replica-2"),
+    ("./sessile undrain replica-2", "replica-2 takes sessions again"),
 ]
 
 

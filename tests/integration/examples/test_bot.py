@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sessile_client import Bot, Client, FileInbox, InvalidRequest, Limits, MemoryInbox
+from sessile_client import Bot, Client, FileInbox, FileStore, InvalidRequest, Limits, MemoryInbox
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import SessionId, SessionKey, TenantId
@@ -47,8 +47,8 @@ async def server() -> AsyncIterator[Serving]:
         yield made
 
 
-def client_of(server: Serving) -> Client:
-    return Client(server.server.url.replace("http", "ws") + "/v1/ws", limits=QUICK)
+def client_of(server: Serving, store: FileStore | None = None) -> Client:
+    return Client(server.server.url.replace("http", "ws") + "/v1/ws", limits=QUICK, store=store)
 
 
 async def said(server: Serving, session: str) -> list[tuple[str, str]]:
@@ -95,6 +95,19 @@ async def test_a_bot_that_was_killed_goes_on_in_the_same_message(server: Serving
     assert [role for role, _ in log] == ["user", "assistant"]
     assert list(wall.messages) == [message] and wall.messages[message][-1] == log[1][1] == "word " * 120
     assert await FileInbox(tmp_path).unfinished() == []
+
+
+async def test_deliveries_and_positions_may_share_a_folder(server: Serving, tmp_path: Path) -> None:
+    async with client_of(server, FileStore(tmp_path)) as client:
+        session = await client.create_session()
+        await session.send("Hello").text()
+    inbox = FileInbox(tmp_path, keep_s=-1)  # all that is its own is old
+    (position,) = tmp_path.glob("*.json")
+    async with client_of(server) as client, Bot(client, Wall(), inbox=inbox) as bot:
+        await bot.receive("event-1", "C1", "Hello")
+        await bot.idle()
+    assert await inbox.unfinished() == []
+    assert list(tmp_path.glob("*.json")) == [position], "a position is nobody's old delivery"
 
 
 async def test_tools_are_run_and_the_answer_goes_on(server: Serving) -> None:

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from persistence import open_store
+from persistence.open_store import open_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
 from tests.support.chaos.device import Device
 from tests.support.chaos.proxy import Proxy

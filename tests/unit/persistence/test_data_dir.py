@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from persistence.data_dir import FolderLock, Marker, MarkerRecord
+from persistence.data_dir import Marker, MarkerRecord
+from persistence.folder_lock import FolderLock
 from sessions.model.errors import Unavailable
 
 
@@ -28,7 +29,7 @@ def test_a_locked_folder_is_refused_by_name_and_free_after_release(tmp_path: Pat
 
 def test_the_lock_of_a_dead_process_is_gone(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from persistence.data_dir import FolderLock\n"
+        "import sys; from pathlib import Path; from persistence.folder_lock import FolderLock\n"
         f"lock = FolderLock(Path({str(tmp_path)!r})); lock.take(); print('taken', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

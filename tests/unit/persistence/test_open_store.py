@@ -8,9 +8,10 @@ from typing import Literal
 
 import pytest
 
-from persistence import connect_store, make_stores, open_key_store, open_store
+from persistence import connect_store, make_stores, open_key_store
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.memory.store import MemoryStore
+from persistence.open_store import open_store
 from persistence.postgres.store import PostgresStore
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable

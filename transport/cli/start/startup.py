@@ -17,6 +17,7 @@ import structlog
 
 from sessions.backoff import Backoff
 from sessions.model.errors import Unavailable
+from transport.cli.start.start_stopped import StartStopped
 
 FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 15.0
@@ -26,10 +27,6 @@ WITHOUT_END: Final = "the start waits without an end, until it answers; Ctrl-C o
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-
-class StartStopped(Exception):
-    """SIGTERM or Ctrl-C came while the start waited: the process ends, and nothing went wrong."""
 
 
 class Startup:

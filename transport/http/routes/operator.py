@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 
-from actors.maintenance.introspection import PAGE_MAX
+from actors.maintenance.resident_states import PAGE_MAX
 from actors.peer.frames import Measured
 from actors.peer.links import LinkDown
 from sessions.metrics import SHORT_S, TOKEN_S, TURN_S, quantile_of
@@ -122,6 +122,15 @@ async def drain(request: Request, replica: Name) -> dict[str, Any]:
     await audit(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
     await replicas.drain(replica)
     return {"object": "replica.draining", "replica": replica}
+
+
+@routes.post("/v1/operator/replicas/{replica}/undrain", responses=ERRORS)
+async def undrain(request: Request, replica: Name) -> dict[str, Any]:
+    """Takes a drain back, finished or not: sessions come to the replica again."""
+    replicas = operator_api(request)
+    await audit(request, INSTALLATION, "replica.undrain_asked", detail={"replica": replica})
+    await replicas.undrain(replica)
+    return {"object": "replica.serving", "replica": replica}
 
 
 @routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)

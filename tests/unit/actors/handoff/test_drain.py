@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from actors.handoff.drain import BY_SIGNAL, Drain, DrainLimits
@@ -70,3 +72,37 @@ async def test_an_operators_drain_that_cannot_be_audited_does_not_begin_and_a_si
         assert not made.replicas["r1"].replica.runtime.draining
         await drain.drain(lambda *_: None, by=BY_SIGNAL)
         assert made.replicas["r1"].replica.runtime.draining
+
+
+async def test_a_drain_is_taken_back_and_the_replica_serves_again() -> None:
+    async with cluster(replicas=2) as made:
+        name = "r1"
+        drain = await drain_of(made, name)
+        runtime = made.replicas[name].replica.runtime
+        await drain.undrain(by="operator eve")
+        assert INSTALLATION not in made.store.audit_rows, "nothing was draining"
+        await drain.drain(lambda *_: None, by="operator eve")
+        await drain.undrain(by="operator eve")
+        assert not runtime.draining
+        assert [b"replica.undrained" in each.body for each in made.store.audit_rows[INSTALLATION]] == [False, True]
+        await drain.drain(lambda *_: None, by=BY_SIGNAL)
+        with pytest.raises(Unavailable, match="start it again"):
+            await drain.undrain(by="operator eve")
+        assert runtime.draining
+
+
+async def test_whoever_waits_for_a_drain_that_is_taken_back_is_told() -> None:
+    async with cluster(replicas=1) as made:
+        drain = await drain_of(made, "r1")
+        begun = asyncio.Event()
+
+        async def never() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        drain._empty = never  # type: ignore[method-assign]
+        waiting = asyncio.create_task(drain.drain(lambda *_: None, by="operator eve"))
+        await begun.wait()
+        await drain.undrain(by="operator eve")
+        with pytest.raises(Unavailable, match="taken back"):
+            await waiting

@@ -82,6 +82,7 @@ FRAMES = [
     pf.Sealed(8, OWNER, Epoch("e"), 9),
     pf.Abort(8, "no"),
     pf.DrainRequest(9),
+    pf.Undrain(9),
     pf.DrainProgress(9, 1, 2, 3),
     pf.Survey(10, KEY, 50, state="idle"),
     pf.Move(11, KEY, "r2"),

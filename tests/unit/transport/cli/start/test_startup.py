@@ -9,7 +9,8 @@ import structlog.testing
 
 from sessions.model.errors import BadInput, Unavailable
 from tests.support.virtual_time import virtual
-from transport.cli.start.startup import PAUSE_MAX_S, WITHOUT_END, StartStopped, Startup
+from transport.cli.start.start_stopped import StartStopped
+from transport.cli.start.startup import PAUSE_MAX_S, WITHOUT_END, Startup
 
 AWAY = Unavailable("directory_unavailable", "The session directory does not answer.")
 

@@ -46,6 +46,9 @@ class Replicas:
     async def drain(self, replica: str) -> None:
         self.calls.append(replica)
 
+    async def undrain(self, replica: str) -> None:
+        self.calls.append(replica)
+
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
         self.calls.append((replica, key, to))
         return "r2"
@@ -98,6 +101,7 @@ async def test_sessions_are_listed_behind_a_place(gateway: Gateway, replicas: Re
 async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None:
     async with http_client(gateway, authorization="Bearer operator") as client:
         assert (await client.post("/v1/operator/replicas/r1/drain")).status_code == 202
+        assert (await client.post("/v1/operator/replicas/r1/undrain")).status_code == 200
         moved = await client.post("/v1/operator/sessions/acme/s/handoff", json={"replica": "r1"})
         assert moved.json()["replica"] == "r2"
     actions = [
@@ -105,7 +109,10 @@ async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None
         for tenant in (INSTALLATION, TenantId("acme"))
         for row in await gateway.store.audit.rows(tenant, after=0, limit=9)
     ]
-    assert actions == ["replica.drain_asked", "session.hand_off_asked"] and len(replicas.calls) == 2
+    assert (
+        actions == ["replica.drain_asked", "replica.undrain_asked", "session.hand_off_asked"]
+        and len(replicas.calls) == 3
+    )
 
 
 def test_the_share_in_target_is_of_those_that_were_judged() -> None:
