@@ -44,9 +44,10 @@ class Step:
 class AgentEngine(ScriptedEngine):
     """Answers a prompt that has the word `marker` with the next text of `script`, and any other with a title.
 
-    Where `tools` is set, a prompt without tools is none of the agent's steps either: it asks for a title, a summary."""
+    Where `tools` is set, a prompt without tools is none of the agent's steps either (it asks for a title, a summary);
+    nor is one with the words `side`."""
 
-    def __init__(self, marker: str, *, tools: bool) -> None:
+    def __init__(self, marker: str, *, tools: bool, side: str = "") -> None:
         super().__init__(OPTIONS)
         self.steps: list[Step] = []
         self.seen: list[Tokens] = []  # all prompts, steps or not
@@ -54,13 +55,14 @@ class AgentEngine(ScriptedEngine):
         self.progress = asyncio.Condition()
         self._marker = marker
         self._tools = tools
+        self._side = side
         self._answers: dict[SessionKey, str] = {}
         self._step_of: dict[SessionKey, Step] = {}
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self.seen.append(request.prompt)
         step = None
-        if self._marker in decode(request.prompt) and (TOOLS in request.prompt or not self._tools):
+        if self._is_step(request.prompt):
             step = Step(request.prompt, self.script.pop(0) if self.script else UNSCRIPTED)
             self.steps.append(step)
         if request.sampling.text is None:
@@ -81,6 +83,11 @@ class AgentEngine(ScriptedEngine):
             self.open -= 1
             async with self.progress:
                 self.progress.notify_all()
+
+    def _is_step(self, prompt: Tokens) -> bool:
+        text = decode(prompt)
+        is_side = self._side and self._side in text
+        return self._marker in text and not is_side and (TOOLS in prompt or not self._tools)
 
     def draw(self, stream: SimulatedStream) -> int | None:
         if stream not in self._said and stream.key in self._answers:

@@ -77,7 +77,7 @@ class Scene:
     async def serve(self) -> None:
         """Starts the server: at the address that it had, if it ran before."""
         port = int(self.url.rpartition(":")[2] or 0)
-        self.engine = AgentEngine(self.marker, tools=self.client.has_tools)
+        self.engine = AgentEngine(self.marker, tools=self.client.has_tools, side=self.client.side)
         running = serving(OPTIONS, engine=self.engine, store=self.store, port=port)
         self.url = (await self.life.enter_async_context(running)).server.url
 
