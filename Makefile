@@ -22,7 +22,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-sdks quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-replicate setup-vllm test-vllm containers image test-containers soak jvm setup-code
+.PHONY: default-model test-sdks test-clients quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-replicate setup-vllm test-vllm containers image test-containers soak jvm setup-code
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,20 @@ test-sdks: setup-dev $(SDKS) ## AI SDK, Anthropic, LangChain, LlamaIndex, Instru
 	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks-openai2 sdks-openai2
 	$(STAGE)
 	@$(PY) -m tests.sdks.run $(ARGS)
+
+# Popular clients as their registries have them, each group in an environment of its own. Of npm's, two fetch nothing but
+# put their program in its place when they are installed.
+CLIENTS := tests/clients/node_modules/.package-lock.json
+CLIENT_GROUPS :=
+$(CLIENTS): tests/clients/package-lock.json | setup-dev
+	@$(PYTHON) deploy/setup_env.py --venv .venv-node node
+	@cd tests/clients && export PATH=$(CURDIR)/.venv-node/bin:$$PATH && npm ci --ignore-scripts --no-audit --no-fund && npm rebuild opencode-ai @anthropic-ai/claude-code
+	@touch $@
+
+test-clients: setup-dev $(CLIENTS) ## Codex, opencode and other popular clients, driven unchanged: make test-clients ARGS="Codex"
+	@for group in $(CLIENT_GROUPS); do $(PYTHON) deploy/setup_env.py --venv .venv-$$group $$group || exit 1; done
+	$(STAGE)
+	@$(PY) -m tests.clients.run $(ARGS)
 
 TYPESCRIPT := clients/typescript
 NODE_MODULES := $(TYPESCRIPT)/node_modules/.package-lock.json

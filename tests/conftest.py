@@ -18,7 +18,7 @@ import structlog
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
-collect_ignore = ["sdks"]  # in environments of their own: `make test-sdks`
+collect_ignore = ["sdks", "clients"]  # in environments of their own: `make test-sdks`, `make test-clients`
 
 # Servers that tests start serve the small model, whatever else is on this machine.
 os.environ["SESSILE_MODEL"] = "smollm2-135m"

@@ -49,6 +49,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "browser": pytest("tests/browser"),
     "chaos": pytest("tests/chaos"),
     "sdks": make("test-sdks"),
+    "real-clients": make("test-clients"),
     "vllm": make("test-vllm"),
     "containers": make("test-containers"),
 }
@@ -88,8 +89,8 @@ def count_passed(output: str) -> int:
 
 
 def table(results: Iterable[Result]) -> str:
-    lines = [f"{'stage':<12}{'passed':>8}{'minutes':>9}  result"]
-    lines += [f"{each.stage:<12}{each.passed:>8}{each.minutes:>9.1f}  {each.word}" for each in results]
+    lines = [f"{'stage':<13}{'passed':>8}{'minutes':>9}  result"]
+    lines += [f"{each.stage:<13}{each.passed:>8}{each.minutes:>9.1f}  {each.word}" for each in results]
     return "\n".join(lines)
 
 

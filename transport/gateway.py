@@ -253,11 +253,12 @@ class Gateway:
         tools: Sequence[Tool],
         text: TextOptions | None,
         params: SchemaParams = SCHEMA_PARAMS,
+        forced: Sequence[Tool] = (),
     ) -> None:
         """Raises BadInput, in the request's own names, for a schema that `execute` would refuse."""
         if tools or text is not None:
             with self._admitted(principal, "chat"):
-                await check_schemas(self.schemas, tools, text, params)
+                await check_schemas(self.schemas, tools, text, params, forced)
 
     async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
         """Has a question about texts answered where the model is. Raises SessileError."""

@@ -155,7 +155,8 @@ class Attempts:
         sampling, tools = self._run.open_.sampling, self._ledger.tools
         if tools or sampling.text is not None:  # it may have been stored before there were bounds
             checked = tools if sampling.tool_choice != "none" else ()
-            await self._wait_for_check(lambda: check_schemas(self._schemas, checked, sampling.text))
+            forced = forced_tools(sampling, checked)
+            await self._wait_for_check(lambda: check_schemas(self._schemas, checked, sampling.text, forced=forced))
         if not generates(self._run.open_.body.request):
             await self._engine.warm(self._run.key, plan.prompt)
             return AttemptsEnd("stop")

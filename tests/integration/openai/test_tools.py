@@ -239,3 +239,21 @@ async def test_a_seed_of_64_bits_reaches_the_engine_and_others_do_not_meet(serve
             assert all(asked.temperature == 0 for asked in server.engine.asked)
         too_large = await http.post(path, json={**SAID[path], "seed": 2**64})
         assert too_large.status_code == 400
+
+
+async def test_a_schema_that_no_grammar_takes_is_refused_only_where_one_is_made(server: Serving) -> None:
+    """Claude Code offers a function with a `maxLength` of half a million to whoever answers."""
+    schema = {"type": "object", "properties": {"script": {"type": "string", "maxLength": 524_288}}}
+    function = {"name": "run", "parameters": schema}
+    doors: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "/v1/chat/completions": ({"messages": ASK}, {"type": "function", "function": function}),
+        "/v1/responses": ({"input": "hi", "store": False}, {"type": "function", **function}),
+        "/v1/messages": ({"messages": ASK, "max_tokens": 50}, {"name": "run", "input_schema": schema}),
+    }
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        for path, (body, tool) in doors.items():
+            request = {"model": SIMULATED, **body, "tools": [tool]}
+            assert (await http.post(path, json=request)).status_code == 200, path
+            forced = {"type": "any"} if path == "/v1/messages" else "required"
+            refused = await http.post(path, json={**request, "tool_choice": forced})
+            assert refused.status_code == 400 and "maxLength may be 100000 at most" in refused.text, path

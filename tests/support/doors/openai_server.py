@@ -149,6 +149,7 @@ async def serving(
     engine: ScriptedEngine | None = None,
     tools: ServerTools | None = None,
     retrieval: Retrieval | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Serving]:
     journal = MemoryJournal(store)
     directory = MemoryDirectory()
@@ -187,7 +188,7 @@ async def serving(
                 measures=runtime.metrics,
                 services=services,
             )
-            server = Server(gateway, host="127.0.0.1", port=0)
+            server = Server(gateway, host="127.0.0.1", port=port)
             await server.start()
             try:
                 yield Serving(server, gateway, runtime, journal, engine)

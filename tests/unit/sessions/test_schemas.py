@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from sessions.model.errors import BadInput
@@ -28,12 +29,22 @@ async def test_a_refusal_names_the_field() -> None:
     checker = InlineSchemaChecker()
     await check_schemas(checker, (tool(None), tool(GOOD)), TextOptions({"type": "json_schema", "schema": GOOD}))
     with pytest.raises(BadInput) as caught:
-        await check_schemas(checker, (tool(GOOD), tool({"minItems": 10**8})), None)
+        await check_schemas(checker, (tool(GOOD), tool({"type": "x"})), None)
     assert caught.value.code == "invalid_schema" and caught.value.param == "tools[1].parameters"
     params = SchemaParams(format="response_format")
     with pytest.raises(BadInput) as caught:
         await check_schemas(checker, (), TextOptions({"type": "json_schema", "schema": {"type": "x"}}), params)
     assert caught.value.param == "response_format"
+
+
+async def test_a_function_that_is_only_shown_may_have_a_schema_that_no_grammar_takes() -> None:
+    """Claude Code offers a function whose `maxLength` is half a million."""
+    checker, costly = InlineSchemaChecker(), tool({"type": "object", "properties": {"a": {"maxLength": 524_288}}})
+    await check_schemas(checker, (costly,), None)
+    strict = msgspec.structs.replace(costly, strict=True)
+    for tools, forced in (((strict,), ()), ((costly,), (costly,))):
+        with pytest.raises(BadInput, match="maxLength may be 100000 at most"):
+            await check_schemas(checker, tools, None, forced=forced)
 
 
 async def test_all_schemas_of_a_request_count_together() -> None:

@@ -24,6 +24,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.generation import ATTENDED, CONTINUES, CONTINUOUS_USAGE, RAW_PROMPT, TRUNCATION
 from sessions.model.types import Json, Principal
+from sessions.turn.tool_call_parser import forced_tools
 from transport.http import sse
 from transport.http.context import gateway_of, principal_of, turn_starter_of
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
@@ -74,7 +75,8 @@ async def create(request: Request, body: ChatRequest) -> Response:
     leave_out(request, left_out(body))
     leave_out(request, thoughts_left_out(body, turn.sampling, thoughts=model.thoughts))
     check_optional(request, model, turn.sampling)
-    await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS)
+    forced = forced_tools(turn.sampling, turn.tools)
+    await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS, forced)
     with naming_input("messages"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from sessions.model.inspection import PromptTokens, TokenIds
+from sessions.turn.tool_call_parser import forced_tools
 from transport.anthropic import request as messages
 from transport.anthropic.answer import MessageReader
 from transport.anthropic.request import CountRequest, MessagesRequest
@@ -41,7 +42,8 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     turn = messages.message_turn(body, model)
     leave_out(request, messages.left_out(body, thoughts=model.thoughts))
     check_optional(request, model, turn.sampling)
-    await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS)
+    forced = forced_tools(turn.sampling, turn.tools)
+    await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
     with naming_input("messages"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, await request.body(), key))
 

@@ -38,6 +38,7 @@ from sessions.model.types import (
     Usage,
     derived_session_id,
 )
+from sessions.turn.tool_call_parser import forced_tools
 from transport.http import sse
 from transport.http.context import command_id_of, gateway_of, principal_of, socket_turn_of, turn_starter_of
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
@@ -152,7 +153,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     elif by_history and resolved is not None:
         turn = stateless_turn(body, model, resolved.items)
         check_optional(request, model, turn.sampling)
-        await gateway.check_schemas(principal, turn.tools, turn.sampling.text)
+        forced = forced_tools(turn.sampling, turn.tools)
+        await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
         with naming_input("input"):
             started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
         record = partial(starter.record_answer, started)

@@ -1,0 +1,195 @@
+"""How each client is configured, run once, and resumed: one entry for each, and nothing else is known of it.
+
+`{url}` is the server's address without a path, `{python}` the interpreter of the client's own environment; paths of
+files are those below a home folder that is made anew for each scenario. The same texts stand in docs/clients.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tests.support.doors.openai_server import SIMULATED
+
+HERE: Final = Path(__file__).parent
+NPM: Final = HERE / "node_modules"
+
+Call = tuple[str, Mapping[str, Any]]  # a function's name, and its arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """One client: what it is, how it is configured, how it is run."""
+
+    package: str  # its name in the registry
+    door: Literal["chat", "responses", "messages", "completions"]
+    run: tuple[str, ...]  # one prompt, which comes last; the answer is printed
+    resume: tuple[str, ...] | None = None  # the same in the conversation that was the last one; None: it cannot
+    files: Mapping[str, str] = field(default_factory=dict)  # its configuration
+    variables: Mapping[str, str] = field(default_factory=dict)
+    shell: Callable[[str], Call] | None = None  # the call that runs a command
+    write: Callable[[str, str], Call] | None = None  # the call that writes a file
+    environment: str = "npm"  # or a group of requirements/
+    lacks: Mapping[str, str] = field(default_factory=dict)  # scenario: why it cannot be tried
+    side: str = ""  # words of a prompt that is none of the conversation's steps
+    reuse: float = 0.99
+    why_less: str = ""  # where `reuse` is lower
+
+    @property
+    def has_tools(self) -> bool:
+        return self.shell is not None
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """A file of settings, a line for each of its first fields."""
+    fields = (f"  {json.dumps(key)}: {json.dumps(field)}" for key, field in value.items())
+    return "{\n" + ",\n".join(fields) + "\n}"
+
+
+CLIENTS: Final[Mapping[str, Client]] = {
+    "Codex": Client(
+        package="@openai/codex",
+        door="responses",
+        files={
+            ".codex/config.toml": f'''model = "{SIMULATED}"
+model_provider = "sessile"
+[model_providers.sessile]
+name = "Sessile"
+base_url = "{{url}}/v1"
+'''
+        },
+        run=("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+        resume=(
+            *("codex", "exec", "resume", "--last"),
+            *("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+        ),
+        shell=lambda command: ("exec_command", {"cmd": command}),
+    ),
+    "opencode": Client(
+        package="opencode-ai",
+        door="chat",
+        files={
+            ".config/opencode/opencode.json": as_json(
+                {
+                    "model": f"sessile/{SIMULATED}",
+                    "provider": {
+                        "sessile": {
+                            "npm": "@ai-sdk/openai-compatible",
+                            "options": {"baseURL": "{url}/v1"},
+                            "models": {SIMULATED: {}},
+                        }
+                    },
+                }
+            )
+        },
+        run=("opencode", "run", "--auto"),
+        resume=("opencode", "run", "--auto", "--continue"),
+        shell=lambda command: ("bash", {"command": command, "description": "Runs it"}),
+        write=lambda path, text: ("write", {"filePath": path, "content": text}),
+    ),
+    "pi": Client(
+        package="@mariozechner/pi-coding-agent",
+        door="chat",
+        files={
+            ".pi/agent/models.json": as_json(
+                {
+                    "providers": {
+                        "sessile": {
+                            "baseUrl": "{url}/v1",
+                            "api": "openai-completions",
+                            "apiKey": "none",
+                            "models": [{"id": SIMULATED}],
+                        }
+                    }
+                }
+            ),
+            ".pi/agent/settings.json": as_json({"defaultProvider": "sessile", "defaultModel": SIMULATED}),
+        },
+        variables={"PI_OFFLINE": "1"},
+        run=("pi", "-p"),
+        resume=("pi", "-p", "--continue"),
+        shell=lambda command: ("bash", {"command": command}),
+        write=lambda path, text: ("write", {"path": path, "content": text}),
+    ),
+    "Qwen Code": Client(
+        package="@qwen-code/qwen-code",
+        door="chat",
+        files={
+            ".qwen/settings.json": as_json(
+                {"security": {"auth": {"selectedType": "openai"}}, "privacy": {"usageStatisticsEnabled": False}}
+            )
+        },
+        variables={"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": SIMULATED},
+        side="managed memory extraction subagent",
+        run=("qwen", "--yolo"),
+        resume=("qwen", "--yolo", "--continue"),
+        shell=lambda command: ("run_shell_command", {"command": command, "is_background": False}),
+        write=lambda path, text: ("write_file", {"file_path": path, "content": text}),
+    ),
+    "Cline": Client(
+        package="cline",
+        door="chat",
+        files={
+            ".cline/data/settings/providers.json": as_json(
+                {
+                    "version": 1,
+                    "lastUsedProvider": "openai-compatible",
+                    "providers": {
+                        "openai-compatible": {
+                            "settings": {
+                                "provider": "openai-compatible",
+                                "apiKey": "none",
+                                "model": SIMULATED,
+                                "baseUrl": "{url}/v1",
+                            },
+                            "updatedAt": "2026-01-01T00:00:00.000Z",
+                            "tokenSource": "manual",
+                        }
+                    },
+                }
+            )
+        },
+        run=("cline", "--provider", "openai-compatible"),
+        lacks={
+            "two turns": "it resumes in its own terminal page alone",
+            "restart": "it resumes in its own terminal page alone",
+        },
+        shell=lambda command: ("run_commands", {"commands": [command]}),
+    ),
+    "Continue": Client(
+        package="@continuedev/cli",
+        door="chat",
+        files={
+            ".continue/config.yaml": f"""name: Sessile
+version: 1.0.0
+schema: v1
+models:
+  - {{name: {SIMULATED}, provider: openai, model: {SIMULATED}, apiBase: "{{url}}/v1", apiKey: none}}
+"""
+        },
+        variables={"CONTINUE_TELEMETRY_ENABLED": "0"},
+        run=("cn", "--config", "{home}/.continue/config.yaml", "--auto", "-p"),
+        resume=("cn", "--config", "{home}/.continue/config.yaml", "--auto", "--resume", "-p"),
+        shell=lambda command: ("Bash", {"command": command}),
+        write=lambda path, text: ("Write", {"filepath": path, "content": text}),
+    ),
+    "Claude Code": Client(
+        package="@anthropic-ai/claude-code",
+        door="messages",
+        files={".claude/settings.json": as_json({"permissions": {"allow": ["Bash", "Write", "Edit"]}})},
+        variables={
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_API_KEY": "none",
+            "ANTHROPIC_MODEL": SIMULATED,
+            "ANTHROPIC_SMALL_FAST_MODEL": SIMULATED,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        },
+        run=("claude", "-p"),
+        resume=("claude", "-p", "--continue"),
+        shell=lambda command: ("Bash", {"command": command, "description": "Runs it"}),
+        write=lambda path, text: ("Write", {"file_path": path, "content": text}),
+    ),
+}
