@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from inference.vllm import block_copier
+from inference.vllm import block_copier as block_copier_module
 from inference.vllm.async_llm import VllmCore
-from inference.vllm.block_copier import BlockCopier
 from inference.vllm.connector import SessileConnector
 from inference.vllm.worker_events import BlocksSaved
 
 WAY: Final = "dies_at"  # in the connector's settings: a file with the phase, which the first worker takes away
 PHASES: Final = ("nothing written", "half a block", "no checksums", "not reported", "end not told")
+block_copier: Any = block_copier_module  # its functions are replaced
 SAVE: Final = 3  # those before it are whole
 
 
@@ -44,7 +44,7 @@ class DyingCore(VllmCore):
         return arguments
 
 
-def _arm(copier: BlockCopier, phase: str) -> None:
+def _arm(copier: Any, phase: str) -> None:
     """Replaces what comes right behind the phase, in this process alone."""
     write, saves = copier._write, 0
 
@@ -71,16 +71,16 @@ def _arm(copier: BlockCopier, phase: str) -> None:
         return isinstance(report, BlocksSaved) and report.closed
 
     write_all = block_copier._write_all
-    copier._write = counted  # type: ignore[method-assign]
+    copier._write = counted
     match phase:
         case "half a block":
             block_copier._write_all = half
         case "no checksums":
             block_copier.add_checksums = unless(lambda _: saves == SAVE, block_copier.add_checksums)
         case "not reported":
-            copier.sender.mention = unless(lambda _: saves == SAVE, copier.sender.mention)  # type: ignore[method-assign]
+            copier.sender.mention = unless(lambda _: saves == SAVE, copier.sender.mention)
         case "end not told":
-            copier.sender.send = unless(is_end, copier.sender.send)  # type: ignore[method-assign]
+            copier.sender.send = unless(is_end, copier.sender.send)
 
 
 def _die() -> None:
