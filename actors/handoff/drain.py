@@ -144,7 +144,7 @@ class Drain:
         if target is None and not actor.open:
             await self._park(key)  # with no replica to take it: what waits for a tool waits in the log as well
             return
-        if target is None or (patient and actor.speaking and target.load >= 1):
+        if target is None or (patient and actor.is_generating and target.load >= 1):
             return
         if self._runtime.actor(key) is actor:
             self.handed_off += await self._planner.try_hand_off(key, target)

@@ -88,7 +88,7 @@ class Rebalancer:
         loop = asyncio.get_running_loop()
         since = loop.time() - self._limits.recent_s
         newest_first = sorted(self._runtime.actors, key=lambda actor: -actor.active_at)
-        waiting = [actor.key for actor in newest_first if actor.open and not actor.speaking]
+        waiting = [actor.key for actor in newest_first if actor.open and not actor.is_generating]
         idle = [actor.key for actor in newest_first if not actor.busy and actor.active_at >= since]
         return waiting[: self._engine.stats().waiting] + idle
 

@@ -195,7 +195,7 @@ class HandoffSource:
         """Returns when the one answer that is being written has just begun a block, and the target has all before it;
         or when that takes too long."""
         block, loop = self._engine.info.kv_block_tokens, asyncio.get_running_loop()
-        if block <= self.limits.rest_tokens or not actor.speaking:
+        if block <= self.limits.rest_tokens or not actor.is_generating:
             return
         until = loop.time() + self.limits.block_s
         while loop.time() < until and actor.phase is Phase.WARM and len(actor.open) == 1:
@@ -209,7 +209,7 @@ class HandoffSource:
     async def _bring_rest(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
         """What was written while the session waited for its switch, where that is more than a rest and can be computed
         for less than a block."""
-        if self._engine.info.kv_block_tokens > self.limits.rest_tokens or not actor.speaking:
+        if self._engine.info.kv_block_tokens > self.limits.rest_tokens or not actor.is_generating:
             return
         if actor.phase is not Phase.WARM:
             raise HandoffAbandoned("it left by itself")
@@ -222,7 +222,7 @@ class HandoffSource:
         this moment the least of it is made."""
         before = actor.generated
         for _ in range(round(self.limits.token_s / self.limits.token_look_s)):
-            if not actor.speaking or len(actor.open) != 1 or actor.generated != before:
+            if not actor.is_generating or len(actor.open) != 1 or actor.generated != before:
                 return
             await asyncio.sleep(self.limits.token_look_s)
 

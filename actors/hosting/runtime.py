@@ -186,7 +186,7 @@ class Runtime:
 
     async def _execute(self, request: Request, instead_of: Owner | None) -> cm.Ok:
         key, create = request.key, cm.session_settings_of(request.command) is not None
-        stays = ""
+        keep_model = ""
         for _ in range(ATTEMPTS):
             actor = self._actors.get(key)
             if actor is None:
@@ -204,7 +204,7 @@ class Runtime:
             elif not self.ownership.is_confirmed(key):
                 await self._confirm(actor)
             try:
-                answer = await actor.execute(request, stays=stays)
+                answer = await actor.execute(request, keep_model=keep_model)
             except ActorStopped:
                 await actor.settled()
                 continue
@@ -212,7 +212,7 @@ class Runtime:
                 owner = None if self._switch_model is None else await self._switch_model(key, switch.plan)
                 if owner is not None:
                     raise Moved(owner) from None
-                stays = "no_replica"
+                keep_model = "no_replica"
                 continue
             except (BadInput, NotFound, Gone):  # written nowhere, so no fence has spoken: it may be out of date
                 if await self._confirm(actor):

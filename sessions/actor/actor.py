@@ -10,6 +10,9 @@ away, emission stops; what was stepped is tried again (`sessions.actor.journal_w
 
 States: WARM → SEALED (no new commands; what is here is finished) → GONE; WARM → FENCED, terminal.
 
+Around it: `RunningTurns` writes answers, `Compactor`, `Titles`, `ToolRunner` and `KvHints` are the background work. All
+of it comes back through `post` or `ready`, as inputs of the machine like any other.
+
 Does not know: how a session is claimed, who its readers are, transports.
 """
 
@@ -29,12 +32,22 @@ from sessions.actor.admission import admitted
 from sessions.actor.compactor import Compactor
 from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.journal_writer import JournalWriter
-from sessions.actor.mailbox import ActorStopped, Envelope, ModelSwitch, error_for_sender, journal_unavailable_error
+from sessions.actor.kv_hints import KvHints
+from sessions.actor.mailbox import (
+    ActorStopped,
+    Envelope,
+    Mailbox,
+    ModelSwitch,
+    error_for_sender,
+    journal_unavailable_error,
+    mailbox_full_error,
+)
 from sessions.actor.model_router import with_receipt
 from sessions.actor.push_decision import concerns_user, push_notice
 from sessions.actor.result_finder import ResultFinder
+from sessions.actor.running_turns import RunningTurns
 from sessions.actor.step_observer import observed_step, record_cases
-from sessions.actor.title_writer import TitleWriter, calls_for_title
+from sessions.actor.title_writer import Titles, TitleWriter
 from sessions.actor.tool_runner import ToolRunner
 from sessions.machine import inputs_and_effects
 from sessions.machine.inputs_and_effects import Step
@@ -44,21 +57,17 @@ from sessions.model.errors import Fenced, Overloaded, SessileError, Unavailable
 from sessions.model.generation import is_attended
 from sessions.model.journal_types import Head
 from sessions.model.request import Request
-from sessions.model.types import Principal, ResponseId, SessionKey
+from sessions.model.types import ResponseId, SessionKey
 from sessions.ports import Published
 from sessions.turn.attempts import GenerationRun
-from sessions.turn.generation_task import GenerationTask
 from sessions.turn.ledger import Ledger
 from sessions.turn.output_accumulator import OutputAccumulator
-from sessions.turn.past_texts import name_of
 from sessions.turn.run_timing import count_ended
 
 log = structlog.get_logger(__name__)
 
-ENGINE_PATIENCE_S = 5.0
 TOOL_PATIENCE_S = 5.0  # a server tool that takes longer is broken off when its session leaves
 CACHED_PATIENCE_S = 0.02  # a filter that takes longer has the rest of a cached answer appended by itself
-_CONTROL = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 _STOPS_EXTRAS = cm.TurnCommand | cm.ItemDelete | cm.ResponseErase
 
 
@@ -73,7 +82,7 @@ class Actor:
     """One session in memory. Made by the runtime after its grant has committed and its log is loaded."""
 
     def __init__(
-        self, machine: Machine, head: Head, world: ActorContext, *, on_end: Callable[[Actor], None], snapshot_at: int
+        self, machine: Machine, head: Head, context: ActorContext, *, on_end: Callable[[Actor], None], snapshot_at: int
     ) -> None:
         self.key: SessionKey = head.key
         self.epoch = head.epoch
@@ -82,41 +91,40 @@ class Actor:
         self._loop = asyncio.get_running_loop()
         self.active_at = self._loop.time()
         self._machine = machine
-        self._world = world
+        self._context = context
         self._on_end = on_end
         self._ledger = Ledger(
             machine.state,
-            world.engine.tokenizer,
-            world.engine.info,
-            tenant_policy=world.limits.context_policy,
-            answer_room=world.limits.answer_room,
+            context.engine.tokenizer,
+            context.engine.info,
+            tenant_policy=context.limits.context_policy,
+            answer_room=context.limits.answer_room,
         )
-        self._compactor = Compactor(machine.state, self._ledger, world, self.post)
-        self._results: ResultFinder | None = None
-        if world.results is not None:
-            self._results = ResultFinder(head.key, machine, self._ledger, world, world.results)
-        self._tools = ToolRunner(machine.state, self._ledger, world, self.post)
-        self._control: deque[Envelope] = deque()
-        self._data: deque[Envelope] = deque()
-        self._engine_lane: deque[OutputAccumulator | inputs_and_effects.Input] = deque()
-        self._turns: dict[ResponseId, GenerationTask] = {}
-        self._turn_tasks: dict[ResponseId, asyncio.Task[None]] = {}
-        self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
-        self._prefetch: asyncio.TimerHandle | None = None  # before tools' outputs are there
-        self._drain: asyncio.Task[None] | None = None
-        self._bell: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
-        self._warming = False
-        self._title_task: asyncio.Task[None] | None = None  # writes the session a title
-        self._sealed_off: list[asyncio.Future[None]] = []
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
-        self._appending = JournalWriter(head, world, self._log, top=machine.state.top, snapshot_at=snapshot_at)
+        self._mailbox = Mailbox(context.limits.mailbox_commands)
+        self._released: deque[OutputAccumulator | inputs_and_effects.Input] = deque()  # by turns and background work
+        self._turns = RunningTurns(self._ledger, context, self._log, self._wake_to_leave)
+        self._tools = ToolRunner(machine.state, self._ledger, context, self.post)
+        self._compactor = Compactor(machine.state, self._ledger, context, self.post)
+        self._titles = Titles(TitleWriter(machine.state, self._ledger, context), self.post)
+        self._hints = KvHints(machine.state, self._ledger, context, self._is_warm)
+        self._results: ResultFinder | None = None
+        if context.results is not None:
+            self._results = ResultFinder(head.key, machine, self._ledger, context, context.results)
+        self._drain: asyncio.Task[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
+        self._sealed_off: list[asyncio.Future[None]] = []
+        self._appending = JournalWriter(head, context, self._log, top=machine.state.top, snapshot_at=snapshot_at)
 
     # -- for the runtime -----------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """There is a reason to stay in memory."""
-        return bool(self._machine.at_work or self._control or self._data or self._engine_lane or self._drain)
+        """Whether there is a reason to stay in memory."""
+        return bool(self._machine.at_work or self._mailbox or self._released or self._drain)
+
+    def _is_warm(self) -> bool:
+        return self.phase is Phase.WARM
 
     @property
     def top(self) -> int:
@@ -130,27 +138,28 @@ class Actor:
 
     @property
     def is_attended(self) -> bool:
-        """Some open response is written for a client that waits."""
+        """Whether some open response is written for a client that waits."""
         return any(is_attended(open_.body.request) for open_ in self._machine.state.open.values())
 
     @property
     def in_turn(self) -> bool:
-        """Some turn is open: answers are written, or wait, or tools run."""
+        """Whether some turn is open: answers are written, or wait, or tools run."""
         return self._machine.state.busy
 
     @property
-    def speaking(self) -> bool:
-        """An engine has begun to write some answer here."""
-        return any(turn.begun for turn in self._turns.values())
+    def is_generating(self) -> bool:
+        """Whether an engine has produced a token for any open response."""
+        return self._turns.is_generating
 
     @property
     def generated(self) -> int:
-        """The tokens of the runs that are under way here."""
-        return sum(turn.generated for turn in self._turns.values())
+        """Tokens of the runs that are under way here."""
+        return self._turns.generated
 
     async def ledgers(self) -> list[array[int]]:
-        """The token ids that KV is worth having for: of every open response as far as it is, unless a smaller model
-        writes it, whose KV stays; else of the newest branch. Raises BadInput where one does not fit the window."""
+        """Returns the token ids that KV is worth having for: of every open response as far as it is, unless a smaller
+        model writes it, whose KV stays; else of the newest branch. Raises BadInput where one does not fit the
+        window."""
         state = self._machine.state
         written = [open_ for open_ in state.open.values() if not self._machine.other_model(open_)]
         if written:
@@ -161,20 +170,17 @@ class Actor:
     def user(self) -> str | None:
         return self._machine.state.user
 
-    async def execute(self, request: Request, *, stays: str = "") -> cm.Ok:
+    async def execute(self, request: Request, *, keep_model: str = "") -> cm.Ok:
         """Runs a command to its journaled answer. Raises its error, ActorStopped when the actor is leaving, ModelSwitch
-        where the session is to go to another model first, unless it `stays`.
+        where the session is to go to another model first, unless `keep_model` says why not.
 
         Cancelling this call does not take the command back (I5: repeat it by its id)."""
         if self.phase is not Phase.WARM:
             raise ActorStopped
         if self._appending.away:
             raise journal_unavailable_error()
-        lane = self._control if isinstance(request.command, _CONTROL) else self._data
-        if len(lane) >= self._world.limits.mailbox_commands:
-            raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
-        envelope = Envelope(request, self._loop.create_future(), stays)
-        lane.append(envelope)
+        envelope = Envelope(request, self._loop.create_future(), keep_model)
+        self._mailbox.put(envelope)
         self._wake()
         try:
             return await envelope.answer
@@ -191,8 +197,8 @@ class Actor:
             self.phase = Phase.SEALED
             self._compactor.leave()
         self._stop_extras()
-        self._stop_turns()
-        await self._join_turns()
+        self._turns.stop_all()
+        await self._turns.join()
         await self._come_to_rest()
         await self._tools.leave(TOOL_PATIENCE_S)
         await self._come_to_rest()
@@ -201,8 +207,8 @@ class Actor:
         self._wake_to_leave()
         while self._drain is not None:
             await asyncio.wait((self._drain,))
-            self._stop_turns()
-            await self._join_turns()
+            self._turns.stop_all()
+            await self._turns.join()
 
     def unseal(self) -> None:
         """Goes on after a seal: open responses are generated further from where the log ends."""
@@ -217,8 +223,8 @@ class Actor:
     async def settled(self) -> None:
         """Returns when it is decided whether a sealed actor goes on here. Raises Overloaded when too many wait."""
         if self.phase is Phase.SEALED:
-            if len(self._sealed_off) >= self._world.limits.mailbox_commands:
-                raise Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
+            if len(self._sealed_off) >= self._context.limits.mailbox_commands:
+                raise mailbox_full_error()
             decided = self._loop.create_future()
             self._sealed_off.append(decided)
             await decided
@@ -240,8 +246,8 @@ class Actor:
 
     async def written(self) -> None:
         """Returns when no answer is being written here and everything that was is durable."""
-        while self._turn_tasks or self._drain is not None:
-            await asyncio.wait([*self._turn_tasks.values(), *([self._drain] if self._drain is not None else [])])
+        while tasks := [*self._turns.tasks(), *([self._drain] if self._drain is not None else [])]:
+            await asyncio.wait(tasks)
 
     async def passivate(self) -> None:
         """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
@@ -269,11 +275,11 @@ class Actor:
     # -- from turns ------------------------------------------------------------------------------------------
 
     def ready(self, output: OutputAccumulator) -> None:
-        self._engine_lane.append(output)
+        self._released.append(output)
         self._wake()
 
     def post(self, input: inputs_and_effects.Input) -> None:
-        self._engine_lane.append(input)
+        self._released.append(input)
         self._wake()
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
@@ -284,9 +290,9 @@ class Actor:
     def _wake(self) -> None:
         if self._drain is None:
             if self.phase in (Phase.WARM, Phase.SEALED):
-                self._drain = self._world.spawn(self._work())
-        elif self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
+                self._drain = self._context.spawn(self._work())
+        elif self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     def _wake_to_leave(self) -> None:
         """Lets a waiting drain see that there is nothing to wait for any more."""
@@ -294,19 +300,20 @@ class Actor:
             self._wake()
 
     async def _work(self) -> None:
+        mailbox = self._mailbox
         try:
             while True:
-                if self._control:
-                    await self._command(self._control.popleft())
-                elif self._engine_lane:
+                if mailbox.control:
+                    await self._command(mailbox.control.popleft())
+                elif self._released:
                     await self._advance_engines()
-                    if self._data:  # an answer that always has something to say leaves room for commands
-                        await self._command(self._data.popleft())
-                elif self._data:
-                    await self._command(self._data.popleft())
+                    if mailbox.data:  # an answer that always has something to say leaves room for commands
+                        await self._command(mailbox.data.popleft())
+                elif mailbox.data:
+                    await self._command(mailbox.data.popleft())
                 elif self._turns and self.phase is Phase.WARM:
-                    self._bell = self._loop.create_future()  # more will come: cheaper than a task for each of it
-                    await self._bell
+                    self._wakeup = self._loop.create_future()  # more will come: cheaper than a task for each of it
+                    await self._wakeup
                 else:
                     return
         except Fenced as error:
@@ -335,12 +342,12 @@ class Actor:
 
     def _take_released(self, step: Step | None) -> Step | None:
         """What engines have released at this moment, behind `step`."""
-        now = self._world.now_ms()
-        while self._engine_lane:
-            item = self._engine_lane.popleft()
+        now = self._context.now_ms()
+        while self._released:
+            item = self._released.popleft()
             input = item.take() if isinstance(item, OutputAccumulator) else item
             if input is not None:
-                later = observed_step(input, self._machine, self._world, self._log, now)
+                later = observed_step(input, self._machine, self._context, self._log, now)
                 if step is None:
                     step = later
                 else:
@@ -350,7 +357,7 @@ class Actor:
     async def _command(self, envelope: Envelope) -> None:
         step: Step | None = None
         try:
-            step = await self._step_command(envelope.request, envelope.stays)
+            step = await self._step_command(envelope.request, envelope.keep_model)
             await self._commit(step, envelope)
         except BaseException as error:
             envelope.reply(error_for_sender(error))
@@ -366,10 +373,7 @@ class Actor:
         """Begins what nobody waits for: what a command calls for, or has broken off."""
         answer = step.answer if step is not None else None
         if isinstance(request.command, cm.SessionWarm) and isinstance(answer, cm.Ok):
-            if self._machine.state.awaiting:
-                self._begin_prefetch()  # a tool's output is on its way
-            else:
-                self._begin_warming()
+            self._hints.turn_expected()
         if self.phase is Phase.WARM:
             if isinstance(request.command, cm.ItemDelete | cm.ResponseErase) and isinstance(answer, cm.Ok):
                 self._compactor.consider(request.principal)
@@ -385,98 +389,41 @@ class Actor:
         elif step.commands:  # else it is a repeat
             self._compactor.undone(None)
 
-    async def _step_command(self, request: Request, stays: str) -> Step:
+    async def _step_command(self, request: Request, keep_model: str) -> Step:
         """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
         machine, principal, command = self._machine, request.principal, request.command
         input = inputs_and_effects.Command(principal, command, request.digest)
         if not machine.is_visible_to(principal):  # nothing of it is looked at
-            return observed_step(input, machine, self._world, self._log, self._world.now_ms())
+            return observed_step(input, machine, self._context, self._log, self._context.now_ms())
         if isinstance(command, _STOPS_EXTRAS):
             self._stop_extras()  # they have read what is taken back
         elif isinstance(command, cm.CompactionUndo) or _sets_policy(command):
             self._compactor.stop()  # what it writes may have read what is undone, or not be due any more
         if machine.known(principal, command.id) is None and machine.forgetful:
-            found = await self._world.journal.find_command(self.key, principal.id, command.id)
+            found = await self._context.journal.find_command(self.key, principal.id, command.id)
             if found is not None:
                 machine.remember(found)
         if machine.known(principal, command.id) is None:
-            router = self._world.router
-            directed = None if router is None else router.direct(machine, request, stays=stays)
+            router = self._context.router
+            directed = None if router is None else router.direct(machine, request, keep_model=keep_model)
             if directed is not None and directed.switch is not None:
                 raise ModelSwitch(directed.switch)
             input = with_receipt(input, directed)
             if input.refused is None:
-                input = await prepare_input(input, ledger=self._ledger, world=self._world)
+                input = await prepare_input(input, ledger=self._ledger, context=self._context)
             if not machine.continues_turn(command):
                 expected = self._results is None or not self._results.may_find(command)
-                input = admitted(self._world.limits.admission, self.key, input, expected=expected)
-        return observed_step(input, machine, self._world, self._log, self._world.now_ms())
-
-    def _begin_warming(self) -> None:
-        if not self._warming:
-            self._warming = True
-            self._world.spawn(self._warm())
-
-    async def _warm(self) -> None:
-        """The hint that a turn is near: brings the newest branch's KV up, unless an answer does so already."""
-        try:
-            admission = self._world.limits.admission
-            if admission is not None and not admission.gives_extras:
-                return
-            if self.phase is Phase.WARM and not self._machine.state.open:
-                await self._world.engine.warm(self.key, await self._ledger.whole(self._machine.state.newest))
-        except Exception:  # noqa: BLE001 - a hint may fail; the turn itself reports it
-            self._log.exception("warming_failed")
-        finally:
-            self._warming = False
-
-    def _expect_tools(self, response_id: ResponseId) -> None:
-        """The engine may give what the session has there to others while its tools run; it is back before they are."""
-        waiting = self._machine.state.awaiting.get(response_id)
-        if waiting is None or self.phase is not Phase.WARM:
-            return
-        names = [name for call_id in waiting.missing if (name := name_of(self._machine.state, call_id, waiting.last))]
-        after_s = self._world.engine.tools_called(self.key, names)
-        self._stop_prefetch()
-        if after_s is not None:
-            self._prefetch = self._loop.call_later(after_s, self._begin_prefetch)
-
-    def _begin_prefetch(self) -> None:
-        """Brings the KV back where it has made room."""
-        if self._world.engine.place(self.key).tier != "device":
-            self._begin_warming()
-
-    def _stop_prefetch(self) -> None:
-        if self._prefetch is not None:
-            self._prefetch.cancel()
-            self._prefetch = None
-
-    def _begin_title(self, step: Step) -> None:
-        """After an answer: has a title written, unless the session has one."""
-        titles = self._world.limits.titles
-        if (
-            titles is None
-            or self.phase is not Phase.WARM
-            or (self._title_task is not None and not self._title_task.done())
-        ):
-            return
-        if calls_for_title(self._machine.state, step.records) and titles(self.key.tenant):
-            self._title_task = self._world.spawn(self._write_title(step.usage[-1].principal))
-
-    async def _write_title(self, principal: Principal) -> None:
-        written = await TitleWriter(self._machine.state, self._ledger, self._world).write(principal)
-        if written is not None and self.phase is Phase.WARM:
-            self.post(written)
+                input = admitted(self._context.limits.admission, self.key, input, expected=expected)
+        return observed_step(input, machine, self._context, self._log, self._context.now_ms())
 
     def _stop_extras(self) -> None:
         """Stops what the server has its model write for itself."""
         self._compactor.stop()
-        if self._title_task is not None:
-            self._title_task.cancel()
+        self._titles.stop()
 
     async def _erase(self) -> None:
         try:
-            await self._world.erase(self.key)
+            await self._context.erase(self.key)
         except Exception:  # noqa: BLE001 - the purge asks again
             self._log.exception("kv_erasure_failed")
 
@@ -497,29 +444,26 @@ class Actor:
                 effects = await self._join_cached(step, cached)
         if step.durable:
             begun_at = self._loop.time()
-            if self._world.unread is not None and concerns_user(step) and self._world.unread(self.key):
+            if self._context.unread is not None and concerns_user(step) and self._context.unread(self.key):
                 step.push = push_notice(step, self._machine.state)
             await self._appending.step(step, self._machine.state, on_away=lambda: self._fail_waiting(envelope))
             if step.reviews:
-                record_cases(step.reviews, self._world.metrics, self._log)
+                record_cases(step.reviews, self._context.metrics, self._log)
             if step.usage:
-                count_ended(self._world.metrics, self.key.tenant, step, self._loop.time() - begun_at)
+                count_ended(self._context.metrics, self.key.tenant, step, self._loop.time() - begun_at)
             if step.records:
-                self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
+                self._context.publish(Published(self.key, self.epoch, tuple(step.records)))
             if self._results is not None and (step.usage or step.audit):  # a delta has neither
                 self._results.after(step)
-            if step.usage:
-                if self._world.limits.titles is not None:
-                    self._begin_title(step)
-                if self.phase is Phase.WARM:
-                    self._compactor.consider(step.usage[-1].principal)
+            if step.usage and self.phase is Phase.WARM:
+                self._titles.consider(step)
+                self._compactor.consider(step.usage[-1].principal)
         self._perform_all(effects)
 
     async def _join_cached(self, step: Step, responses: list[ResponseId]) -> list[inputs_and_effects.Effect]:
         """Answers that need no engine go into the append that begins them, as far as they come at once. Returns what
         they ask for."""
-        tasks = [task for each in responses if (task := self._turn_tasks.get(each)) is not None]
-        if tasks:
+        if tasks := self._turns.tasks(responses):
             await asyncio.wait(tasks, timeout=CACHED_PATIENCE_S)
         answer, step.answer, step.effects = step.answer, None, []
         self._take_released(step)
@@ -527,11 +471,9 @@ class Actor:
         return step.effects
 
     def _fail_waiting(self, envelope: Envelope | None) -> None:
-        for waiting in (envelope, *self._control, *self._data):
-            if waiting is not None:
-                waiting.reply(journal_unavailable_error())
-        self._control.clear()
-        self._data.clear()
+        if envelope is not None:
+            envelope.reply(journal_unavailable_error())
+        self._mailbox.answer_all(journal_unavailable_error())
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
@@ -544,13 +486,10 @@ class Actor:
             case inputs_and_effects.Start():
                 self._start(effect)
             case inputs_and_effects.Stop():
-                self._stop(effect.response_id)
+                self._turns.stop(effect.response_id)
             case inputs_and_effects.ArmToolDeadline():
-                due_s = (effect.since - self._world.now_ms()) / 1000 + self._world.limits.tool_deadline_s
-                self._deadlines[effect.response_id] = self._loop.call_later(
-                    max(due_s, 0.0), self.post, inputs_and_effects.ToolDeadline(effect.response_id)
-                )
-                self._expect_tools(effect.response_id)
+                self._tools.arm_deadline(effect)
+                self._hints.tools_called(effect.response_id)
             case inputs_and_effects.RunTools():
                 self._tools.run(effect.response_id)
             case inputs_and_effects.SendToolCall():
@@ -564,58 +503,22 @@ class Actor:
                     self._compactor.consider(prefill=True)
             case inputs_and_effects.Erase():
                 self._end(Phase.GONE)
-                self._world.spawn(self._erase())
+                self._context.spawn(self._erase())
 
     def _start(self, start: inputs_and_effects.Start) -> None:
         open_ = self._machine.state.open.get(start.response_id)
         if open_ is None or self.phase is not Phase.WARM:
             return
-        self._stop_prefetch()
+        self._hints.cancel()
         run = GenerationRun(
             key=self.key,
             open_=open_,
             generation=start.generation,
             model=self._machine.other_model(open_),
-            share=self._world.limits.share(open_.principal),
+            share=self._context.limits.share(open_.principal),
             lookup=self._results.lookup_of(start) if self._results is not None else None,
         )
-        turn = GenerationTask(
-            run,
-            self._ledger,
-            engine=self._world.engine,
-            schemas=self._world.schemas,
-            filters=self._world.filters,
-            inbox=self,
-            limits=self._world.limits.turn,
-            metrics=self._world.metrics,
-        )
-        self._turns[open_.id] = turn
-        behind = None if start.behind is None else self._turn_tasks.get(start.behind)
-        writing = turn.run() if behind is None else _behind(behind, turn)
-        task = self._turn_tasks[open_.id] = self._world.spawn(writing)
-        task.add_done_callback(lambda _: self._turn_ended(turn))
-
-    def _turn_ended(self, turn: GenerationTask) -> None:
-        if self._turns.get(turn.response_id) is turn:
-            del self._turns[turn.response_id]
-            del self._turn_tasks[turn.response_id]
-            self._wake_to_leave()
-
-    def _stop(self, response_id: ResponseId) -> None:
-        task = self._turn_tasks.get(response_id)
-        if task is not None:
-            task.cancel()
-
-    def _stop_turns(self) -> None:
-        for response_id in list(self._turn_tasks):
-            self._stop(response_id)
-
-    async def _join_turns(self) -> None:
-        """Waits until the engine has let go; one that does not is left behind: nothing of it is taken any more."""
-        if self._turn_tasks:
-            late = (await asyncio.wait(list(self._turn_tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
-            if late:
-                self._log.error("engine_stop_timed_out", turns=len(late))
+        self._turns.start(run, start.behind, self)
 
     def _end(self, phase: Phase) -> None:
         """Leaves for good: turns stop, whoever waits has to look the session up again."""
@@ -623,27 +526,16 @@ class Actor:
             return
         self.phase = phase
         if phase is Phase.FENCED:
-            self._world.metrics.fenced.add()
+            self._context.metrics.fenced.add()
         self._stop_extras()
         self._tools.stop_all()
-        self._stop_turns()
+        self._turns.stop_all()
         self._wake_to_leave()
-        self._stop_prefetch()
-        for deadline in self._deadlines.values():
-            deadline.cancel()
-        for envelope in (*self._control, *self._data):
-            envelope.reply(ActorStopped())
-        self._control.clear()
-        self._data.clear()
-        self._engine_lane.clear()
+        self._hints.cancel()
+        self._mailbox.answer_all(ActorStopped())
+        self._released.clear()
         self._on_end(self)
         self._settle()
-
-
-async def _behind(ending: asyncio.Task[None], turn: GenerationTask) -> None:
-    """Runs a turn once the engine has let go of the one that it goes on from, whose KV it finds then."""
-    await asyncio.wait((ending,), timeout=ENGINE_PATIENCE_S)
-    await turn.run()
 
 
 def _sets_policy(command: cm.ActorCommand) -> bool:

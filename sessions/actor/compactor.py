@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import weakref
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final, Literal, NamedTuple
@@ -32,6 +31,7 @@ import msgspec
 import structlog
 
 from sessions.actor.actor_context import ActorContext
+from sessions.actor.weak_calls import weakly
 from sessions.backoff import Backoff
 from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, CompactionWritten, Input, Prepared
 from sessions.machine.responses import derive
@@ -72,11 +72,11 @@ class _Waiting(NamedTuple):
 class Compactor:
     """The compactions of one session. Belongs to its actor; at most one is under way."""
 
-    def __init__(self, state: State, ledger: Ledger, world: ActorContext, post: Callable[[Input], None]) -> None:
+    def __init__(self, state: State, ledger: Ledger, context: ActorContext, post: Callable[[Input], None]) -> None:
         self._state = state
         self._ledger = ledger
-        self._world = world
-        self._actor_post = weakref.WeakMethod(post)  # an actor that is let go is free at once
+        self._context = context
+        self._post = weakly(post)
         self._task: asyncio.Task[None] | None = None
         self._requested: Compact | None = None
         self._spent = Usage(0, 0)  # on what was requested
@@ -104,7 +104,7 @@ class Compactor:
         due = self._requested is not None or compacts
         if self._principal is None or self._state.busy or self._state.deleted or not (due or prefill):
             return
-        self._task = self._world.spawn(self._run(self._principal, prefill))
+        self._task = self._context.spawn(self._run(self._principal, prefill))
 
     def stop(self) -> None:
         """Breaks off what is under way; what was requested is made later."""
@@ -149,7 +149,7 @@ class Compactor:
             async with asyncio.timeout(SUMMARY_S):
                 written = await self._write(principal, requested)
             if written is not None and requested is None:
-                self._world.metrics.compactions.add("written")
+                self._context.metrics.compactions.add("written")
                 self._waiting = _Waiting(written, tuple(self._state.compactions))
                 await self._put_in_force()
                 return
@@ -161,7 +161,7 @@ class Compactor:
             self._failed(requested, error)
             return
         if requested is not None and written is not None:
-            self._world.metrics.compactions.add("written")
+            self._context.metrics.compactions.add("written")
             if written.compaction_id == requested.compaction_id:
                 self._requested, self._spent = None, Usage(0, 0)
                 written = msgspec.structs.replace(written, last=True)
@@ -186,7 +186,7 @@ class Compactor:
         if short is None or self._ledger.policy != "compact":
             self._waiting = None
             return False
-        after = len(short.prompt) + len(self._world.engine.tokenizer.answer_opening)
+        after = len(short.prompt) + len(self._context.engine.tokenizer.answer_opening)
         self._post(msgspec.structs.replace(written, tokens_before=short.tokens_before, tokens_after=after))
         return True
 
@@ -196,7 +196,7 @@ class Compactor:
         key, loop = self._state.key, asyncio.get_running_loop()
         pause, until_s = Backoff(PREFILL_RETRY_S, PREFILL_RETRY_MAX_S), loop.time() + PREFILL_WAIT_S
         try:
-            while not await self._world.engine.warm(key, prompt, background=True):
+            while not await self._context.engine.warm(key, prompt, background=True):
                 if loop.time() >= until_s:
                     log.info("prefill_timed_out", session=key.session)
                     return False
@@ -207,7 +207,7 @@ class Compactor:
         return True
 
     def _failed(self, requested: Compact | None, error: Exception) -> None:
-        self._world.metrics.compactions.add("failed")
+        self._context.metrics.compactions.add("failed")
         log.info("compaction_not_written", session=self._state.key.session, error=str(error))
         if requested is None or requested is not self._requested:
             return
@@ -216,10 +216,6 @@ class Compactor:
         if not isinstance(error, SessileError):
             error = Internal("compaction_failed", "The summary could not be written.")
         self._give_up(error)
-
-    def _post(self, input: Input) -> None:
-        if (post := self._actor_post()) is not None:
-            post(input)
 
     def _give_up(self, error: SessileError) -> None:
         """Says why what was requested does not come, if something was."""
@@ -230,7 +226,7 @@ class Compactor:
 
     @property
     def _gives_extras(self) -> bool:
-        admission = self._world.limits.admission
+        admission = self._context.limits.admission
         return admission is None or admission.gives_extras
 
     async def _write(self, principal: Principal, requested: Compact | None) -> CompactionWritten | None:
@@ -250,11 +246,11 @@ class Compactor:
         text, usage = await self._generate(plan, principal, name)
         if requested is not None:
             usage = self._spent = _sum(self._spent, usage)
-        judged = await screened(self._world.filters, principal, text)
+        judged = await screened(self._context.filters, principal, text)
         if not judged:
             why = "Filters withheld the summary." if text else "The model wrote no summary."
             raise Internal("compaction_failed", why)
-        model, tokenizer = self._world.engine.info.model, self._world.engine.tokenizer
+        model, tokenizer = self._context.engine.info.model, self._context.engine.tokenizer
         tokens = await tokenizer.message(summary_message(judged, model))
         cause: Literal["limit", "command"] = "limit" if requested is None else "command"
         return CompactionWritten(
@@ -281,10 +277,10 @@ class Compactor:
             seed=0,
             max_tokens=plan.tokens_max,
             priority=PRIORITY,
-            weight=self._world.limits.share(principal).weight,
+            weight=self._context.limits.share(principal).weight,
         )
         text, output, cached, reason = "", 0, 0, "stop"
-        async with aclosing(self._world.engine.generate(request)) as stream:  # type: ignore[type-var]
+        async with aclosing(self._context.engine.generate(request)) as stream:  # type: ignore[type-var]
             async for part in stream:
                 cached = part.cached_tokens
                 if isinstance(part, Chunk):
@@ -292,7 +288,7 @@ class Compactor:
                     output += len(part.tokens)
                 elif isinstance(part, Finish):
                     reason = part.reason
-        metrics = self._world.metrics
+        metrics = self._context.metrics
         metrics.compaction_tokens.add("computed", by=len(plan.prompt) - cached)
         metrics.compaction_tokens.add("cached", by=cached)
         metrics.compaction_tokens.add("output", by=output)

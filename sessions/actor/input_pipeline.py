@@ -32,25 +32,25 @@ log = structlog.get_logger(__name__)
 Preparable = cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput
 
 
-async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) -> Command:
+async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext) -> Command:
     """The command as it is to be applied, with its tokens, or with what is wrong with it (`refused`): what `prepare`
     raises, and Overloaded when it took too long."""
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
     preparation = InputPreparation(
-        principal, ledger, world.filters, world.limits.content_bytes, world.metrics.filter_s.of("input")
+        principal, ledger, context.filters, context.limits.content_bytes, context.metrics.filter_s.of("input")
     )
     found = preparation.filter.findings
     try:
-        takes_tools = world.tools is None or world.engine.info.takes_tools
-        async with asyncio.timeout(world.limits.prepare_s):
-            command = await with_server_tools(command, world.tools, principal.tenant, takes_tools=takes_tools)
+        takes_tools = context.tools is None or context.engine.info.takes_tools
+        async with asyncio.timeout(context.limits.prepare_s):
+            command = await with_server_tools(command, context.tools, principal.tenant, takes_tools=takes_tools)
             if isinstance(command, cm.TurnCommand):
-                if isinstance(world.engine, ChecksSampling):
-                    world.engine.check_sampling(cm.sampling_of(command))
+                if isinstance(context.engine, ChecksSampling):
+                    context.engine.check_sampling(cm.sampling_of(command))
                 await preparation.filter.format(command.text)
             if isinstance(command, cm.TurnCreate):
-                memories = await preparation.memories(world.memories, command)
+                memories = await preparation.memories(context.memories, command)
                 changed, items = await preparation.turn(command)
                 changed = with_listings(changed, tuple(ledger.tools))
                 left_out = await ledger.fit_turn(changed, items, memories) if command.respond else 0
@@ -78,7 +78,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, world: ActorContext) 
                     "too_many_pins", "The pinned messages would take more than a quarter of the context window."
                 )
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
-                memories = await preparation.memories(world.memories, command)
+                memories = await preparation.memories(context.memories, command)
                 return replace(
                     input, command=await preparation.about(command), memories=memories, findings=tuple(found)
                 )

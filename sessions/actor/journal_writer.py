@@ -35,12 +35,12 @@ MARK: Final = ("", CommandId("append"))  # (principal, command): one row of a se
 class JournalWriter:
     """The appends of one activation. One caller at a time."""
 
-    def __init__(self, head: Head, world: ActorContext, log: Any, *, top: int, snapshot_at: int) -> None:
+    def __init__(self, head: Head, context: ActorContext, log: Any, *, top: int, snapshot_at: int) -> None:
         self.top = top  # the last durable offset
         self.away = False  # the journal does not answer
-        self.snapshots = SnapshotPolicy(snapshot_at, world.limits.snapshot_events)
+        self.snapshots = SnapshotPolicy(snapshot_at, context.limits.snapshot_events)
         self._head = head
-        self._world = world
+        self._context = context
         self._log = log
         self._marks = 0
 
@@ -56,14 +56,14 @@ class JournalWriter:
         if self.top == state.top and self.snapshots.worth(state):
             append = self._append(Step(), self.snapshots.take(state))
             try:
-                await self._world.journal.append(append)
+                await self._context.journal.append(append)
             except TooLarge:
                 self._left_out(append)
             except SessileError as error:  # a snapshot is derived: the log is whole without it
                 self._log.warning("snapshot_failed", error=error.code)
 
     def _append(self, step: Step, snapshot: Snapshot | None) -> Append:
-        now = self._world.now_ms()
+        now = self._context.now_ms()
         commands = tuple(step.commands)
         if step.audit and not step.records:
             self._marks += 1
@@ -86,7 +86,7 @@ class JournalWriter:
         )
 
     async def _persist(self, append: Append, on_away: Callable[[], None]) -> None:
-        loop, limits, metrics = asyncio.get_running_loop(), self._world.limits, self._world.metrics
+        loop, limits, metrics = asyncio.get_running_loop(), self._context.limits, self._context.metrics
         begun_at = loop.time()
         give_up_at = begun_at + limits.journal_patience_s
         unknown = full = False
@@ -96,7 +96,7 @@ class JournalWriter:
                     if await self._stands(append):
                         break
                     unknown = False
-                await self._world.journal.append(append)
+                await self._context.journal.append(append)
                 break
             except TooLarge:
                 if append.snapshot is None:
@@ -127,7 +127,7 @@ class JournalWriter:
     async def _stands(self, append: Append) -> bool:
         """After a failure of unknown outcome: whether it was written. Raises Fenced. At a top that is neither the old
         one nor the new one, trying it again finds out that the session has another owner."""
-        journal, key = self._world.journal, append.key
+        journal, key = self._context.journal, append.key
         head = await journal.head(key)
         if head is None or head.fence != append.fence:
             raise Fenced("fenced", "Another owner holds this session now.")
@@ -142,6 +142,6 @@ class JournalWriter:
         """The append without its snapshot, which is too large."""
         assert append.snapshot is not None
         self.snapshots.left_out()
-        self._world.metrics.snapshots_left_out.add()
+        self._context.metrics.snapshots_left_out.add()
         self._log.warning("snapshot_skipped", bytes=len(append.snapshot.body), offset=append.snapshot.offset)
         return msgspec.structs.replace(append, snapshot=None)

@@ -1,4 +1,4 @@
-"""A request in an actor's mailbox, and the errors that its sender gets in place of an answer.
+"""An actor's mailbox, the requests in it, and the errors that their senders get in place of an answer.
 
 Every accepted request is answered exactly once (I7), whatever happens to the actor that carries it.
 """
@@ -6,13 +6,18 @@ Every accepted request is answered exactly once (I7), whatever happens to the ac
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import Final
 
 import msgspec
 
 from sessions.actor.model_router import ModelSwitchPlan
+from sessions.model import commands as cm
 from sessions.model.commands import Ok
-from sessions.model.errors import Fenced, Internal, SessileError, Unavailable
+from sessions.model.errors import Fenced, Internal, Overloaded, SessileError, Unavailable
 from sessions.model.request import Request
+
+CONTROL: Final = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 
 
 class ActorStopped(Exception):
@@ -30,7 +35,7 @@ class ModelSwitch(Exception):
 class Envelope(msgspec.Struct, frozen=True):
     request: Request
     answer: asyncio.Future[Ok]
-    stays: str = ""  # why its turn is not to be for another model
+    keep_model: str = ""  # why its turn is not to be for another model
 
     def reply(self, answer: Ok | BaseException) -> None:
         """Completes the sender's wait; no effect when it was answered before or gave up."""
@@ -40,6 +45,38 @@ class Envelope(msgspec.Struct, frozen=True):
             self.answer.set_exception(answer)
         else:
             self.answer.set_result(answer)
+
+
+class Mailbox:
+    """The requests that wait for one actor: those of the control lane (cancel, steer, warm) before those of the data
+    lane."""
+
+    def __init__(self, capacity: int) -> None:
+        """`capacity`: requests in each lane."""
+        self._capacity = capacity
+        self.control: deque[Envelope] = deque()
+        self.data: deque[Envelope] = deque()
+
+    def __len__(self) -> int:
+        return len(self.control) + len(self.data)
+
+    def put(self, envelope: Envelope) -> None:
+        """Raises Overloaded when too many wait."""
+        lane = self.control if isinstance(envelope.request.command, CONTROL) else self.data
+        if len(lane) >= self._capacity:
+            raise mailbox_full_error()
+        lane.append(envelope)
+
+    def answer_all(self, error: Exception) -> None:
+        """Gives everybody who waits an error."""
+        for envelope in (*self.control, *self.data):
+            envelope.reply(error)
+        self.control.clear()
+        self.data.clear()
+
+
+def mailbox_full_error() -> Overloaded:
+    return Overloaded("mailbox_full", "Too many commands wait in this session.", retry_after_ms=500)
 
 
 def error_for_sender(error: BaseException) -> Exception:

@@ -73,8 +73,8 @@ class ModelRouter:
         self._now_ms = now_ms
         self._count = count
 
-    def direct(self, machine: Machine, request: Request, *, stays: str = "") -> Directed | None:
-        """`stays`: why the session could not leave just now, so that this is not to be tried again. None: there is
+    def direct(self, machine: Machine, request: Request, *, keep_model: str = "") -> Directed | None:
+        """`keep_model`: why the session could not leave just now, so that this is not to be tried again. None: there is
         nothing to say."""
         state, command = machine.state, request.command
         pools = self._pools()
@@ -94,24 +94,26 @@ class ModelRouter:
         except SessileError as refusal:
             return Directed(refused=refusal)
         if choice is None or not choice.alias:
-            return self._of_named(info, stays) if info is not None else None
+            return self._of_named(info, keep_model) if info is not None else None
         facts = facts_of(command, info.tools if info is not None else ())
         if facts is None:
             return Directed(alias=choice.alias)
-        return self._routed(state, request, choice, facts, stays)
+        return self._routed(state, request, choice, facts, keep_model)
 
-    def _of_named(self, info: ev.SessionInfo, stays: str) -> Directed | None:
+    def _of_named(self, info: ev.SessionInfo, keep_model: str) -> Directed | None:
         """A session whose model was named, active at a replica of another one because its own pool was lost."""
         if info.routing is not UNSET or info.model == self._engine.info.model:
             return None
-        if info.model in self._states() and not stays and info.model in self._pools().file.models:
+        if info.model in self._states() and not keep_model and info.model in self._pools().file.models:
             return Directed(switch=ModelSwitchPlan(info.model, None))
         if info.model not in self._pools().file.models:
             return None  # a name of its own for what is served here
         text = f"No replica serves the model {info.model!r} at the moment."
         return Directed(refused=Unavailable("no_replica", text, retry_after_ms=1_000))
 
-    def _routed(self, state: State, request: Request, choice: ModelChoice, facts: TurnFacts, stays: str) -> Directed:
+    def _routed(
+        self, state: State, request: Request, choice: ModelChoice, facts: TurnFacts, keep_model: str
+    ) -> Directed:
         pools, info = self._pools(), state.info
         routed, here = state.routed or RoutedTurns(), self._engine.info.model
         routing = info.routing if info is not None and info.routing is not UNSET else None
@@ -142,7 +144,7 @@ class ModelRouter:
             decided = RoutingDecision(here, "no_replica", score.value, routed.level or score.value, routed.calm)
         arrived = routing if routing is not None and routed.switched else None
         # Who has come for this turn, or because its pool was lost, answers one here before it is sent on.
-        if decided.model != here and info is not None and not stays and arrived is None:
+        if decided.model != here and info is not None and not keep_model and arrived is None:
             source = ev.ModelHome(self._replica, place.tokens or before, now)
             leaving = ev.SessionRouting(
                 alias=choice.alias,
@@ -159,7 +161,7 @@ class ModelRouter:
         receipt: Receipt = {
             "alias": choice.alias,
             "model": here,
-            "why": stays or ("no_replica" if decided.model != here and arrived is None else decided.why),
+            "why": keep_model or ("no_replica" if decided.model != here and arrived is None else decided.why),
             "score": round(score.value, DIGITS),
             "features": list(score.why),
             "level": round(decided.level, DIGITS),

@@ -36,10 +36,10 @@ _WITH_FINDINGS = (
 )
 
 
-def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any, now: UnixMs) -> Step:
+def observed_step(input: Input, machine: Machine, context: ActorContext, log: Any, now: UnixMs) -> Step:
     """Steps the machine; the step carries the rows of the audit log that it causes."""
     if isinstance(input, Command):
-        record_findings(input, world.metrics, log)
+        record_findings(input, context.metrics, log)
         step = machine.step(input, now)
         findings = () if isinstance(input.command, cm.ReviewAppeal) else input.findings
         _audit(step, machine, input.principal, findings, now, user=input.principal.user)
@@ -49,7 +49,7 @@ def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any,
     if isinstance(input, Output | GenerationFinished | GenerationFailed | GenerationStopped) and (
         input.findings or (isinstance(input, Output) and input.retracted)
     ):
-        record_findings(input, world.metrics, log)
+        record_findings(input, context.metrics, log)
         open_ = machine.state.open.get(input.response_id)
         step = machine.step(input, now)
         principal = None if open_ is None else open_.principal
@@ -59,7 +59,7 @@ def observed_step(input: Input, machine: Machine, world: ActorContext, log: Any,
         return step
     if isinstance(input, ToolStarting | ToolAnswered | ToolProgressed):
         found = () if isinstance(input, ToolStarting) else input.findings
-        record_findings(input, world.metrics, log)
+        record_findings(input, context.metrics, log)
         step = machine.step(input, now)
         _audit(step, machine, None, found, now, user=None)
         return step

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -23,7 +23,8 @@ import structlog
 from msgspec import UNSET
 
 from sessions.actor.actor_context import ActorContext
-from sessions.machine.inputs_and_effects import TitleWritten
+from sessions.actor.weak_calls import weakly
+from sessions.machine.inputs_and_effects import Step, TitleWritten
 from sessions.machine.responses import derive
 from sessions.machine.state import State
 from sessions.model.errors import SessileError
@@ -65,12 +66,39 @@ def calls_for_title(state: State, written: Sequence[Record]) -> bool:
     return ended.response.status != "failed" and details.get("reason") != "content_filter"
 
 
+class Titles:
+    """Has a session's title written behind its answers. Belongs to its actor; `post` takes what was written."""
+
+    def __init__(self, writer: TitleWriter, post: Callable[[TitleWritten], None]) -> None:
+        self._writer = writer
+        self._post = weakly(post)
+        self._task: asyncio.Task[None] | None = None
+
+    def consider(self, step: Step) -> None:
+        """Begins to write a title after an answer, unless the session has one."""
+        state, context = self._writer.state, self._writer.context
+        titles = context.limits.titles
+        if titles is None or (self._task is not None and not self._task.done()):
+            return
+        if calls_for_title(state, step.records) and titles(state.key.tenant):
+            self._task = context.spawn(self._write(step.usage[-1].principal))
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _write(self, principal: Principal) -> None:
+        written = await self._writer.write(principal)
+        if written is not None:
+            self._post(written)
+
+
 class TitleWriter(msgspec.Struct, frozen=True):
     """Writes the title of one session."""
 
     state: State
     ledger: Ledger
-    world: ActorContext
+    context: ActorContext
 
     async def write(self, principal: Principal) -> TitleWritten | None:
         """None: there is nothing to make a title of. Raises nothing but what cancels it."""
@@ -86,11 +114,11 @@ class TitleWriter(msgspec.Struct, frozen=True):
             title, source = first_words(self._question()), "words"
         if not title:
             return None
-        self.world.metrics.titles.add(source)
+        self.context.metrics.titles.add(source)
         return TitleWritten(title, at)
 
     async def _of_model(self, principal: Principal) -> str:
-        engine, admission = self.world.engine, self.world.limits.admission
+        engine, admission = self.context.engine, self.context.limits.admission
         if admission is not None and not admission.gives_extras:
             return ""
         stats, info = engine.stats(), engine.info
@@ -107,7 +135,7 @@ class TitleWriter(msgspec.Struct, frozen=True):
                     if "\n" in text.lstrip():
                         break
         title = cleaned(text)
-        return title if title and await passes(self.world.filters, principal, title) else ""
+        return title if title and await passes(self.context.filters, principal, title) else ""
 
     def _request(self, prompt: Tokens, principal: Principal) -> GenerationRequest:
         key = self.state.key
@@ -120,7 +148,7 @@ class TitleWriter(msgspec.Struct, frozen=True):
             seed=0,
             max_tokens=TOKENS_MAX,
             priority=PRIORITY,
-            weight=self.world.limits.share(principal).weight,
+            weight=self.context.limits.share(principal).weight,
         )
 
     def _question(self) -> str:

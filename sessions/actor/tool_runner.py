@@ -13,7 +13,6 @@ Does not know: HTTP, the tools file, how many calls run at once.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -24,12 +23,15 @@ from sessions.actor.actor_context import ActorContext
 from sessions.actor.input_pipeline import InputPreparation
 from sessions.actor.program_steps import callable_tools, next_point, program_step
 from sessions.actor.progress_reports import ProgressReports, Report
+from sessions.actor.weak_calls import weakly
 from sessions.machine.inputs_and_effects import (
+    ArmToolDeadline,
     Input,
     Prepared,
     ProgramCalling,
     ToolAnswered,
     ToolApprovalNeeded,
+    ToolDeadline,
     ToolProgressed,
     ToolStarting,
 )
@@ -52,15 +54,16 @@ _FAILED = "tool_failed: carrying this call out failed on our side."
 class ToolRunner:
     """Belongs to its actor; `post` is how it tells the machine what has become of a call."""
 
-    def __init__(self, state: State, ledger: Ledger, world: ActorContext, post: Callable[[Input], None]) -> None:
+    def __init__(self, state: State, ledger: Ledger, context: ActorContext, post: Callable[[Input], None]) -> None:
         self._state = state
         self._ledger = ledger
-        self._world = world
-        self._actor_post = weakref.WeakMethod(post)  # an actor that is let go is free at once
+        self._context = context
+        self._post = weakly(post)
         self._tasks: dict[tuple[ResponseId, CallId], asyncio.Task[None]] = {}
+        self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
         self._closed = False
         about = "Calls of server tools, by tool and outcome."
-        self._calls = world.metrics.counter("tool_calls", about, "tool", "outcome")
+        self._calls = context.metrics.counter("tool_calls", about, "tool", "outcome")
 
     def run(self, response_id: ResponseId) -> None:
         """Carries out what of a response's calls has no output, each from where the log says that it is."""
@@ -83,6 +86,13 @@ class ToolRunner:
             return
         self._spawn(response_id, call_id, self._send(waiting, waiting.server, call))
 
+    def arm_deadline(self, effect: ArmToolDeadline) -> None:
+        """Tells the machine when the outputs that a response waits for are overdue."""
+        due_s = (effect.since - self._context.now_ms()) / 1000 + self._context.limits.tool_deadline_s
+        self._deadlines[effect.response_id] = asyncio.get_running_loop().call_later(
+            max(due_s, 0.0), self._post, ToolDeadline(effect.response_id)
+        )
+
     def stop(self, response_id: ResponseId) -> None:
         """Nobody waits for the outputs of a response's calls any more: what runs is broken off."""
         for (of, _), task in list(self._tasks.items()):
@@ -94,6 +104,8 @@ class ToolRunner:
         self._closed = True
         for task in list(self._tasks.values()):
             task.cancel()
+        for deadline in self._deadlines.values():
+            deadline.cancel()
 
     async def leave(self, patience_s: float) -> None:
         """Begins nothing more, and gives what runs some time to end; then breaks it off."""
@@ -153,7 +165,7 @@ class ToolRunner:
             plain = canonical(arguments)
             wrong = None
             if tool.tool.parameters is not None:
-                wrong = await self._world.schemas.value_problem(tool.tool.parameters, arguments)
+                wrong = await self._context.schemas.value_problem(tool.tool.parameters, arguments)
         except (ValueError, RecursionError):
             wrong, plain = "they are no JSON", ""
         except SessileError as error:
@@ -166,7 +178,7 @@ class ToolRunner:
         self._post(ToolStarting(waiting.response_id, call.call_id, named))
 
     async def _send(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> None:
-        tools, tool = self._world.tools, self._find(call)
+        tools, tool = self._context.tools, self._find(call)
         assert tools is not None
         arguments = self._arguments(waiting, call)
         if arguments is None:  # deleted behind the intent, before anything was sent by this process
@@ -184,7 +196,7 @@ class ToolRunner:
         if tool is not None and tool.program:
             await self._run_program(waiting, server, call, tool, request)
         else:
-            async with ProgressReports(self._reported(waiting, server, call), self._world.spawn) as reports:
+            async with ProgressReports(self._reported(waiting, server, call), self._context.spawn) as reports:
                 result = await tools.call(request, reports.put)
             await self._answer(waiting, call, result)
 
@@ -192,7 +204,7 @@ class ToolRunner:
         self, waiting: Awaiting, server: ServerCalls, call: ServerCall, tool: ServerTool, request: ToolRequest
     ) -> None:
         """Runs a program on, to its next call, which is written before it is sent, or to its end."""
-        tools, info, tenant = self._world.tools, self._state.info, self._state.key.tenant
+        tools, info, tenant = self._context.tools, self._state.info, self._state.key.tenant
         assert tools is not None
         named, find = (info.tools if info is not None else ()), partial(tools.find, tenant)
         came_to = await tools.advance(program_step(request, server, tool, named, find))
@@ -212,11 +224,11 @@ class ToolRunner:
 
     def _reported(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> Report:
         """Passes on how far a call has come, its words filtered; what is refused there is left out."""
-        world = self._world
+        context = self._context
 
         async def report(progress: ToolProgress) -> None:
-            filter_s, bytes_max = world.metrics.filter_s.of("input"), world.limits.content_bytes
-            preparation = InputPreparation(server.principal, self._ledger, world.filters, bytes_max, filter_s)
+            filter_s, bytes_max = context.metrics.filter_s.of("input"), context.limits.content_bytes
+            preparation = InputPreparation(server.principal, self._ledger, context.filters, bytes_max, filter_s)
             message = progress.message
             try:
                 message = await preparation.filter.alone(message) if message else None
@@ -238,12 +250,12 @@ class ToolRunner:
     async def _answer(self, waiting: Awaiting, call: ServerCall, result: ToolResult) -> None:
         """The output passes what a user's words pass, and is tokenised."""
         assert waiting.server is not None
-        output, failed, world = result.output, result.outcome != "done", self._world
+        output, failed, context = result.output, result.outcome != "done", self._context
         if result.outcome == "unknown":
             output = f"{OUTCOME_UNKNOWN} {output}".rstrip()
-        filter_s = world.metrics.filter_s.of("input")
-        bytes_max = world.limits.content_bytes
-        preparation = InputPreparation(waiting.server.principal, self._ledger, world.filters, bytes_max, filter_s)
+        filter_s = context.metrics.filter_s.of("input")
+        bytes_max = context.limits.content_bytes
+        preparation = InputPreparation(waiting.server.principal, self._ledger, context.filters, bytes_max, filter_s)
         command_id = CommandId(call.execution_id or "tool")
         given = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
         prepared: Prepared | None = None
@@ -275,7 +287,7 @@ class ToolRunner:
     # -- small --------------------------------------------------------------------------------------------------------
 
     def _find(self, call: ServerCall) -> ServerTool | None:
-        tools = self._world.tools
+        tools = self._context.tools
         return tools.find(self._state.key.tenant, call.name) if tools is not None else None
 
     def _arguments(self, waiting: Awaiting, call: ServerCall) -> str | None:
@@ -283,16 +295,12 @@ class ToolRunner:
             return call.arguments
         return arguments_of(self._state, waiting.response_id, call.call_id)
 
-    def _post(self, input: Input) -> None:
-        if (post := self._actor_post()) is not None:
-            post(input)
-
     def _count(self, call: ServerCall, outcome: str) -> None:
         self._calls.add(call.name, outcome)
 
     def _spawn(self, response_id: ResponseId, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
         name = response_id, call_id
-        task = self._tasks[name] = self._world.spawn(self._guarded(response_id, call_id, work))
+        task = self._tasks[name] = self._context.spawn(self._guarded(response_id, call_id, work))
         task.add_done_callback(partial(self._ended, name))
 
     def _ended(self, name: tuple[ResponseId, CallId], task: asyncio.Task[None]) -> None:

@@ -223,7 +223,7 @@ def the_end_of_a_sealed_answer_is_lost(patch: pytest.MonkeyPatch) -> None:
 
     def lose(self: Any) -> Any:
         output = take(self)
-        task = self._inbox._turn_tasks.get(self.response_id)
+        task = next(iter(self._inbox._turns.tasks([self.response_id])), None)
         if output is not None and (task is None or task.done()):
             return msgspec.structs.replace(output, pieces=(), tokens=output.tokens)
         return output

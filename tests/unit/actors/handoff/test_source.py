@@ -96,7 +96,7 @@ class Writing:
     """An actor of which only its answer matters: it has a token more at each look, `pace` of them."""
 
     def __init__(self, tokens: int, pace: int = 1) -> None:
-        self.key, self.phase, self.speaking, self.open = key(1), Phase.WARM, bool(pace), ("response",)
+        self.key, self.phase, self.is_generating, self.open = key(1), Phase.WARM, bool(pace), ("response",)
         self._tokens, self._pace = tokens, pace
 
     async def ledgers(self) -> list[array[int]]:
@@ -160,7 +160,7 @@ async def test_a_session_that_nobody_writes_in_is_computed_once_and_not_waited_f
 async def test_an_answer_that_does_not_get_on_is_waited_for_so_long_and_no_longer() -> None:
     begun = asyncio.get_running_loop().time()
     blocks, actor = Blocks(32), Writing(1_020, pace=0)
-    actor.speaking = True
+    actor.is_generating = True
     await brought_up(blocks, actor)
     assert HandoffLimits().block_s <= asyncio.get_running_loop().time() - begun < HandoffLimits().block_s + 0.1
 
@@ -169,7 +169,7 @@ class Speaking:
     """An actor whose engine makes a token every `pace_s`."""
 
     def __init__(self, pace_s: float) -> None:
-        self.open, self.speaking, self.pace_s = ("response",), bool(pace_s), pace_s
+        self.open, self.is_generating, self.pace_s = ("response",), bool(pace_s), pace_s
 
     @property
     def generated(self) -> int:

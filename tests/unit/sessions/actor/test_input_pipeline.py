@@ -59,7 +59,7 @@ async def prepared(command: cm.ActorCommand, *memories: str, begun: bool = True)
     input = Command(msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana"), command, cm.command_digest(command))
     desk = Desk()
     ledger = desk.ledger if begun else Ledger(empty(KEY, user="ana"), desk.tokenizer, info())
-    return await prepare_input(input, ledger=ledger, world=world)
+    return await prepare_input(input, ledger=ledger, context=world)
 
 
 def message(content: str) -> cm.MessageCreate:

@@ -57,8 +57,8 @@ class Routed:
         command = cm.MessageCreate(id=self.ground.name(), session=SESSION, content=text, **more)
         return request_of(LOCAL_PRINCIPAL, command)
 
-    def direct(self, text: str, *, stays: str = "") -> Directed | None:
-        return self.router.direct(self.ground.machine, self.request(text), stays=stays)
+    def direct(self, text: str, *, keep_model: str = "") -> Directed | None:
+        return self.router.direct(self.ground.machine, self.request(text), keep_model=keep_model)
 
 
 def receipt(directed: Directed | None) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def test_a_turn_for_another_model_sends_the_session_there_with_its_reason_and_it
     plan, leaving = directed.switch, directed.switch.routing
     assert (plan.model, plan.home, leaving.target, leaving.source) == ("big", "", "big", "sim")
     assert (leaving.homes["sim"].replica, leaving.homes["sim"].tokens) == ("r1", 40)
-    stays = receipt(routed.direct(HARD, stays="no_replica"))
+    stays = receipt(routed.direct(HARD, keep_model="no_replica"))
     assert (stays["model"], stays["why"]) == ("sim", "no_replica")
 
 

@@ -80,7 +80,7 @@ class Fork(Desk):
             filters=filters, limits=limits, metrics=Metrics(), memories=None, tools=None, engine=None
         )
         given = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
-        answer = self.input(await prepare_input(given, ledger=self.ledger, world=world)).answer
+        answer = self.input(await prepare_input(given, ledger=self.ledger, context=world)).answer
         assert isinstance(answer, cm.Ok) and answer.response_id is not None, answer
         return answer.response_id
 

@@ -1,0 +1,93 @@
+"""The tasks that write one session's open responses, one for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from sessions.actor.actor_context import ActorContext
+from sessions.actor.weak_calls import weakly
+from sessions.model.types import ResponseId
+from sessions.turn.attempts import GenerationRun
+from sessions.turn.generation_task import GenerationTask
+from sessions.turn.ledger import Ledger
+from sessions.turn.output_accumulator import Inbox
+
+ENGINE_PATIENCE_S: Final = 5.0
+
+
+class RunningTurns:
+    """Belongs to its actor."""
+
+    def __init__(self, ledger: Ledger, context: ActorContext, log: Any, on_end: Callable[[], None]) -> None:
+        """`on_end` is called when a task is over."""
+        self._ledger = ledger
+        self._context = context
+        self._log = log
+        self._on_end = weakly(on_end)
+        self._turns: dict[ResponseId, GenerationTask] = {}
+        self._tasks: dict[ResponseId, asyncio.Task[None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    @property
+    def is_generating(self) -> bool:
+        """Whether an engine has produced a token for any open response."""
+        return any(turn.begun for turn in self._turns.values())
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the runs that are under way."""
+        return sum(turn.generated for turn in self._turns.values())
+
+    def tasks(self, responses: Iterable[ResponseId] | None = None) -> list[asyncio.Task[None]]:
+        """Returns the tasks of these responses (None: all) that are under way."""
+        return [task for each in (self._tasks if responses is None else responses) if (task := self._tasks.get(each))]
+
+    def start(self, run: GenerationRun, behind: ResponseId | None, inbox: Inbox) -> None:
+        """Begins to write a response into `inbox`, once the engine has let go of the one that it goes on from
+        (`behind`), if any: it finds that one's KV then."""
+        context = self._context
+        turn = GenerationTask(
+            run,
+            self._ledger,
+            engine=context.engine,
+            schemas=context.schemas,
+            filters=context.filters,
+            inbox=inbox,
+            limits=context.limits.turn,
+            metrics=context.metrics,
+        )
+        self._turns[turn.response_id] = turn
+        ending = None if behind is None else self._tasks.get(behind)
+        task = self._tasks[turn.response_id] = context.spawn(turn.run() if ending is None else _behind(ending, turn))
+        task.add_done_callback(lambda _: self._ended(turn))
+
+    def stop(self, response_id: ResponseId) -> None:
+        task = self._tasks.get(response_id)
+        if task is not None:
+            task.cancel()
+
+    def stop_all(self) -> None:
+        for response_id in list(self._tasks):
+            self.stop(response_id)
+
+    async def join(self) -> None:
+        """Waits until the engine has let go; one that does not is left behind: nothing of it is taken any more."""
+        if self._tasks:
+            late = (await asyncio.wait(list(self._tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
+            if late:
+                self._log.error("engine_stop_timed_out", turns=len(late))
+
+    def _ended(self, turn: GenerationTask) -> None:
+        if self._turns.get(turn.response_id) is turn:
+            del self._turns[turn.response_id]
+            del self._tasks[turn.response_id]
+            self._on_end()
+
+
+async def _behind(ending: asyncio.Task[None], turn: GenerationTask) -> None:
+    await asyncio.wait((ending,), timeout=ENGINE_PATIENCE_S)
+    await turn.run()
