@@ -89,6 +89,7 @@ class Actor:
             world.engine.info,
             tenant_policy=world.limits.context_policy,
             answer_room=world.limits.answer_room,
+            answer_tokens=world.limits.answer_tokens,
         )
         self._compactor = Compactor(machine.state, self._ledger, world, self.post)
         self._results: ResultFinder | None = None
