@@ -106,6 +106,7 @@ test("the page speaks German, lists its keys, and keeps the theme and the langua
   await accessible(page, "help");
   await page.uncheck("#help-key");
   await page.keyboard.press("Escape");
+  await page.waitForSelector("#help", { state: "detached" });
   await page.keyboard.press("?");
   assert.equal(await page.$("#help"), null);
   assert.deepEqual(page.troubles, []);
