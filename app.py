@@ -62,6 +62,7 @@ from actors.routing.router import Router
 from deploy.commands.entry import run_command_line
 from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
+from deploy.shipped_models import TOY_ANSWER_TOKENS
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
 from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
@@ -187,6 +188,7 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
             titles=(lambda tenant: limits_now(limited).of(tenant).titles) if writes_titles else None,
             context_policy=lambda tenant: limits_now(limited).of(tenant).context_policy or general,
             answer_room=settings.answer_room,
+            answer_tokens=settings.answer_tokens or (TOY_ANSWER_TOKENS if model_notice(settings) else None),
             share=lambda principal: limits_now(limited).share(principal),
             admission=admission_of(limited, engine, measures),
         ),

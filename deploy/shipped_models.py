@@ -52,6 +52,7 @@ DEFAULT: Final = ShippedModel(
     licence="Apache-2.0",
     about="Qwen2.5-Coder Instruct by the Qwen team, 1.5 billion parameters",
 )
+TOY_ANSWER_TOKENS: Final = 2048  # where nobody names a limit: such a model may repeat itself until its window is full
 SHIPPED: Final = {model.name: model for model in (DEFAULT, SMALL)}
 
 
@@ -67,8 +68,5 @@ def notice_of(path: str) -> str | None:
 
 
 def notice(model: ShippedModel) -> str:
-    """A word on what a shipped model is worth, for the terminal and the page."""
-    return (
-        f"This is a toy: {model.about}. It is often wrong. For a real one start with --model hf:ORG/REPO,"
-        " a model of Hugging Face's hub, or --model FILE.gguf."
-    )
+    """A word on what a shipped model is worth, for those who chat with it: one line, on a phone too."""
+    return f"A toy of {model.about.rpartition(', ')[2]}: often wrong."

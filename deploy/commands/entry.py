@@ -39,7 +39,9 @@ def run_command_line(
     """Returns the status to exit with; None for a role (`serve`, `gateway`, `replica`) without `run_role`."""
     if arguments[:1] == ["chat"]:
         from transport.cli.chat import run_chat
+        from transport.proxies import spare_loopback
 
+        spare_loopback(environment)
         return run_chat(arguments[1:])
     try:
         parsed = parse(arguments, environment, VERSION)

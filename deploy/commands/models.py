@@ -70,7 +70,9 @@ def with_model(settings: Settings) -> Settings:
                 f"model = {settings.model!r}: {path.name} is not on this machine; fetch it with `make serve`, or"
                 f" `./sessile models pull {shipped.name}`, or name another one with --model"
             )
-        print(f"Model: {shipped.name}, licence {shipped.licence}. {shipped_models.notice(shipped)}", file=sys.stderr)
+        real = "For a real one start with --model hf:ORG/REPO, a model of Hugging Face's hub, or --model FILE.gguf."
+        about = f"{shipped_models.notice(shipped)} {real}"
+        print(f"Model: {shipped.name}, licence {shipped.licence}. {about}", file=sys.stderr)
         return replace(settings, model=str(path))
     reference = parse_reference(settings.model)
     if reference is None:

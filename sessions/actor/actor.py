@@ -99,6 +99,7 @@ class Actor:
             context.engine.info,
             tenant_policy=context.limits.context_policy,
             answer_room=context.limits.answer_room,
+            answer_tokens=context.limits.answer_tokens,
         )
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._mailbox = Mailbox(context.limits.mailbox_commands)

@@ -33,6 +33,7 @@ class ActorLimits(msgspec.Struct, frozen=True):
     titles: Callable[[TenantId], bool] | None = None  # whose sessions get titles of their models; None: nobody's
     context_policy: Callable[[TenantId], ContextPolicy | None] | None = None  # of full windows; None: each door's own
     answer_room: int = ANSWER_ROOM  # tokens of the window that a prompt leaves to its answer
+    answer_tokens: int | None = None  # the most of an answer whose request and session name no limit; None: what fits
     share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
 
 

@@ -125,9 +125,12 @@ class Ledger:
         *,
         tenant_policy: Callable[[TenantId], ContextPolicy | None] | None = None,
         answer_room: int = ANSWER_ROOM,
+        answer_tokens: int | None = None,
     ) -> None:
+        """`answer_tokens`: the most of an answer whose request and session name no limit; None: what fits."""
         self.state = state
         self.messages = MessageTokens(state, tokenizer, engine)
+        self._answer_tokens = answer_tokens
         self._tenant_policy = tenant_policy
         self._answer_room = answer_room
         self._tokenizer = tokenizer
@@ -235,12 +238,11 @@ class Ledger:
         prompt.extend(begun)
         prompt.extend(emitted)
         room = window - len(prompt)
-        left = min(room, answer_max - len(emitted)) if answer_max is not None else room
         return PromptPlan(
             prompt=prompt,
             emitted=emitted,
             shared_prefix=shared,
-            max_tokens=left,
+            max_tokens=self._left(room, answer_max, emitted),
             dropped=fitted.dropped,
             cut=branch.pieces[fitted.first][0].item_id if fitted.moved else None,
         )
@@ -334,8 +336,13 @@ class Ledger:
             raise too_long(len(prompt), window - 1)
         prompt.extend(emitted)
         room = window - len(prompt)
-        left = min(room, answer_max - len(emitted)) if answer_max is not None else room
+        left = self._left(room, answer_max, emitted)
         return PromptPlan(prompt=prompt, emitted=emitted, shared_prefix=0, max_tokens=left, dropped=0, cut=None)
+
+    def _left(self, room: int, answer_max: int | None, emitted: array[int]) -> int:
+        """How many tokens an answer may still have in a window with this room."""
+        longest = self._answer_tokens if answer_max is None else answer_max
+        return room if longest is None else min(room, longest - len(emitted))
 
     async def _raw_prompt(self, request: Json, text: str) -> array[int]:
         """Returns the token ids that a completion's client sent; else those of its text."""

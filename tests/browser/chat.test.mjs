@@ -106,6 +106,7 @@ test("the page speaks German, lists its keys, and keeps the theme and the langua
   await accessible(page, "help");
   await page.uncheck("#help-key");
   await page.keyboard.press("Escape");
+  await page.waitForSelector("#help", { state: "detached" });
   await page.keyboard.press("?");
   assert.equal(await page.$("#help"), null);
   assert.deepEqual(page.troubles, []);
@@ -175,6 +176,86 @@ test("conversations are pinned, foldered, renamed, deleted and found from the li
   await page.keyboard.press("Escape");
   assert.equal(await focused(page), "side-open");
   assert.deepEqual(page.troubles, []);
+});
+
+/** What people expect of a list and a message field: by what they do, and what they see then. */
+const HABITS = [
+  ["arrow up in an empty message field edits the last message", async (page) => {
+    await page.press("#message", "ArrowUp");
+    assert.equal(await page.inputValue(".edit textarea"), "Second question");
+    await page.keyboard.press("Escape");
+    await page.fill("#message", "words");
+    await page.press("#message", "ArrowUp");
+    assert.equal(await page.$(".edit textarea"), null, "a field with words in it is left alone");
+    await page.fill("#message", "");
+  }],
+  ["what a search finds is announced", async (page) => {
+    await page.fill("#search", "question");
+    await page.waitForFunction(() => document.querySelector("#polite").textContent === "2 conversations found.");
+    await page.fill("#search", "nowhere at all");
+    await page.waitForFunction(() => document.querySelector("#polite").textContent === "Nothing found.");
+    await page.fill("#search", "");
+  }],
+  ["conversations of programs, which have no title, are not in the list", async (page) => {
+    const status = await page.evaluate(async () => (await fetch("/v1/responses", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ model: "simulated", input: "From a program" }) })).status);
+    assert.equal(status, 200);
+    await page.reload();
+    await page.waitForSelector(".row");
+    assert.deepEqual((await texts(page, ".row")).sort(), ["First question", "Second question"]);
+  }],
+  ["several are moved to a new folder, and one to a folder that is there", async (page) => {
+    await choose(page, "First question", "Select several…");
+    await accessible(page, "selection");
+    await page.getByRole("checkbox", { name: "Select “Second question”" }).check();
+    await page.getByRole("group", { name: "Selected conversations" }).getByRole("button", { name: "Move to a folder…" }).click();
+    await page.keyboard.type("Coast");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelectorAll("h2 .fold").length === 1 && document.querySelectorAll("section:has(.fold) .row").length === 2);
+    await choose(page, "First question", "Move to a folder…");
+    assert.deepEqual(await texts(page, "#among option"), ["No folder", "Coast", "New folder…"]);
+    await page.selectOption("#among", { label: "No folder" });
+    await page.getByRole("button", { name: "Save" }).click();
+    await page.waitForFunction(() => document.querySelectorAll("section:has(.fold) .row").length === 1);
+    await choose(page, "First question", "Move to a folder…");
+    await page.selectOption("#among", { label: "Coast" });
+    await page.getByRole("button", { name: "Save" }).click();
+    await page.waitForFunction(() => document.querySelectorAll("section:has(.fold) .row").length === 2);
+  }],
+  ["several are deleted, which can be taken back, and is done when the page closes first", async (page) => {
+    await choose(page, "First question", "Select several…");
+    await page.getByRole("checkbox", { name: "Select “Second question”" }).check();
+    await page.getByRole("group", { name: "Selected conversations" }).getByRole("button", { name: "Delete" }).click();
+    await page.waitForFunction(() => document.querySelectorAll(".row").length === 0);
+    await page.getByText("2 conversations were deleted.").waitFor();
+    await page.getByRole("button", { name: "Undo" }).click();
+    await page.waitForFunction(() => document.querySelectorAll(".row").length === 2);
+    await choose(page, "First question", "Select several…");
+    await page.getByRole("group", { name: "Selected conversations" }).getByRole("button", { name: "Delete" }).click();
+    await page.getByText("1 conversation was deleted.").waitFor();
+    await page.reload();
+    await page.waitForFunction(async () => (await (await fetch("/v1/sessions")).json()).data.every(({ title }) => title !== "First question"));
+    await page.waitForFunction(() => document.querySelectorAll(".row").length === 1);
+  }],
+];
+/** Chooses from a conversation's menu. */
+async function choose(page, title, item) {
+  await page.getByRole("button", { name: `Actions for “${title}”` }).click();
+  await page.getByRole("menuitem", { name: item }).click();
+}
+
+test("the list and the message field do what people expect", async () => {
+  const own = new Server(["--sim-tokens-per-s", "300", "--sim-answer-tokens", "40"]);
+  await own.start();
+  try {
+    const page = await ready({ at: own, bypassCSP: true });
+    await say(page, "First question");
+    await page.keyboard.press("Control+Shift+O");
+    await say(page, "Second question");
+    for (const [name, act] of HABITS) await act(page).catch((error) => assert.fail(`${name}: ${error.stack}`));
+    assert.deepEqual(page.troubles, []);
+  } finally {
+    await own.dispose();
+  }
 });
 
 test("a conversation has its settings, presets keep them, and each answer says when, how much, for how much and by whom", async () => {

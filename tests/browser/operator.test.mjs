@@ -84,7 +84,7 @@ test("with one replica nothing can be drained or moved, and the page says why", 
   await closed(page);
 });
 
-test("before a replica is drained the page asks, and Escape leaves it as it is", async () => {
+test("before a replica is drained the page asks, Escape leaves it as it is, and a drain is taken back", async () => {
   const page = await browser.page();
   const told = [];
   const two = ["north", "south"].map((replica) => ({ replica, state: "serving", load: 0.4, model: "m", address: `${replica}:1`, slots: 4 }));
@@ -110,7 +110,15 @@ test("before a replica is drained the page asks, and Escape leaves it as it is",
   await page.getByText("north is handing its sessions off.").waitFor();
   await page.locator(".replicas .tag.draining").waitFor();
   assert.deepEqual(told, ["/v1/operator/replicas/north/drain"]);
-  assert.equal(await drain.isDisabled(), true);
+  await page.route("**/v1/operator/replicas/*/undrain", async (route) => {
+    told.push(new URL(route.request().url()).pathname);
+    two[0] = { ...two[0], state: "serving" };
+    await route.fulfill({ json: { replica: "north" } });
+  });
+  await page.getByRole("button", { name: "Undrain north" }).click();
+  await page.getByText("north takes sessions again.").waitFor();
+  assert.deepEqual(told.slice(1), ["/v1/operator/replicas/north/undrain"]);
+  await drain.waitFor();
   await closed(page);
 });
 

@@ -523,11 +523,18 @@ test("what was typed is not lost: a refused message, a draft, a paste that is to
 test("the page shows what the server says its model is worth, and nothing where it says nothing", async () => {
   const page = await browser.page();
   open.add(page);
-  const notice = "This is a toy: it is often wrong. For a real one start with --model hf:ORG/REPO.";
+  const notice = "A toy of 135 million parameters: often wrong.";
   await page.route("**/v1/models", (route) => route.fulfill({ json: { object: "list", data: [{ id: "m", notice }] } }));
   await page.goto(quick.url);
   await page.waitForSelector("#worth:not([hidden])");
   assert.equal(await page.textContent("#worth"), notice);
+  await page.setViewportSize({ width: 375, height: 700 });
+  assert.equal(await page.$eval("#worth-text", (each) => each.getClientRects().length), 1, "one line, and all of it");
+  assert.equal(await page.$eval("#worth-text", (each) => each.scrollWidth <= each.clientWidth), true);
+  await page.click("#worth-close");
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector("#settings-model").textContent === "m");
+  assert.equal(await page.isHidden("#worth"), true, "closed for good");
   const other = await visit(quick);
   await say(other, "Hello");
   await written(other);

@@ -168,6 +168,9 @@ class Settings:
         None,
         "what becomes of a conversation that outgrows its context window; auto: truncate, at OpenAI's doors off",
     )
+    answer_tokens: int = option(
+        0, "TOKENS", "the most of an answer where nobody names a limit; 0: what fits, of a shipped toy 2048", ge=0
+    )
     answer_room: int = option(256, "TOKENS", "tokens of the window that a prompt leaves to its answer at least", ge=1)
     orphan_policy: Literal["continue", "pause", "cancel"] = option(
         "continue", None, "what an answer without readers does"

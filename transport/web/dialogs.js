@@ -38,14 +38,38 @@ export async function confirmed(title, text, yes, no) {
   return (await closed(box)) === "yes";
 }
 
-/** One line from the user, or null. @param {string} title @param {string} label @param {string} value @param {{ among?: string[], hint?: string, empty?: boolean }} [how] `among`: what is offered */
-export async function line(title, label, value, { among = [], hint = "", empty = false } = {}) {
-  const input = el("input", { id: "line-input", value, maxlength: 256, autocomplete: "off", required: !empty, list: among.length > 0 && "line-list" });
-  const offers = el("datalist", { id: "line-list" }, ...among.map((each) => el("option", { value: each })));
-  const box = openDialog(title, [hint !== "" && el("p", {}, hint), el("label", { for: "line-input" }, label), input, offers], [cancel(), choice(t("Save"), "yes", "danger sea")]);
+/** One line from the user, or null. @param {string} title @param {string} label @param {string} value */
+export async function line(title, label, value) {
+  const input = el("input", { id: "line-input", value, maxlength: 256, autocomplete: "off", required: true });
+  const box = openDialog(title, [el("label", { for: "line-input" }, label), input], [cancel(), choice(t("Save"), "yes", "danger sea")]);
   input.focus();
   input.select();
   return (await closed(box)) === "yes" ? input.value.trim() : null;
+}
+
+/**
+ * One of several names, a new one, or "" for none; null where nothing was chosen.
+ * @param {string} title @param {string} label @param {string[]} names @param {string} now @param {{ none: string, other: string, name: string }} words
+ */
+export async function oneOf(title, label, names, now, { none, other, name }) {
+  const OTHER = "\n"; // no name
+  const select = el("select", { id: "among" }, el("option", { value: "" }, none), ...names.map((each) => el("option", { value: each }, each)), el("option", { value: OTHER }, other));
+  const input = el("input", { id: "line-input", maxlength: 256, autocomplete: "off" });
+  const fresh = el("div", { class: "field" }, el("label", { for: "line-input" }, name), input);
+  const draw = () => {
+    fresh.hidden = select.value !== OTHER;
+    input.required = !fresh.hidden;
+  };
+  select.addEventListener("change", () => {
+    draw();
+    if (!fresh.hidden) input.focus();
+  });
+  select.value = names.length === 0 ? OTHER : now;
+  draw();
+  const box = openDialog(title, [el("div", { class: "field" }, el("label", { for: "among" }, label), select), fresh], [cancel(), choice(t("Save"), "yes", "danger sea")]);
+  (fresh.hidden ? select : input).focus();
+  if ((await closed(box)) !== "yes") return null;
+  return fresh.hidden ? select.value : input.value.trim();
 }
 
 /** Leaves a dialog whatever its fields hold; the first button in a form is what Enter presses, and it is not this one. */

@@ -50,6 +50,7 @@ function openHelp(shortcuts) {
     { keys: ["Enter"], label: t("Send the message") },
     { keys: [t("Shift"), "Enter"], label: t("Begin a new line") },
     { keys: ["Esc"], label: t("Stop the answer, or close what is open") },
+    { keys: ["↑"], label: t("In an empty message field: edit the last message") },
     { keys: ["F2"], label: t("In the list: rename") },
     { keys: [t("Del")], label: t("In the list: delete") },
   ];

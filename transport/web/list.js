@@ -1,8 +1,9 @@
 /** The conversations of the list: read page by page, searched, pinned, put into folders, renamed, exported and deleted. */
 import { request } from "./api.js";
 import { copy, keep } from "./copies.js";
-import { confirmed, line } from "./dialogs.js";
+import { confirmed, line, oneOf } from "./dialogs.js";
 import { el, find, icon } from "./dom.js";
+import { Selection } from "./selection.js";
 import { openShares, sharing } from "./share-dialog.js";
 import { folderOf, isPinned, Sidebar } from "./sidebar.js";
 import { StoppedError } from "./sessile.js";
@@ -31,7 +32,10 @@ export class ConversationList {
       rename: (info) => void this.rename(info),
       remove: (info) => void this.remove(info),
       items: (info) => this.items(info),
+      chosen: (id) => (this.selection.isOn ? this.selection.chosen.has(id) : null),
+      choose: (id) => this.selection.toggle(id),
     });
+    this.selection = new Selection({ move: (ids) => void this.moveAll(ids), remove: (ids) => void this.removeAll(ids), changed: () => page.changed() });
     /** @type {SessionInfo[]} */
     this.listed = [];
     this.hasMore = false;
@@ -86,9 +90,10 @@ export class ConversationList {
     }
   }
 
-  /** @param {(info: SessionInfo) => SessionInfo} known what the page knows better @param {string | null} current */
+  /** Without those that have no title: programs keep them, over OpenAI's API. @param {(info: SessionInfo) => SessionInfo} known what the page knows better @param {string | null} current */
   draw(known, current) {
-    this.sidebar.render(this.listed.map(known), current, this.hasMore, this.search);
+    const rows = this.listed.map(known).filter((info) => !this.selection.leaving.has(String(info.id)) && (info.title || info.id === current || info["open"]));
+    this.sidebar.render(rows, current, this.hasMore, this.search);
   }
 
   // -- searching ------------------------------------------------------------------------------------------------
@@ -120,6 +125,9 @@ export class ConversationList {
     if (this.search.words !== words) return;
     this.search = { words, hits };
     this.page.changed();
+    const lower = words.toLocaleLowerCase();
+    const found = new Set([...this.listed.filter((info) => String(info.title ?? "").toLocaleLowerCase().includes(lower)), ...hits].map(({ id }) => String(id))).size;
+    this.page.done(found === 0 ? t("Nothing found.") : found === 1 ? t("1 conversation found.") : t("{n} conversations found.", { n: found }));
   }
 
   // -- what is done with one ------------------------------------------------------------------------------------------
@@ -129,9 +137,10 @@ export class ConversationList {
     const id = String(info.id);
     return [
       { label: t("Rename…"), icon: icon("edit"), act: () => void this.rename(info) },
-      { label: isPinned(info) ? t("Unpin") : t("Pin"), icon: icon("pin"), act: () => this.mark(info, { pinned: isPinned(info) ? undefined : true }) },
+      { label: isPinned(info) ? t("Unpin") : t("Pin"), icon: icon("pin"), act: () => void this.mark(info, { pinned: isPinned(info) ? undefined : true }) },
       { label: t("Move to a folder…"), icon: icon("folder"), act: () => void this.move(info) },
       ...(sharing.isOff ? [] : [{ label: t("Share…"), icon: icon("share"), act: () => openShares(id, this.page.tip(id)) }]),
+      { label: t("Select several…"), icon: icon("check"), act: () => this.selection.turn(true, id) },
       { label: t("Export as Markdown"), icon: icon("save"), act: () => void this.export(info, "markdown") },
       { label: t("Export as JSON"), icon: icon("save"), act: () => void this.export(info, "json") },
       { label: t("Delete…"), icon: icon("trash"), danger: true, act: () => void this.remove(info) },
@@ -148,14 +157,27 @@ export class ConversationList {
 
   /** @param {SessionInfo} info */
   async move(info) {
-    const among = [...new Set(this.listed.map(folderOf))].filter((name) => name !== "");
-    const folder = await line(t("Move to a folder"), t("Folder"), folderOf(info), { among, hint: t("A new name makes a new folder; no name takes it out."), empty: true });
-    if (folder !== null) this.mark(info, { folder: folder || undefined });
+    const folder = await this.folder(folderOf(info));
+    if (folder !== null) void this.mark(info, { folder: folder || undefined });
+  }
+
+  /** One that is there, or a new name; "" for none, null where nothing was chosen. @param {string} now */
+  folder(now) {
+    const names = [...new Set(this.listed.map(folderOf))].filter((name) => name !== "").sort((a, b) => a.localeCompare(b));
+    return oneOf(t("Move to a folder"), t("Folder"), names, now, { none: t("No folder"), other: t("New folder…"), name: t("Name of the new folder") });
+  }
+
+  /** @param {string[]} ids */
+  async moveAll(ids) {
+    const folder = await this.folder("");
+    if (folder === null) return;
+    const moved = this.listed.filter((info) => ids.includes(String(info.id)));
+    await Promise.all(moved.map((info) => this.mark(info, { folder: folder || undefined })));
   }
 
   /** Metadata goes whole, so it is read first. @param {SessionInfo} info @param {{ pinned?: true | undefined, folder?: string | undefined }} marks */
   mark(info, marks) {
-    void this.page.attempt(async () => {
+    return this.page.attempt(async () => {
       const session = this.client.session(String(info.id));
       const { state } = /** @type {any} */ (await session.get());
       const metadata = JSON.parse(JSON.stringify({ ...state.metadata, ...marks }));
@@ -180,14 +202,21 @@ export class ConversationList {
   async remove(info) {
     const text = t("“{title}” and everything said in it will be gone, on all your devices.", { title: info.title || t("Untitled") });
     if (!(await confirmed(t("Delete this conversation?"), text, t("Delete"), t("Keep it")))) return;
-    const id = String(info.id);
-    await this.page.attempt(async () => {
-      await this.client.session(id).delete();
-      void keep(`sessile:session:${id}`, null);
-      this.listed = this.listed.filter((each) => each.id !== id);
-      this.page.deleted(id);
-      this.page.done(t("The conversation was deleted."));
-      void this.load(false);
-    });
+    await this.page.attempt(() => this.drop(String(info.id)));
+    this.page.done(t("The conversation was deleted."));
+  }
+
+  /** @param {string[]} ids */
+  async removeAll(ids) {
+    for (const id of ids) await this.page.attempt(() => this.drop(id).finally(() => this.selection.gone(id)));
+  }
+
+  /** @param {string} id */
+  async drop(id) {
+    await this.client.session(id).delete();
+    void keep(`sessile:session:${id}`, null);
+    this.listed = this.listed.filter((each) => each.id !== id);
+    this.page.deleted(id);
+    void this.load(false);
   }
 }

@@ -11,13 +11,13 @@ import { reasonOf } from "./feedback.js";
 import { listen, openPreferences } from "./help.js";
 import { Link } from "./link.js";
 import { ConversationList } from "./list.js";
-import { prefer, preferences } from "./preferences.js";
+import { prefer, preferences, read, write } from "./preferences.js";
 import { PushButton } from "./push.js";
 import { edited, given } from "./settings.js";
 import { fit, refuseLonger, Thread } from "./thread.js";
 import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "./sessile.js";
 import { t, translate } from "./texts.js";
-import { leaving } from "./wipe.js";
+import { FIRST_WORDS, leaving } from "./wipe.js";
 
 export { Markdown, parser } from "./markdown.js"; // for tests: the page runs no module that it does not name
 
@@ -32,6 +32,7 @@ const SPOKEN_MAX = 2000;
 const STARTERS = [t("Explain how tides work, in four sentences."), t("Write a haiku about a lighthouse."), t("Give me three ideas for a rainy Sunday.")];
 const FRESH = "sessile-fresh";
 const FAILED = "sessile-failed";
+const FIRST_WORDS_MAX = 50;
 
 translate(document.body);
 const client = new SessileClient({ url: base, storage: keeping, auth: () => account.key() });
@@ -66,8 +67,8 @@ let writing = new Set();
 let isFollowing = true;
 let isDrawing = false;
 let creating = "";
-/** The first words of conversations that have no title yet. @type {Map<string, string>} */
-const firstWords = new Map();
+/** The first words of conversations that were begun or read here and have no title yet. @type {Map<string, string>} */
+const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ ([])));
 /** @type {import("./settings.js").Model[]} */
 let models = [];
 /** What the next new conversation is made with. @type {Settings} */
@@ -279,7 +280,7 @@ function keepDraft() {
 async function begun(words) {
   const made = await client.create(/** @type {object} */ (given(fresh)));
   creating = "";
-  firstWords.set(made.id, shortTitle(words));
+  remember(made.id, shortTitle(words));
   if (session === null) {
     history.replaceState(null, "", `?session=${encodeURIComponent(made.id)}`);
     session = made; // already open
@@ -372,8 +373,23 @@ function shortTitle(text) {
 function titleOf(of) {
   if (of.view.title) return of.view.title;
   const [first] = firstWords.has(of.id) ? [] : of.view.items.values();
-  if (first?.role === "user") firstWords.set(of.id, shortTitle(itemText(first)));
+  if (first?.role === "user") remember(of.id, shortTitle(itemText(first)));
   return firstWords.get(of.id) ?? "";
+}
+
+/** @param {string} id @param {string} words */
+function remember(id, words) {
+  firstWords.set(id, words);
+  write(FIRST_WORDS, [...firstWords].slice(-FIRST_WORDS_MAX));
+}
+
+/** Gives titles to those that were begun here and left before they had one. */
+async function entitleOthers() {
+  for (const { id, title, open, updated_at } of list.listed) {
+    const words = firstWords.get(String(id));
+    const isLeft = id !== session?.id && !title && !(/** @type {unknown[]} */ (open)?.length) && Date.now() - Number(updated_at) > TITLE_AFTER_MS;
+    if (words && isLeft) await client.session(String(id)).update({ title: words }).catch(() => undefined);
+  }
 }
 
 /** A row with what the page knows before the list does. @param {SessionInfo} info @returns {SessionInfo} */
@@ -450,6 +466,7 @@ message.addEventListener("input", () => {
   if (message.value !== "") session?.warm();
 });
 message.addEventListener("keydown", (event) => {
+  if (event.key === "ArrowUp" && message.value === "" && !isComposing(event) && thread.editNewest()) event.preventDefault();
   if (event.key === "Enter" && !event.shiftKey && !isComposing(event)) {
     event.preventDefault();
     /** @type {HTMLFormElement} */ (find("composer")).requestSubmit();
@@ -593,17 +610,23 @@ find("preferences-open").addEventListener("click", () => openPreferences({ save:
 async function readModels() {
   const { data } = await call("v1/models").catch(() => ({ data: models }));
   models = data;
-  find("worth").textContent = models[0]?.notice ?? "";
-  find("worth").hidden = !models[0]?.notice;
+  const notice = models[0]?.notice ?? "";
+  find("worth-text").textContent = notice;
+  find("worth").hidden = notice === "" || preferences.worthClosed === notice;
   draw();
 }
+find("worth-close").addEventListener("click", () => {
+  prefer({ worthClosed: find("worth-text").textContent ?? "" });
+  find("worth").hidden = true;
+  message.focus();
+});
 
 const push = new PushButton((error) => tell(error instanceof Error ? error.message : String(error)));
 let wasReady = false;
 client.on("status", (status) => {
   link.show(status);
   if (status.phase === "ready" && !wasReady) {
-    void list.load(false);
+    void list.load(false).then(entitleOthers);
     void readModels();
     account.known();
     void push.offer().catch(() => undefined); // without it the page is whole

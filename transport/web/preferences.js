@@ -1,7 +1,7 @@
 /** What this reader chose for every conversation: kept in this browser, applied by theme.js before the first paint. */
 
 const NAME = "sessile-preferences";
-/** @typedef {{ theme?: string, language?: string, isSideHidden?: boolean, helpKey?: boolean, folded?: string[] }} Preferences */
+/** @typedef {{ theme?: string, language?: string, isSideHidden?: boolean, helpKey?: boolean, folded?: string[], worthClosed?: string }} Preferences */
 
 /** @type {Preferences} */
 export const preferences = read(NAME, {});

@@ -39,12 +39,12 @@ export class Sidebar {
   /**
    * @param {HTMLElement} root
    * @param {{ open: (id: string) => void, more: () => void, rename: (info: SessionInfo) => void, remove: (info: SessionInfo) => void,
-   *   items: (info: SessionInfo) => import("./dialogs.js").MenuItem[] }} actions
+   *   items: (info: SessionInfo) => import("./dialogs.js").MenuItem[], chosen: (id: string) => boolean | null, choose: (id: string) => void }} actions `chosen` null: nothing is being selected
    */
   constructor(root, actions) {
     this.root = root;
     this.actions = actions;
-    /** @type {Map<string, { item: HTMLElement, link: HTMLAnchorElement, info: SessionInfo }>} */
+    /** @type {Map<string, { item: HTMLElement, link: HTMLAnchorElement, info: SessionInfo, box: HTMLInputElement }>} */
     this.rows = new Map();
     /** @type {Map<string, { list: HTMLElement, section: HTMLElement, draw: () => void }>} */
     this.groups = new Map();
@@ -130,6 +130,10 @@ export class Sidebar {
       row.link.replaceChildren(el("span", { class: "row-title", dir: "auto" }, title), isOpen ? el("span", { class: "row-busy" }, el("span", { class: "unseen" }, ` ${t("answering")}`)) : "");
       row.link.nextElementSibling?.setAttribute("aria-label", t("Actions for “{title}”", { title }));
     }
+    const isChosen = this.actions.chosen(id);
+    row.box.hidden = isChosen === null;
+    row.box.checked = isChosen === true;
+    row.box.setAttribute("aria-label", t("Select “{title}”", { title }));
     if (id === current) row.link.setAttribute("aria-current", "page");
     else row.link.removeAttribute("aria-current");
     return row;
@@ -140,7 +144,8 @@ export class Sidebar {
     const link = this.link(id);
     /** @type {HTMLButtonElement} */
     const button = el("button", { class: "quiet row-menu", type: "button", "aria-haspopup": "menu", click: () => openMenu(button, this.actions.items(row.info)) }, icon("dots"));
-    const row = { link, info, item: el("li", { class: "row-item" }, link, button) };
+    const box = el("input", { type: "checkbox", class: "row-box", hidden: true, change: () => this.actions.choose(id) });
+    const row = { link, info, box, item: el("li", { class: "row-item" }, link, button, box) };
     link.addEventListener("keydown", (event) => {
       if (event.key === "F2") this.actions.rename(row.info);
       else if (event.key === "Delete") this.actions.remove(row.info);
@@ -173,7 +178,8 @@ export class Sidebar {
     link.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab or window: the browser's business
       event.preventDefault();
-      this.actions.open(id);
+      if (this.actions.chosen(id) === null) this.actions.open(id);
+      else this.actions.choose(id);
     });
     return link;
   }

@@ -275,6 +275,13 @@ export class Thread {
     this.root.replaceChildren();
   }
 
+  /** Opens the newest question for editing; false where there is none. */
+  editNewest() {
+    const newest = [...this.messages.values()].findLast((message) => message.isUser);
+    newest?.edit();
+    return newest !== undefined;
+  }
+
   /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending @param {ReviewRecord[]} [reviews] @param {(responseId: string) => string} [rating] what the reader thinks of an answer; absent: nobody asks */
   render(entries, queued, pending, reviews = [], rating = undefined) {
     const kept = new Map();

@@ -29,6 +29,7 @@ OFFLINE = [  # in this order on one data folder, with what each prints and its s
     ("./sessile users export mary --tenant acme --out mary.jsonl", "", 0),
     ("./sessile users erase mary --tenant acme", "", UNDER_WAY),
     ("./sessile usage reconcile", "", 0),
+    ("./sessile models list", "smollm2-135m", 0),
 ]
 SERVE = 'make serve PORT=9000 ARGS="--data DIR --engine sim"'
 CLUSTER = 'make cluster PORT=9000 ARGS="--engine sim"'

@@ -44,8 +44,12 @@ def test_the_default_is_the_best_one_that_is_there(folder: Path, capsys: pytest.
     settings = with_model(Settings())
     assert (settings.model, settings.context) == (str(DEFAULT.path), 0)
     shown = capsys.readouterr().err
-    assert "licence Apache-2.0" in shown and "This is a toy" in shown and "--model hf:ORG/REPO" in shown
-    assert "This is a toy" in (model_notice(settings) or "")
+    assert (
+        "licence Apache-2.0" in shown
+        and "A toy of 1.5 billion parameters: often wrong." in shown
+        and "--model hf:ORG/REPO" in shown
+    )
+    assert model_notice(settings) == "A toy of 1.5 billion parameters: often wrong."
     assert with_model(Settings(model=SMALL.name, context=512)).context == 512
 
 

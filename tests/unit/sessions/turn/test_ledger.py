@@ -300,6 +300,18 @@ async def test_a_limit_on_the_answer_counts_what_was_emitted() -> None:
     assert (await desk.ledger.plan(desk.state.open[response])).max_tokens == 3
 
 
+async def test_an_answer_without_a_limit_of_its_own_has_the_servers() -> None:
+    desk = Desk()
+    ledger = Ledger(desk.state, SimulatedTokenizer(), desk.ledger._engine, answer_tokens=7)
+    response = await desk.ask("count")
+    assert (await ledger.plan(desk.state.open[response])).max_tokens == 7
+    await desk.says(response, "one two")
+    assert (await ledger.plan(desk.state.open[response])).max_tokens == 5
+    desk.finish(response)
+    longer = await desk.ask("count", max_output_tokens=9)
+    assert (await ledger.plan(desk.state.open[longer])).max_tokens == 9
+
+
 async def test_a_message_that_could_never_fit_is_refused_before_it_is_journaled() -> None:
     desk = Desk(window=20)
     with pytest.raises(BadInput) as refused:
