@@ -270,7 +270,7 @@ async def main(options: argparse.Namespace) -> bool:
         keys.write_text(f'[[keys]]\nid = "good"\ntenant = "acme"\nrole = "service"\nsha256 = "{key_digest(GOOD)}"\n')
         limits = Path(folder) / "limits.toml"
         limits.write_text(LIMITS)
-        flags = (
+        flags: tuple[str, ...] = (
             "--limits",
             str(limits),
             "--keys",
