@@ -46,6 +46,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "examples": pytest("-m", "not slow", "tests/unit", "tests/contract"),
     "slow": pytest("-m", "slow and not (browser or chaos or containers or vllm)", *OTHERS),
     "attacks": pytest("-m", "not vllm", "tests/attacks"),
+    "proxies": make("test-proxies"),
     "browser": pytest("tests/browser"),
     "chaos": pytest("tests/chaos"),
     "sdks": make("test-sdks"),

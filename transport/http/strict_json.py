@@ -24,6 +24,7 @@ from transport.protocol.decoding import BadFrame, unacceptable
 
 BODY_VALUES_MAX: Final = 65_536
 SEED_MAX: Final = 2**64 - 1
+ROUNDS_MAX: Final = 8  # in which unknown parameters are found: of each list one item's
 
 
 def parsed(data: bytes) -> Any:
@@ -77,16 +78,18 @@ class StrictRoute(APIRoute):
         async def handle(request: Request) -> Response:
             strict = StrictRequest(request.scope, request.receive)
             failure = None
-            try:
-                response = await handler(strict)
-            except HTTPException as error:
-                failure = _freed(error)
-            except RequestValidationError as error:
-                taken = take_out(await strict.json(), error.errors()) if _ignores_unknown(request) else []
-                if not taken:
-                    raise
-                leave_out(request, taken)
-                response = await handler(strict)
+            for last in range(ROUNDS_MAX - 1, -1, -1):
+                try:
+                    response = await handler(strict)
+                    break
+                except HTTPException as error:
+                    failure = _freed(error)
+                    break
+                except RequestValidationError as error:
+                    taken = take_out(await strict.json(), error.errors()) if _ignores_unknown(request) else []
+                    if not taken or not last:
+                        raise
+                    leave_out(request, taken)
             if failure is not None:
                 try:
                     raise failure

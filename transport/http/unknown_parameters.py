@@ -55,10 +55,10 @@ def check_optional(request: Request, model: ModelCard, sampling: Sampling) -> No
 
 def warning(request: Request) -> dict[str, str]:
     """The header that names what was left out; none where nothing was."""
-    names = [_plain(name) for name in request.scope.get("state", {}).get("left_out", ())]
+    names = request.scope.get("state", {}).get("left_out", ())
     if not names:
         return {}
-    shown = ", ".join(names[:NAMES_MAX]) + (", ..." if len(names) > NAMES_MAX else "")
+    shown = ", ".join(map(_plain, names[:NAMES_MAX])) + (", ..." if len(names) > NAMES_MAX else "")
     return {"warning": f'299 - "Parameters were ignored: {shown}"'}
 
 

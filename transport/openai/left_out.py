@@ -8,6 +8,7 @@ gave them. Pure.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -17,6 +18,7 @@ from transport.openai.completion_models import CompletionRequest
 from transport.openai.parse_request import is_unreadable
 from transport.openai.request_models import (
     QUIET_ITEMS,
+    UNKNOWN_MAX,
     ChatMessageParam,
     ChatRequest,
     CompactRequest,
@@ -160,6 +162,6 @@ def _of_messages(messages: Sequence[ChatMessageParam | InputItem], param: str) -
 def _fields(given: ChatMessageParam | InputItem | ContentPart, at: str) -> Iterator[tuple[str, str]]:
     if isinstance(given, ChatMessageParam) and given.name and given.role != "tool":
         yield "ChatMessageParam name", f"{at}.name"
-    for name, value in (given.model_extra or {}).items():
+    for name, value in itertools.islice((given.model_extra or {}).items(), UNKNOWN_MAX):
         if name not in _ECHOED and value not in (None, [], {}, ""):
             yield f"{type(given).__name__} {name}", f"{at}.{name}"

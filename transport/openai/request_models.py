@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from sessions.model.types import INTEGER_MAX
 from sessions.server_tools import CODE_INTERPRETER
@@ -20,7 +30,33 @@ Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Metadata = Annotated[dict[str, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)]
 
 
-class RequestModel(BaseModel):
+UNKNOWN_MAX: Final = 64  # names that are told of one object
+
+
+def _stop_at_mistakes(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for name, inner in schema.items():
+            if name != "metadata":
+                _stop_at_mistakes(inner)
+    elif isinstance(schema, list | tuple):
+        for inner in schema:
+            _stop_at_mistakes(inner)
+
+
+class BoundedModel(BaseModel):
+    """Base of all that is read of a request: a list is read up to its first mistake. Every mistake costs ten times what
+    a value does, and a body may have 65,536 of them."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _stop_at_mistakes(schema)
+        return schema
+
+
+class RequestModel(BoundedModel):
     """Base of request bodies: unknown parameters are refused, unless they say nothing (null) or are a client's own
     bookkeeping (`x_...`)."""
 
@@ -31,14 +67,17 @@ class RequestModel(BaseModel):
     def _leave_out(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        return {
-            name: value
-            for name, value in given.items()
-            if name in cls.model_fields or not (value is None or name.startswith(OWN_PREFIXES))
-        }
+        fields, read, unknown = cls.model_fields, dict[str, Any](), 0
+        for name, value in given.items():
+            if name not in fields:
+                if value is None or name.startswith(OWN_PREFIXES) or unknown == UNKNOWN_MAX:
+                    continue
+                unknown += 1
+            read[name] = value
+        return read
 
 
-class LenientModel(BaseModel):
+class LenientModel(BoundedModel):
     """Base of what clients send back: unknown fields are left alone."""
 
     model_config = ConfigDict(extra="ignore")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from uvicorn.server import ServerState
 
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, TenantId, UnixMs
+from tests.support.doors.raw_http import read_answer
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.http.http_connection import listen
@@ -46,14 +46,6 @@ async def door(name: str) -> AsyncIterator[int]:
     await server.start()
     yield server.port
     await server.stop()
-
-
-async def read_answer(reader: asyncio.StreamReader) -> bytes:
-    """The whole of one answer that says its length."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"(?i)content-length: (\d+)", head)
-    assert length is not None
-    return head + await reader.readexactly(int(length[1]))
 
 
 async def exchange(port: int, head: bytes, behind: bytes) -> tuple[bytes, bytes]:

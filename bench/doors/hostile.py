@@ -1,0 +1,335 @@
+"""Hostile requests of 60 kinds, with and without a key: what the server keeps of them, and how long they hold its loop.
+
+    python -m bench.doors.hostile --requests 100000
+    python -m bench.doors.hostile --requests 300 --quiet-s 5 --only cut
+
+Each kind is a request as nobody sends it in good faith: bodies that are deep, wide, long in their keys, compressed,
+broken off; answers that nobody reads; streams that are opened and left; names made up anew each time; WebSocket frames
+and gRPC calls of such kinds. So many at once go round all kinds. Before, each kind is sent `WARM` times, by which the
+process has taken its size.
+
+Figures: memory of the server with its children before, at most, and after `--quiet-s` of quiet; the server's own
+histogram of how late its loop came; what became of the requests of each kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import socket
+import struct
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import grpc
+import grpc.aio
+import psutil
+
+from bench.doors.hostile_schemas import loop_delays, stalls
+from bench.support import Option, is_faultless, report, run_bench
+from tests.support.doors.server_process import ServerProcess
+from tests.support.listening_sockets import free_ports
+from transport.auth.authenticator import key_digest
+
+GOOD: Final = "sk-of-the-bench"
+WARM: Final = 20
+ANSWER_S: Final = 60.0
+GROWTH_MAX: Final = 0.10
+HELD_MAX_S: Final = 0.1
+SAMPLE_S: Final = 0.5
+LIMITS: Final = "[default]\n"  # no ceilings: what is refused costs nothing
+CHAT: Final = "POST /v1/chat/completions"
+RESPONSES: Final = "POST /v1/responses"
+Leaving = Literal["read", "cut", "unread"]
+Run = Callable[["Stranger", int], Awaitable[str]]
+
+
+class Kind(NamedTuple):
+    name: str
+    run: Run
+
+
+def body(**more: Any) -> bytes:
+    return json.dumps({"model": "simulated", "messages": [{"role": "user", "content": "hi"}], **more}).encode()
+
+
+def nested(left: str, right: str, count: int) -> bytes:
+    return b'{"model": "simulated", "messages": ' + (left * count + "1" + right * count).encode() + b"}"
+
+
+KEYS: Final = ",".join(f'"{"k" * 200}{number}": 1' for number in range(2_000))
+BODIES: Final[dict[str, bytes]] = {
+    "deep lists": nested("[", "]", 100_000),
+    "deep objects": nested('{"a":', "}", 60_000),
+    "wide object": ("{" + KEYS + "}").encode(),
+    "wide list": b'{"messages": [' + b"1," * 500_000 + b"1]}",
+    "long key": b'{"' + b"k" * 2_000_000 + b'": [' + b"[]," * 1_000 + b"[]]}",
+    "long keys, deep": (('{"' + "k" * 20_000 + '":') * 60 + "1" + "}" * 60).encode(),
+    "long text": body(messages=[{"role": "user", "content": "x" * 2_000_000}]),
+    "escapes": b'{"messages": "' + b"\\u0041" * 300_000 + b'"}',
+    "half characters": b'{"messages": "' + b"\\ud800" * 100_000 + b'"}',
+    "no UTF-8": b'{"messages": "' + b"\xff" * 500_000 + b'"}',
+    "numbers": b'{"seed": ' + b"9" * 200_000 + b"}",
+    "no JSON": b"<" * 500_000,
+    "many messages": body(messages=[{"role": "user", "content": "x"}] * 5_000),
+    "many parts": body(messages=[{"role": "user", "content": [{"type": "text", "text": "x"}] * 256}] * 20),
+    "many tools": body(tools=[{"type": "function", "function": {"name": f"f{n}"}} for n in range(128)]),
+    "deep schema": body(
+        tools=[{"type": "function", "function": {"name": "f", "parameters": {"allOf": [{"not": {}}] * 2_000}}}]
+    ),
+    "wide biases": body(logit_bias={str(n): 1 for n in range(1_024)}),
+    "many stops": body(stop=["x" * 256] * 16),
+    "same key twice": b'{"model": "simulated",' + b'"messages": [],' * 10_000 + b'"n": 1}',
+}
+
+
+def http(
+    line: str, data: bytes = b"", *fields: str, key: bool = True, leave: Leaving = "read", sent: int | None = None
+) -> Run:
+    """A request with NUMBER in its line, fields and body replaced by a number; `sent`: so many bytes of its body."""
+
+    async def run(stranger: Stranger, number: int) -> str:
+        lines = [f"{line} HTTP/1.1", "host: localhost", "content-type: application/json", *fields]
+        if key:
+            lines.append(f"authorization: Bearer {GOOD}")
+        if not any(each.lower().startswith("transfer-encoding") for each in fields):
+            lines.append(f"content-length: {len(data)}")
+        head = "\r\n".join([*lines, "", ""]).replace("NUMBER", str(number)).encode()
+        return await stranger.exchange(head + data[:sent], leave)
+
+    return run
+
+
+def upgrade(*frames: bytes, key: bool = True, leave: Leaving = "read") -> Run:
+    """A WebSocket, and messages on it."""
+
+    async def run(stranger: Stranger, number: int) -> str:
+        lines = ["GET /v1/ws HTTP/1.1", "host: localhost", "connection: upgrade", "upgrade: websocket"]
+        lines += ["sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA=="]
+        lines += [f"authorization: Bearer {GOOD}"] if key else []
+        head = "\r\n".join([*lines, "", ""]).encode()
+        return await stranger.exchange(head, leave, *frames)
+
+    return run
+
+
+def frame(data: bytes, opcode: int = 0x81) -> bytes:
+    """One frame, masked with zeros."""
+    size = bytes((0x80 | len(data),)) if len(data) < 126 else b"\xff" + len(data).to_bytes(8, "big")
+    return bytes((opcode,)) + size + b"\0\0\0\0" + data
+
+
+def rpc(method: str, data: bytes, *, key: bool = True, streams: bool = False) -> Run:
+    """A gRPC call; of one that streams the first answer, and then it is left."""
+
+    async def run(stranger: Stranger, number: int) -> str:
+        metadata = (("authorization", f"Bearer {GOOD}"),) if key else ()
+        channel: Any = stranger.channel
+        try:
+            if streams:
+                call = channel.unary_stream(method)(data, metadata=metadata)
+                await call.read()
+                call.cancel()
+            else:
+                await channel.unary_unary(method)(data, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            return str(error.code().name)
+        return "OK"
+
+    return run
+
+
+def kinds() -> Iterator[Kind]:
+    small = body()
+    stream = body(stream=True, max_tokens=500, ignore_eos=True)
+    for name, data in BODIES.items():
+        yield Kind(name, http(CHAT, data))
+    for name in ("deep lists", "long key", "wide object", "long text"):
+        yield Kind(f"{name}, no key", http(CHAT, BODIES[name], key=False))
+        yield Kind(f"{name}, cut", http(CHAT, BODIES[name], leave="cut", sent=len(BODIES[name]) // 2))
+        yield Kind(f"{name}, Responses", http(RESPONSES, BODIES[name]))
+    packed = gzip.compress(b"[" * 4_000_000)
+    yield Kind("compressed", http(CHAT, packed, "content-encoding: gzip"))
+    yield Kind("compressed, cut", http(CHAT, packed, "content-encoding: gzip", leave="cut", sent=len(packed) - 9))
+    yield Kind("chunks, cut", http(CHAT, b"fffff\r\n" + b"x" * 1_000, "transfer-encoding: chunked", leave="cut"))
+    yield Kind("chunks of one byte", http(CHAT, b"1\r\nx\r\n" * 5_000 + b"0\r\n\r\n", "transfer-encoding: chunked"))
+    yield Kind("stream, unread", http(CHAT, stream, leave="unread"))
+    yield Kind("stream, left", http(CHAT, stream, leave="cut"))
+    yield Kind("16 choices, left", http(CHAT, body(stream=True, n=16, temperature=1, max_tokens=200), leave="cut"))
+    yield Kind("background", http(RESPONSES, b'{"model": "simulated", "input": "x", "background": true}'))
+    yield Kind("half a head", http("GET /v1/models", b"", "x: " + "y" * 2_000, leave="cut"))
+    yield Kind("long field", http("GET /v1/models", b"", "x: " + "y" * 60_000))
+    yield Kind("many fields", http("GET /v1/models", b"", *(f"x{n}: y" for n in range(500))))
+    yield Kind("long path", http("GET /" + "a" * 30_000))
+    yield Kind("spellings of a file", http("GET /" + "./" * 20 + "chat.js?NUMBER", key=False))
+    yield Kind("paths made up", http("GET /v1/sessions/sNUMBER"))
+    yield Kind("logs made up", http("GET /v1/sessions/sNUMBER/events", leave="cut"))
+    yield Kind("users made up", http("GET /v1/sessions", b"", "x-sessile-user: uNUMBER"))
+    yield Kind("keys made up", http(CHAT, small, "authorization: Bearer sk-NUMBER", key=False))
+    yield Kind("tokens made up", http(CHAT, small, "authorization: Bearer e30.e30.NUMBER", key=False))
+    yield Kind("repeats made up", http(CHAT, small, "idempotency-key: kNUMBER"))
+    yield Kind("ids made up", http(CHAT, stream, "x-sessile-event-ids: 1", "last-event-id: e.rNUMBER.000000000000:1"))
+    yield Kind("shares made up", http("GET /v1/shares/tNUMBER", key=False))
+    yield Kind("search", http("GET /v1/sessions/search?q=wordNUMBER"))
+    yield Kind("files, cut", http("POST /v1/files", b"--b\r\ncontent-disposition: form-data", leave="cut"))
+    yield Kind("moderations", http("POST /v1/moderations", b'{"input": ["' + b"\\u0130" * 4_000 + b'"]}'))
+    yield Kind("commands", http("POST /v1/commands", BODIES["long keys, deep"]))
+    yield Kind("h2c", http(CHAT, small, "connection: upgrade", "upgrade: h2c"))
+    yield Kind("pipelined", http("GET /healthz", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50, key=False))
+    yield Kind("socket, left", upgrade(leave="cut"))
+    yield Kind("socket, no key", upgrade(frame(b'{"type": "hello"}'), key=False))
+    yield Kind("socket, long first", upgrade(frame(b'{"type": "hello", "auth": "' + b"x" * 60_000 + b'"}'), key=False))
+    yield Kind("socket, deep", upgrade(frame(b'{"type":' + b"[" * 50_000)))
+    yield Kind("socket, long key", upgrade(frame(b'{"' + b"k" * 200_000 + b'": [' + b"[]," * 500 + b"[]]}")))
+    yield Kind("socket, binary", upgrade(frame(b"\x9f" * 1_000, 0x82)))
+    yield Kind("socket, half a frame", upgrade(frame(b"x" * 10_000)[:500], leave="cut"))
+    yield Kind("socket, pings", upgrade(*[frame(b"x", 0x89)] * 200, leave="unread"))
+    yield Kind("health watched", rpc("/grpc.health.v1.Health/Watch", b"", key=False, streams=True))
+    yield Kind("gRPC, no message", rpc("/sessile.v1.Sessions/Create", b"\xff" * 100_000))
+    yield Kind("gRPC, no key", rpc("/sessile.v1.Sessions/Create", b"x" * 500_000, key=False))
+    yield Kind("gRPC, nulls", rpc("/sessile.v1.Sessions/Create", b"\x22" + b"\x00" * 200_000))
+
+
+class Stranger:
+    """Sends requests to one server."""
+
+    def __init__(self, port: int, grpc_port: int) -> None:
+        self._port = port
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}")
+        self._unread: list[asyncio.StreamWriter] = []
+
+    async def exchange(self, data: bytes, leave: Leaving, *frames: bytes) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        made: socket.socket = writer.get_extra_info("socket")
+        if leave == "unread":
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.writelines((data, *frames))
+            self._unread.append(writer)
+            if len(self._unread) > 64:
+                self._unread.pop(0).transport.abort()
+            return "unread"
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        try:
+            writer.write(data)
+            if leave == "cut":
+                await writer.drain()
+                return "cut"
+            status = (await reader.readuntil(b"\r\n\r\n")).split(None, 2)[1].decode()
+            for each in frames:
+                writer.write(each)
+            if frames:
+                await reader.read(65_536)
+            return status
+        finally:
+            writer.transport.abort()
+
+    async def send(self, kind: Kind, number: int) -> str:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await kind.run(self, number)
+        except TimeoutError:
+            return "no answer"
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return "closed"
+
+    async def close(self) -> None:
+        for writer in self._unread:
+            writer.transport.abort()
+        await self.channel.close()
+
+
+def memory(pid: int) -> int:
+    process = psutil.Process(pid)
+    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+
+
+async def rounds(stranger: Stranger, chosen: list[Kind], requests: int, at_once: int) -> dict[str, Counter[str]]:
+    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+    numbers = iter(range(requests))
+
+    async def one() -> None:
+        for number in numbers:
+            kind = chosen[number % len(chosen)]
+            outcomes[kind.name][await stranger.send(kind, number)] += 1
+
+    await asyncio.gather(*(one() for _ in range(at_once)))
+    return outcomes
+
+
+async def main(options: argparse.Namespace) -> bool:
+    chosen = [kind for kind in kinds() if options.only in kind.name]
+    grpc_port, metrics_port = free_ports(2)
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys.toml"
+        keys.write_text(f'[[keys]]\nid = "good"\ntenant = "acme"\nrole = "service"\nsha256 = "{key_digest(GOOD)}"\n')
+        limits = Path(folder) / "limits.toml"
+        limits.write_text(LIMITS)
+        flags: tuple[str, ...] = (
+            "--limits",
+            str(limits),
+            "--keys",
+            str(keys),
+            "--grpc-port",
+            str(grpc_port),
+            "--metrics-port",
+            str(metrics_port),
+        )
+        flags += ("--loop-stall-ms", "100", "--log-level", "warning", "--log-format", "json")
+        log = Path(folder) / "log"
+        with ServerProcess("--engine", "sim", *flags, log=log) as server:
+            stranger = Stranger(server.port, grpc_port)
+            await rounds(stranger, chosen, WARM * len(chosen), options.at_once)
+            await asyncio.sleep(options.quiet_s)
+            before, delays, began = memory(server.pid), await loop_delays(metrics_port), time.monotonic()
+            work = asyncio.create_task(rounds(stranger, chosen, options.requests, options.at_once))
+            most = before
+            while not (await asyncio.wait((work,), timeout=SAMPLE_S))[0]:
+                most = max(most, memory(server.pid))
+            outcomes, seconds = work.result(), time.monotonic() - began
+            await stranger.close()
+            await asyncio.sleep(options.quiet_s)
+            after = memory(server.pid)
+            done = await loop_delays(metrics_port)
+        held_by = stalls(log.read_text(errors="replace"))
+    late = {bound: many - delays.get(bound, 0.0) for bound, many in done.items()}
+    held = max(late.values()) - max(many for bound, many in late.items() if bound <= HELD_MAX_S)
+    growth = after / before - 1
+    silent = [name for name, each in outcomes.items() if each["no answer"]]
+    faults = [f"memory grew by {growth:.1%}"] if growth > GROWTH_MAX else []
+    faults += [f"the loop was held over {HELD_MAX_S} s {held:.0f} times"] if held else []
+    faults += [f"no answer to {name!r}" for name in silent]
+    report(
+        "hostile",
+        {
+            "kinds": len(chosen),
+            "requests": options.requests,
+            "seconds": seconds,
+            "rss_mib_before": before / 2**20,
+            "rss_mib_at_most": most / 2**20,
+            "rss_mib_after": after / 2**20,
+            "growth": growth,
+            "loop_over_100_ms": held,
+            "loop_held_by": held_by,
+            "loop_beats_by_bound_s": late,
+            "outcomes": {name: dict(each) for name, each in outcomes.items()},
+            "verdict": "met" if not faults else "NOT MET",
+        },
+    )
+    return is_faultless(faults)
+
+
+if __name__ == "__main__":
+    run_bench(
+        main,
+        __doc__,
+        requests=100_000,
+        at_once=Option(16, "requests under way"),
+        quiet_s=Option(60.0, "before memory is read"),
+        only=Option("", "kinds with this in their names"),
+    )
