@@ -147,13 +147,13 @@ test-sdks: setup-dev $(SDKS) ## AI SDK, Anthropic, LangChain, LlamaIndex, Instru
 # Popular clients as their registries have them, each group in an environment of its own. Of npm's, two fetch nothing but
 # put their program in its place when they are installed.
 CLIENTS := tests/clients/node_modules/.package-lock.json
-CLIENT_GROUPS :=
+CLIENT_GROUPS := clients clients-aider clients-crewai clients-litellm clients-lm-eval
 $(CLIENTS): tests/clients/package-lock.json | setup-dev
 	@$(PYTHON) deploy/setup_env.py --venv .venv-node node
 	@cd tests/clients && export PATH=$(CURDIR)/.venv-node/bin:$$PATH && npm ci --ignore-scripts --no-audit --no-fund && npm rebuild opencode-ai @anthropic-ai/claude-code
 	@touch $@
 
-test-clients: setup-dev $(CLIENTS) ## Codex, opencode and other popular clients, driven unchanged: make test-clients ARGS="Codex"
+test-clients: setup-dev model $(CLIENTS) ## Codex, opencode and other popular clients, driven unchanged: make test-clients ARGS="Codex"
 	@for group in $(CLIENT_GROUPS); do $(PYTHON) deploy/setup_env.py --venv .venv-$$group $$group || exit 1; done
 	$(STAGE)
 	@$(PY) -m tests.clients.run $(ARGS)
@@ -295,7 +295,7 @@ lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
 	for group in base cluster code files kafka replicate retrieval safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
-	for group in bootstrap node router load sdks sdks-openai2; do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
+	for group in bootstrap node router load sdks sdks-openai2 $(CLIENT_GROUPS); do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.

@@ -31,8 +31,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 NPM_LOCK: Final = ROOT / "clients" / "typescript" / "package-lock.json"
 LICENCES: Final = ROOT / "docs" / "licences.md"
 
-UNLISTED: Final = frozenset({"vllm-cuda", "load"})
-"""Locks of what is not delivered: whoever has a GPU or makes a load installs it under its makers' terms."""
+UNLISTED: Final = ("vllm-cuda", "load", "clients")
+"""Locks of what is not delivered, by their beginnings: whoever has a GPU, makes a load or tries other people's programs
+installs it under its makers' terms."""
 
 _PIN: Final = re.compile(r"^([a-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(.*)$", re.MULTILINE)
 _ROW: Final = re.compile(r"^\| (\S+) \| (\S*\d\S*) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
@@ -62,7 +63,7 @@ def locked() -> dict[Pin, Locked]:
     hashes: dict[Pin, set[tuple[str, str]]] = {}
     locks: dict[Pin, list[str]] = {}
     for lock in sorted((ROOT / "requirements").glob("*.lock")):
-        if lock.stem in UNLISTED:
+        if lock.stem.startswith(UNLISTED):
             continue
         for name, version, rest in _PIN.findall(lock.read_text().replace("\\\n", " ")):
             pin = Pin("pypi", normal(name), version)

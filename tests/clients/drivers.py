@@ -28,12 +28,16 @@ class Client:
     door: Literal["chat", "responses", "messages", "completions"]
     run: tuple[str, ...]  # one prompt, which comes last; the answer is printed
     resume: tuple[str, ...] | None = None  # the same in the conversation that was the last one; None: it cannot
+    keeps_cancelled: bool = True  # whether a conversation whose first answer was cancelled can be resumed
     files: Mapping[str, str] = field(default_factory=dict)  # its configuration
     variables: Mapping[str, str] = field(default_factory=dict)
     shell: Callable[[str], Call] | None = None  # the call that runs a command
     write: Callable[[str, str], Call] | None = None  # the call that writes a file
+    edit: Callable[[str, str], str] | None = None  # the answer that writes a file, where there are no calls
+    final: Callable[[str], str] = str  # the answer that ends the work
     environment: str = "npm"  # or a group of requirements/
     lacks: Mapping[str, str] = field(default_factory=dict)  # scenario: why it cannot be tried
+    scenarios: tuple[str, ...] = ("two turns", "tools", "invalid calls", "cancel", "restart")
     side: str = ""  # words of a prompt that is none of the conversation's steps
     reuse: float = 0.99
     why_less: str = ""  # where `reuse` is lower
@@ -43,10 +47,32 @@ class Client:
         return self.shell is not None
 
 
+def call(name: str, arguments: Mapping[str, object]) -> str:
+    """A call as the model writes it: with the white space that it likes, which no client keeps."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
 def as_json(value: Mapping[str, Any]) -> str:
     """A file of settings, a line for each of its first fields."""
     fields = (f"  {json.dumps(key)}: {json.dumps(field)}" for key, field in value.items())
     return "{\n" + ",\n".join(fields) + "\n}"
+
+
+def program(
+    package: str, door: Literal["chat", "responses"], file: str, environment: str = "clients", **options: Any
+) -> Client:
+    """A library, in a program of ours that has two functions."""
+    command = ("python", f"{{here}}/programs/{file}")
+    return Client(
+        package=package,
+        door=door,
+        environment=environment,
+        variables={"SESSILE_TEST_URL": "{url}", "DOOR": door, "CREWAI_DISABLE_TELEMETRY": "true"},
+        shell=lambda command: ("run_command", {"command": command}),
+        write=lambda path, text: ("write_file", {"path": path, "content": text}),
+        run=command,
+        **{"resume": (*command, "--resume"), **options},
+    )
 
 
 CLIENTS: Final[Mapping[str, Client]] = {
@@ -124,6 +150,8 @@ base_url = "{{url}}/v1"
         },
         variables={"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": SIMULATED},
         side="managed memory extraction subagent",
+        reuse=0.95,
+        why_less="when it resumes, its opening lists the working folder anew",
         run=("qwen", "--yolo"),
         resume=("qwen", "--yolo", "--continue"),
         shell=lambda command: ("run_shell_command", {"command": command, "is_background": False}),
@@ -191,5 +219,122 @@ models:
         resume=("claude", "-p", "--continue"),
         shell=lambda command: ("Bash", {"command": command, "description": "Runs it"}),
         write=lambda path, text: ("Write", {"file_path": path, "content": text}),
+    ),
+    "aider": Client(
+        package="aider-chat",
+        door="chat",
+        environment="clients-aider",
+        files={
+            ".aider.conf.yml": f"""model: openai/{SIMULATED}
+openai-api-base: {{url}}/v1
+openai-api-key: none
+analytics-disable: true
+"""
+        },
+        run=("aider", "--no-git", "--yes-always", "--no-show-model-warnings", "--no-check-update", "--message"),
+        resume=(
+            *("aider", "--no-git", "--yes-always", "--no-show-model-warnings", "--no-check-update"),
+            *("--restore-chat-history", "--message"),
+        ),
+        edit=lambda path, text: f"Here it is.\n\n{Path(path).name}\n```\n{text}```\n",
+        lacks={"invalid calls": "it calls no functions"},
+        side="*Briefly* summarize this partial conversation",
+        reuse=0.2,
+        why_less="its instructions stand behind the history, which it sums up where it is long",
+    ),
+    "llm": Client(
+        package="llm",
+        door="chat",
+        environment="clients",
+        files={
+            ".config/io.datasette.llm/extra-openai-models.yaml": f"""- model_id: {SIMULATED}
+  model_name: {SIMULATED}
+  api_base: {{url}}/v1
+  supports_tools: true
+"""
+        },
+        run=("llm", "-m", SIMULATED, "--functions", "{here}/programs/functions.py", "--cl", "0"),
+        keeps_cancelled=False,
+        resume=("llm", "-c", "--functions", "{here}/programs/functions.py", "--cl", "0"),
+        shell=lambda command: ("run_command", {"command": command}),
+        write=lambda path, text: ("write_file", {"path": path, "content": text}),
+    ),
+    "mini-swe-agent": Client(
+        package="mini-swe-agent",
+        door="chat",
+        environment="clients-litellm",
+        variables={
+            "MSWEA_CONFIGURED": "true",
+            "MSWEA_COST_TRACKING": "ignore_errors",
+            "OPENAI_API_BASE": "{url}/v1",
+            "OPENAI_API_KEY": "none",
+        },
+        run=("mini", "-m", f"openai/{SIMULATED}", "--yolo", "--exit-immediately", "-t"),
+        shell=lambda command: ("bash", {"command": command}),
+        final=lambda text: call("bash", {"command": f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo '{text}'"}),
+        lacks=dict.fromkeys(("two turns", "restart"), "it has one task a run"),
+    ),
+    "gptme": Client(
+        package="gptme",
+        door="chat",
+        environment="clients",
+        files={
+            ".config/gptme/config.toml": f"""[env]
+MODEL = "local/{SIMULATED}"
+OPENAI_BASE_URL = "{{url}}/v1"
+TOOL_FORMAT = "tool"
+"""
+        },
+        run=("gptme", "--non-interactive", "--name", "one"),
+        resume=("gptme", "--non-interactive", "--name", "one"),
+        final=lambda text: f"{text}\n{call('complete', {})}",
+        shell=lambda command: ("shell", {"command": command}),
+        write=lambda path, text: ("save", {"path": path, "content": text}),
+        lacks={"invalid calls": "it ends when the model calls a function that is not there"},
+    ),
+    "LiteLLM's proxy": program(
+        "litellm",
+        "chat",
+        "litellm_proxy.py",
+        "clients-litellm",
+        files={
+            "litellm.yaml": f"""model_list:
+  - model_name: {SIMULATED}
+    litellm_params: {{model: openai/{SIMULATED}, api_base: "{{url}}/v1", api_key: none}}
+general_settings: {{master_key: sk-client}}
+"""
+        },
+    ),
+    "LangGraph": program("langgraph", "chat", "langgraph_agent.py"),
+    "LangGraph, Responses": program("langgraph", "responses", "langgraph_agent.py"),
+    "agno": program("agno", "chat", "agno_agent.py"),
+    "agno, Responses": program(
+        "agno",
+        "responses",
+        "agno_agent.py",
+        reuse=0.98,
+        why_less="it resends calls without the words in front of them",
+    ),
+    "CrewAI": program(
+        "crewai",
+        "chat",
+        "crewai_agent.py",
+        "clients-crewai",
+        resume=None,
+        lacks={
+            **dict.fromkeys(("two turns", "restart"), "a crew has one task a run"),
+            "cancel": "Ctrl-C does not end it while an answer streams",
+        },
+    ),
+    "lm-evaluation-harness": Client(
+        package="lm-eval",
+        door="completions",
+        environment="clients-lm-eval",
+        variables={"HF_HUB_OFFLINE": "1"},
+        run=(
+            *("lm_eval", "run", "--model", "local-completions", "--tasks", "own", "--include_path", "{home}/work"),
+            *("--log_samples", "--output_path", "{home}/work", "--model_args"),
+        ),
+        scenarios=("log-likelihoods",),
     ),
 }

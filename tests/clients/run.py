@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -31,11 +32,15 @@ from typing import Final
 
 import structlog
 
+from deploy.shipped_models import SMALL
 from inference.simulated import decode
 from persistence.memory.database import MemoryDatabase
-from tests.clients.drivers import CLIENTS, HERE, NPM, Call, Client
+from sessions.model.types import UnixMs
+from tests.clients.drivers import CLIENTS, HERE, NPM, Call, Client, call
 from tests.clients.engine import OPTIONS, AgentEngine, Step, kept_tokens
-from tests.support.doors.openai_server import serving
+from tests.clients.evaluation import evaluate
+from tests.support.doors.openai_server import SIMULATED, serving
+from transport.gateway_store.history_file import StoredHistory
 
 ROOT: Final = HERE.parents[1]
 PAGE: Final = ROOT / "docs" / "clients.md"
@@ -50,11 +55,6 @@ class Failed(Exception):
 def check(condition: object, what: str) -> None:
     if not condition:
         raise Failed(what)
-
-
-def call(name: str, arguments: Mapping[str, object]) -> str:
-    """A call as the model writes it: with the white space that it likes, which no client keeps."""
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
 
 
 @dataclass(kw_only=True)
@@ -78,7 +78,13 @@ class Scene:
         """Starts the server: at the address that it had, if it ran before."""
         port = int(self.url.rpartition(":")[2] or 0)
         self.engine = AgentEngine(self.marker, tools=self.client.has_tools, side=self.client.side)
-        running = serving(OPTIONS, engine=self.engine, store=self.store, port=port)
+        folder = self.home.parent / "server"
+        folder.mkdir(exist_ok=True)
+        index = StoredHistory(
+            folder, bytes(32), clock=time.monotonic, now_ms=lambda: UnixMs(time.time_ns() // 1_000_000)
+        )
+        history = await self.life.enter_async_context(index)
+        running = serving(OPTIONS, engine=self.engine, store=self.store, port=port, history=history)
         self.url = (await self.life.enter_async_context(running)).server.url
 
     async def stop(self) -> None:
@@ -140,7 +146,7 @@ class Scene:
         """Runs the client with one prompt, which the model answers thus, and returns the steps that it took."""
         assert command is not None
         before = len(self.engine.steps)
-        self.engine.script[:] = answers
+        self.engine.script[:] = [*answers[:-1], self.client.final(answers[-1])]
         output = await self.end(await self.start(command, f"{prompt} ({self.marker})"))
         steps = self.engine.steps[before:]
         check(len(steps) == len(answers), f"{len(steps)} steps instead of {len(answers)}: {output.strip()[-300:]!r}")
@@ -176,18 +182,21 @@ async def two_turns(scene: Scene) -> None:
 async def tools(scene: Scene) -> None:
     """A command, a long file, the command's output again, an answer; then a turn more."""
     client = scene.client
-    assert client.shell is not None
     line = 'The quick brown fox jumps over the lazy dog, item {}: "it\'s" <b> & \\n.\n'
     text = "".join(line.format(number) for number in range(LONG_CHARS // len(line)))
     path = scene.work / "long.txt"
-    write = client.write(str(path), text) if client.write else shell_write(client.shell, path, text)
-    calls: list[Call] = [client.shell("echo $((6 * 7))-seen"), write, client.shell("wc -l < long.txt")]
-    answers = [f"I shall look.\n{call(*calls[0])}", *(call(*each) for each in calls[1:]), FIRST]
-    steps = await scene.ask(client.run, "Look, write the file, count its lines.", *answers)
-    check("42-seen" in decode(steps[1].prompt), "the output of the command is not told to the model")
-    check(path.exists(), f"the file was not written: {decode(steps[2].prompt)[-300:]!r}")
+    if client.shell is not None:
+        write = client.write(str(path), text) if client.write else shell_write(client.shell, path, text)
+        calls: list[Call] = [client.shell("echo $((6 * 7))-seen"), write, client.shell("wc -l < long.txt")]
+        answers = [f"I shall look.\n{call(*calls[0])}", *(call(*each) for each in calls[1:]), FIRST]
+        steps = await scene.ask(client.run, "Look, write the file, count its lines.", *answers)
+        check("42-seen" in decode(steps[1].prompt), "the output of the command is not told to the model")
+    else:
+        assert client.edit is not None
+        steps = await scene.ask(client.run, "Write the file.", client.edit(str(path), text))
+    check(path.exists(), f"the file was not written: {decode(steps[-1].prompt)[-300:]!r}")
     check(path.read_text().strip() == text.strip(), "the file has other words than the model wrote")
-    if "tools" not in client.lacks and client.resume is not None:
+    if client.resume is not None:
         await scene.ask(client.resume, "Thank you. And lakes?", SECOND)
 
 
@@ -216,11 +225,18 @@ async def cancel(scene: Scene) -> None:
         writing.cancel()
         process.send_signal(signal.SIGKILL)
         raise Failed(f"it never streamed: {(await ended)[-300:]!r}")
-    os.killpg(process.pid, signal.SIGINT)
-    await ended
+    for _ in range(2):  # some ask for a second Ctrl-C
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        await asyncio.wait([ended], timeout=30)
+        if ended.done():
+            break
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise Failed(f"Ctrl-C does not end it: {(await ended)[-300:]!r}")
     await asyncio.wait_for(scene.engine.idle(), HANGS_AFTER_S)
     check(not scene.engine.steps[0].is_whole, "the server wrote on")
-    if scene.client.resume is not None:
+    if scene.client.resume is not None and scene.client.keeps_cancelled:
         await scene.ask(scene.client.resume, "Never mind. And lakes?", SECOND)
 
 
@@ -233,12 +249,25 @@ async def restart(scene: Scene) -> None:
     check(kept >= scene.client.reuse * whole, f"{kept} of {whole} tokens are the same behind a restart")
 
 
+async def log_likelihoods(scene: Scene) -> None:
+    """200 multiple-choice items of a task of ours, on a small model, held against the engine's own scores."""
+
+    async def harness(url: str) -> str:
+        given = f"model={SIMULATED},base_url={url}/v1/completions,tokenizer_backend=remote,num_concurrent=1"
+        return await scene.end(await scene.start(scene.client.run, given))
+
+    await scene.stop()
+    problem, printed = await evaluate(scene.work, harness, SMALL.path)
+    check(not problem, f"{problem}: {printed.strip()[-300:]!r}")
+
+
 SCENARIOS: Final[Mapping[str, Callable[[Scene], Awaitable[None]]]] = {
     "two turns": two_turns,
     "tools": tools,
     "invalid calls": invalid,
     "cancel": cancel,
     "restart": restart,
+    "log-likelihoods": log_likelihoods,
 }
 
 
@@ -337,11 +366,15 @@ Each is given a scripted model and a home folder of its own, and does this:
 * *tools*: a command, a file of 8,000 tokens, another command, an answer, and one turn more;
 * *invalid calls*: the model calls a function that is not there, and leaves out arguments; then it calls rightly;
 * *cancel*: Ctrl-C while an answer is written: the server stops writing, and the conversation goes on;
-* *restart*: the server ends between two turns, and the conversation goes on with the same tokens.
+* *restart*: the server ends between two turns, and the conversation goes on with the same tokens;
+* *log-likelihoods*: for an evaluation instead of these, 200 multiple-choice items on a small model: the scores are the
+  engine's own within 0.001, and so is every pick.
 
 *Reuse* is the share of the previous prompt and answer that a step did not compute again, over all steps behind the
 first. *Door* is which API it speaks: `chat` is `/v1/chat/completions`, `responses` is `/v1/responses`, `messages` is
-`/v1/messages`.
+`/v1/messages`, `completions` is `/v1/completions`.
+
+Not tried yet: Open WebUI in a browser.
 
 ## What works
 
@@ -375,12 +408,15 @@ async def try_client(name: str, scenarios: Sequence[str], keep: Path | None) -> 
 
 
 async def main(given: argparse.Namespace) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a job in the background ignores, clients would too
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     names = given.only or list(CLIENTS)
-    rows = [await try_client(name, given.scenario or list(SCENARIOS), given.keep) for name in names]
+    rows: list[Row] = []
+    for name in names:
+        rows.append(await try_client(name, given.scenario or CLIENTS[name].scenarios, given.keep))
+        if not given.scenario:
+            PAGE.write_text(page({row.name: str(row) for row in rows}, PAGE.read_text() if PAGE.exists() else ""))
     print("\n".join(map(str, rows)))
-    if not given.scenario:
-        PAGE.write_text(page({row.name: str(row) for row in rows}, PAGE.read_text() if PAGE.exists() else ""))
     failed = [row.name for row in rows if row.failed]
     print(f"{sum(len(row.works) for row in rows)} passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0

@@ -30,6 +30,7 @@ from tests.support.doors.assembly import new_id, strict_clock
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway, GatewayServices
 from transport.http.server import Server
+from transport.openai.history import HistoryIndex
 from transport.openai.model_catalog import ModelCard, card_of
 
 SIMULATED = "simulated"
@@ -150,6 +151,7 @@ async def serving(
     tools: ServerTools | None = None,
     retrieval: Retrieval | None = None,
     port: int = 0,
+    history: HistoryIndex | None = None,
 ) -> AsyncIterator[Serving]:
     journal = MemoryJournal(store)
     directory = MemoryDirectory()
@@ -179,6 +181,7 @@ async def serving(
                 models=models,
                 inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
                 retrieval=retrieval,
+                history=history,
             )
             gateway = Gateway(
                 runtime,
