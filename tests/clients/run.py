@@ -348,6 +348,7 @@ def page(rows: Mapping[str, str], last: str) -> str:
 
 
 def fence(language: str, text: str) -> str:
+    language = {"yml": "yaml"}.get(language, language)
     return f"```{language}\n{text.strip()}\n```"
 
 
