@@ -4,6 +4,7 @@ A reader gets the text behind a mark and returns the calls that are whole at its
 end; None: more must come. It raises ValueError for what can be no call, which then is text. Hermes' format has no
 reader here: `tool_call_parser` follows its arguments as they come.
 
+    hermes     <tool_call>{"name": "f", "arguments": {}}</tool_call>   at the start also bare, or fenced as JSON
     llama3     {"name": "f", "parameters": {}}                    at the start, or behind <|python_tag|>
     mistral    [TOOL_CALLS][{"name": "f", "arguments": {}}]       or [TOOL_CALLS]f[ARGS]{}
     qwen_xml   <tool_call><function=f><parameter=p>v</parameter></function></tool_call>
@@ -29,19 +30,58 @@ Read = tuple[list[tuple[str, str]], int]  # names with their arguments as JSON, 
 Reader = Callable[[str, Mapping[str, Tool]], Read | None]
 
 
+def may_be_json_call(text: str, tools: Mapping[str, Tool]) -> bool:
+    """Returns whether a text without a mark may go on to be a call, or calls in a list."""
+    head = "".join(text[:200].split()).removeprefix("[")
+    return any(head.startswith(each) or each.startswith(head) for each in _HEADS)
+
+
 class CallFormat(NamedTuple):
     """How calls are written. `opens`: the marks before them, `closes`: those behind. `starts`: with what an answer
-    begins that may be a call without a mark, for engines show no special tokens; `between`: what may stand between
-    two calls."""
+    begins that may be a call without a mark (engines show no special tokens, and small models leave marks out), which
+    `read_bare` reads, else `read`; `may_be_bare` says early that a text is none. `between`: what may stand between two
+    calls."""
 
     opens: tuple[str, ...]
     read: Reader | None = None
     closes: tuple[str, ...] = ()
     starts: str = ""
     between: str = ""
+    read_bare: Reader | None = None
+    may_be_bare: Callable[[str, Mapping[str, Tool]], bool] = may_be_json_call
+
+
+def may_be_fenced_call(text: str, tools: Mapping[str, Tool]) -> bool:
+    """Returns whether a text may go on to be a call of one of these tools, as an object that a fence may stand around.
+    Only declared functions count: an answer that shows some JSON is an answer."""
+    head = _FENCE.sub("", "".join(text[: _FENCED_HEAD_MAX + 1].split()))
+    heads = (f'{{"name":{json.dumps(name)},"{given}":{{' for name in tools for given in ("arguments", "parameters"))
+    return any(each.startswith(head) or head.startswith(each) for each in (*heads, "```json{"))
+
+
+def _fenced_call(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    if "{" not in text:
+        return None
+    fence = _OPEN_FENCE.match(text)
+    start = fence.end() if fence is not None else 0
+    done = _json_calls(text[start:], tools)
+    if done is None:
+        return None
+    end = start + done[1]
+    if fence is None:
+        return done[0], end
+    behind = text[end:].strip()
+    if "```".startswith(behind) and behind != "```":
+        return None  # the end of the fence may come
+    closing = _CLOSE_FENCE.match(text, end)
+    return done[0], closing.end() if closing is not None else end
 
 
 _DECODER: Final = json.JSONDecoder()
+_FENCED_HEAD_MAX: Final = 400  # code points of a call up to its arguments
+_FENCE: Final = re.compile(r"^```(?:json)?(?=\{)")  # of a text without blanks
+_OPEN_FENCE: Final = re.compile(r"\s*```(?:json)?\s*")
+_CLOSE_FENCE: Final = re.compile(r"\s*```")
 _HEADS: Final = ('{"name":"', '{"type":"function","name":"', '{"tool_name":"', '{"tool_call_id":"')
 _NAMED: Final = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(\[ARGS\])?\s*(?=\{)")
 _NAME_BEGINS: Final = re.compile(r"\s*[\w.-]*\s*(\[[\w\]]*)?\s*")
@@ -51,12 +91,6 @@ _DEEPSEEK: Final = re.compile(
     r"\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<>\n]+?)(?:<｜tool▁sep｜>|\n```json\n)(.*?)(?:\n```)?\s*<｜tool▁call▁end｜>",
     re.DOTALL,
 )
-
-
-def may_be_json_call(text: str) -> bool:
-    """Whether a text without a mark may go on to be a call, or calls in a list."""
-    head = "".join(text[:200].split()).removeprefix("[")
-    return any(head.startswith(each) or each.startswith(head) for each in _HEADS)
 
 
 def _json_calls(text: str, tools: Mapping[str, Tool]) -> Read | None:
@@ -188,7 +222,7 @@ def _dumped(value: Json) -> str:
 
 
 FORMATS: Final[dict[str, CallFormat]] = {
-    "hermes": CallFormat(("<tool_call>",)),
+    "hermes": CallFormat(("<tool_call>",), starts="{`", read_bare=_fenced_call, may_be_bare=may_be_fenced_call),
     "llama3": CallFormat(("<|python_tag|>",), _json_calls, starts="{", between="; \n"),
     "mistral": CallFormat(("[TOOL_CALLS]",), _mistral, starts="["),
     "qwen_xml": CallFormat(("<tool_call>",), _qwen_xml, ("</tool_call>",)),

@@ -38,7 +38,7 @@ from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Sampling, TextOptions, Tool
-from sessions.turn.call_formats import FORMATS, CallFormat, Reader, may_be_json_call
+from sessions.turn.call_formats import FORMATS, CallFormat, Reader
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
 OPEN: Final = "<tool_call>"
@@ -174,8 +174,7 @@ class ToolCallParser:
         self._tools = {tool.name: tool for tool in tools}
         self._thoughts = thoughts
         self._format = written
-        self._read = None if bare else written.read
-        self._starts = written.starts if calls and self._read is not None else ""
+        self._starts = written.starts if calls and not bare else ""
         self._opens = written.opens if calls else ()
         first = (thoughts.open,) if thoughts is not None else ()
         self._first = (*first, *written.closes) if calls else first  # marks that are text behind text
@@ -200,8 +199,9 @@ class ToolCallParser:
         self._since = tail  # raw text behind the ledger
         self._tail = tail  # the end of it that the pipeline has not released tokens for
         self._feed(tail)
-        if self._text and not self._inside:  # it looks like the beginning of a tag, but it has been written as text
-            self._text, self._in_text = "", not self.thinking
+        if self._text and not (self._inside and self._mark):  # it looks like the beginning of a call or its tag, but
+            self._text, self._in_text = "", not self.thinking  # what is held back is not in a tail: it was text
+            self._inside, self._skipped, self._lead = False, 0, ""
 
     def accept(self, release: Release) -> ParsedRelease:
         self._thought_chars = 0
@@ -217,10 +217,10 @@ class ToolCallParser:
         """The answer has ended: what was held back goes on as what it is. Where the model ended by itself, a call is
         over too; one that is checked has to be whole."""
         pieces: list[event_writer.Piece] = []
-        while not self.ended and self._inside and self._read is not None and (reason == "stop" or not self._mark):
-            self._read_calls(self._read, pieces, ends=True)
+        while not self.ended and self._inside and (read := self._reader) and (reason == "stop" or not self._mark):
+            self._read_calls(read, pieces, ends=True)
             pieces += self._feed("")
-        if not self.ended and self._inside and self._read is None and (self._call is not None or self._text.strip()):
+        if not self.ended and self._inside and self._reader is None and (self._call is not None or self._text.strip()):
             if reason == "stop":
                 self._close(len(self._text), pieces, tag="")
         elif not self.ended and not self._inside and self._text.strip():
@@ -252,7 +252,7 @@ class ToolCallParser:
         if self._starts and not (self.thinking or self._in_text):
             begun = self._text.lstrip(self._format.between or None)
             marked = any(mark.startswith(begun[: len(mark)]) for mark in marks)
-            if begun and begun[0] in self._starts and not marked and may_be_json_call(begun):
+            if begun and begun[0] in self._starts and not marked and self._may_be_bare(begun):
                 self._skipped += before - len(begun)
                 self._lead = self._text[: before - len(begun)].lstrip()
                 self._text, self._inside, self._mark = begun, True, ""
@@ -279,6 +279,16 @@ class ToolCallParser:
             self._in_text = False
         return len(self._text) < before
 
+    @property
+    def _reader(self) -> Reader | None:
+        """The reader of the call that stands here; None: it is followed as it comes."""
+        if self._bare:
+            return None
+        return self._format.read if self._mark else self._format.read_bare or self._format.read
+
+    def _may_be_bare(self, text: str) -> bool:
+        return self._format.may_be_bare(text, self._tools)
+
     def _next_marks(self) -> tuple[str, ...]:
         """What may end the text or the thought that is being read."""
         return (self._thoughts.close,) if self.thinking and self._thoughts is not None else self._marks
@@ -291,8 +301,8 @@ class ToolCallParser:
             self._in_text = True
 
     def _go_on_inside(self, pieces: list[event_writer.Piece]) -> bool:
-        if self._read is not None:
-            return self._read_calls(self._read, pieces)
+        if (read := self._reader) is not None:
+            return self._read_calls(read, pieces)
         if self._call is None:
             head = _HEAD.match(self._text)
             name = _string(head["name"]) if head is not None else None
@@ -318,11 +328,13 @@ class ToolCallParser:
     def _read_calls(self, read: Reader, pieces: list[event_writer.Piece], *, ends: bool = False) -> bool:
         """Calls of another family, once they are whole; what is none goes on as text. `ends`: nothing more comes."""
         try:
-            if not self._mark and not may_be_json_call(self._text):
+            if not self._mark and not self._may_be_bare(self._text):
                 raise ValueError("no call")
             done = read(self._text, self._tools)
             if done is None and not ends:
                 return False
+            if done is None and not self._mark:  # of a fence that is left open
+                done = read(f"{self._text}\n```", self._tools)
             calls, end = done or ([], 0)
             if not calls or not all(_is_name(name) for name, _ in calls):
                 raise ValueError("no call")
