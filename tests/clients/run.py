@@ -228,7 +228,7 @@ async def cancel(scene: Scene) -> None:
     for _ in range(2):  # some ask for a second Ctrl-C
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
-        await asyncio.wait([ended], timeout=30)
+        await asyncio.wait([ended], timeout=60)
         if ended.done():
             break
     else:

@@ -100,6 +100,7 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/operator/sessions", "operator"),
     Http("GET", "/v1/operator/series", "operator"),
     Http("POST", "/v1/operator/replicas/{replica}/drain", "operator"),
+    Http("POST", "/v1/operator/replicas/{replica}/undrain", "operator"),
     Http("POST", "/v1/operator/sessions/{tenant}/{session}/handoff", "operator", body=fixed(replica="local")),
     # keys
     Http("POST", "/v1/keys", "administrator", body=fixed(role="user")),
