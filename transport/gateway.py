@@ -44,6 +44,7 @@ from sessions.model.types import (
     CommandId,
     Principal,
     ResponseId,
+    Sampling,
     Scope,
     SessionId,
     SessionKey,
@@ -56,6 +57,7 @@ from sessions.retrieval.services import Retrieval
 from sessions.routing.models_file import NO_POOLS, PoolsNow, split_head_model
 from sessions.schemas import SCHEMA_PARAMS, InlineSchemaChecker, SchemaParams, check_schemas
 from sessions.store import Store
+from sessions.turn.tool_call_parser import forced_tools
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import key_of
@@ -227,7 +229,8 @@ class Gateway:
                     self.pools().choice(principal.tenant, settings.model)
                 tools, text = schemas_of(command)
                 if tools or text is not None:
-                    await check_schemas(self.schemas, tools, text)
+                    forced = forced_tools(command, tools) if isinstance(command, Sampling) else ()
+                    await check_schemas(self.schemas, tools, text, forced=forced)
                 read = await self.files.attachments.command(principal, command)
                 sent = request_of(principal, read, near)
                 if read is not command:  # a repeat is the same request, whatever was read of its files

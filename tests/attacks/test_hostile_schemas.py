@@ -89,7 +89,7 @@ async def test_a_turn_that_was_stored_with_such_a_schema_fails_and_its_session_g
     """As a server without bounds would have let it in: past the gateway."""
     async with opened(FAST) as door:
         assembly, session = door.assembly, SessionId("s")
-        tools = (Tool(name="f", parameters=DOUBLED),) if where == "tools" else ()
+        tools = (Tool(name="f", parameters=DOUBLED, strict=True),) if where == "tools" else ()
         text = TextOptions({"type": "json_schema", "schema": COUNTED}) if where == "format" else None
         for command in (
             cm.SessionCreate(id=CommandId("1"), session=session, tools=tools),

@@ -130,7 +130,7 @@ class SchemaDoors:
             return SchemaOutcome(error.get("code", ""), error.get("message", ""))
 
     async def _websocket_tools(self, schema: Schema) -> SchemaOutcome:
-        return await self._websocket([{"name": "f", "parameters": schema}], tool_choice="required")
+        return await self._websocket([{"name": "f", "parameters": schema, "strict": True}], tool_choice="required")
 
     async def _websocket_format(self, schema: Schema) -> SchemaOutcome:
         return await self._websocket([], text={"format": {"type": "json_schema", "name": "s", "schema": schema}})
@@ -160,7 +160,7 @@ class SchemaDoors:
         return SchemaOutcome("ended", "the log ended before the answer")
 
     async def _grpc_tools(self, schema: Schema) -> SchemaOutcome:
-        return await self._grpc([{"name": "f", "parameters": schema}], {"tool_choice": "required"})
+        return await self._grpc([{"name": "f", "parameters": schema, "strict": True}], {"tool_choice": "required"})
 
     async def _grpc_format(self, schema: Schema) -> SchemaOutcome:
         return await self._grpc([], {"text": {"format": {"type": "json_schema", "name": "s", "schema": schema}}})

@@ -166,7 +166,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         with ExitStack() as held:
             command = await stored_turn(request, principal, body, model, command_id, resolved, held)
-            await gateway.check_schemas(principal, *cm.schemas_of(command))
+            tools, text = cm.schemas_of(command)
+            await gateway.check_schemas(principal, tools, text, forced=forced_tools(command, tools))
             if headers.idempotency_key is not None:
                 await starter.bind(principal, command)
             with naming_input("input"):
