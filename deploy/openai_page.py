@@ -37,7 +37,7 @@ Effect = Literal["honoured", "refused", "warned", "needs nothing"]
 
 
 class Row(NamedTuple):
-    """What happens to one parameter. `sample`: a value that shows it; `named`: how the error or the Warning names it;
+    """The fate of one parameter. `sample`: a value that shows it; `named`: how the error or the Warning names it;
     `beside`: what else the request then needs."""
 
     effect: Effect
@@ -310,7 +310,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "expires_after[seconds]": honoured("", "tests/unit/transport/files/test_routes.py::test_what_a_form_says"),
     },
 }
-"""What happens to the properties of each request, by the name of its schema."""
+"""The fates of the properties of each request, by the name of its schema."""
 
 _PARTS: Final = PARSED + "test_a_chat_with_a_call_becomes_units_and_instructions"
 _CALLS: Final = TOOLS + "test_a_call_and_its_output_stay_in_one_session"
@@ -470,7 +470,7 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
     "StaticChunking": dict.fromkeys(("type", "static"), honoured("", _CHUNKS)),
     "StaticChunks": dict.fromkeys(("max_chunk_size_tokens", "chunk_overlap_tokens"), honoured("", _CHUNKS)),
 }
-"""What happens to the properties of the objects in them."""
+"""The fates of the properties of the objects in requests."""
 
 _ITEM_LISTS: Final = "test_logprobs.py::test_items_of_a_conversation_have_them_on_request"
 _STORE_LISTS: Final = STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"
@@ -508,7 +508,7 @@ QUERY: Final[dict[str, dict[str, Row]]] = {
         ("limit", "order", "after"), honoured("", STORES + "test_a_batch_of_documents")
     ),
 }
-"""What happens to the parameters of queries, by path."""
+"""The fates of the parameters of queries, by path."""
 
 
 def document() -> dict[str, Any]:

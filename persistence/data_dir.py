@@ -1,4 +1,4 @@
-"""What a store keeps beside its data: a marker that notices when the data went back. The lock is in `folder_lock`.
+"""The marker that a store keeps beside its data, to notice when the data went back. The lock is in `folder_lock`.
 
 A small file that holds the store's incarnation and a position that only grows: the number
 of commits that this process has made. It is written after each commit and before the commit is acknowledged. At the

@@ -122,7 +122,7 @@ def flood(port: int, grpc_port: int, name: str, seconds: float, results: Any) ->
 
 
 async def beside(keys: Path, way: Kind | None, seconds: float) -> dict[str, Any]:
-    """What the other tenant gets beside one way of the tenant's, or alone."""
+    """Measures the other tenant beside one way of the tenant's, or alone."""
     (grpc_port,) = free_ports(1)
     context, outcomes = multiprocessing.get_context("spawn"), dict[str, int]()
     results, sending = context.Pipe(duplex=False)

@@ -78,6 +78,7 @@ def _fenced_call(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 
 _DECODER: Final = json.JSONDecoder()
+_STRUCTURE: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)  # of JSON: whole strings and brackets
 _FENCED_HEAD_MAX: Final = 400  # code points of a call up to its arguments
 _FENCE: Final = re.compile(r"^```(?:json)?(?=\{)")  # of a text without blanks
 _OPEN_FENCE: Final = re.compile(r"\s*```(?:json)?\s*")
@@ -110,22 +111,19 @@ def _json_calls(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 
 def _json_end(text: str, at: int) -> int | None:
-    """Where the JSON value that begins here ends; None: it is not whole."""
-    depth, quoted, escaped = 0, False, False
-    for index in range(at, len(text)):
-        character = text[index]
-        if escaped:
-            escaped = False
-        elif quoted:
-            escaped, quoted = character == "\\", character != '"'
-        elif character == '"':
-            quoted = True
-        elif character in "{[":
-            depth += 1
-        elif character in "}]":
-            depth -= 1
-            if depth == 0:
-                return index + 1
+    """Returns where the JSON value that begins here ends; None: it is not whole. Strings are passed in one step each,
+    for a call that writes a file is looked at again with each piece that comes."""
+    depth = 0
+    for part in _STRUCTURE.finditer(text, at):
+        match part[0]:
+            case "{" | "[":
+                depth += 1
+            case "}" | "]":
+                depth -= 1
+                if depth == 0:
+                    return part.end()
+            case '"':
+                return None  # a string that goes on
     return None
 
 

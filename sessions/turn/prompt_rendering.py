@@ -30,7 +30,7 @@ JOINED_PIECES_MIN: Final = 128  # fewer are put together anew at each turn, and 
 
 
 class PromptSettings(NamedTuple):
-    """What a session's prompts begin with, as text."""
+    """The instructions, memories and tools that a session's prompts begin with."""
 
     instructions: str | None
     memories: tuple[str, ...]
@@ -38,8 +38,8 @@ class PromptSettings(NamedTuple):
 
 
 class PromptOpening(NamedTuple):
-    """What a session's prompts begin with. `shared` tokens of it, those before its user's memories, other sessions of
-    the tenant may have in common with it."""
+    """The token ids that a session's prompts begin with. `shared` of them, those before its user's memories, other
+    sessions of the tenant may have in common with it."""
 
     tokens: array[int]
     shared: int

@@ -306,7 +306,7 @@ def save(scene: Scene, folder: Path) -> None:
 
 @dataclass(kw_only=True)
 class Row:
-    """What one client's line of the table says."""
+    """One line of the table: a client and its results."""
 
     name: str
     works: list[str] = field(default_factory=list)

@@ -103,7 +103,7 @@ async def test_a_request_that_servers_fail_at_takes_them_away_from_nobody(
 
 
 async def fails() -> AsyncGenerator[Chunk, None]:
-    """As a server that answers one request with 500."""
+    """Stands for a server that answers one request with 500."""
     raise Unavailable("engine_unavailable", "The model's server answers with 500.")
     yield Chunk((), "")
 

@@ -77,7 +77,7 @@ def made(command: str, **replaced: str) -> list[str]:
 
 @contextmanager
 def running(program: list[str], ready: str) -> Iterator[str]:
-    """What a program printed until it was ready; it is ended behind the block."""
+    """Yields the output of a program up to its being ready, and ends it behind the block."""
     with subprocess.Popen(program, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -54,7 +54,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def run(*command: str, cwd: Path, **variables: str) -> str:
-    """What a program printed, once it has ended well."""
+    """Returns the output of a program that has ended well."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,

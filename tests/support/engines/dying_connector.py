@@ -29,7 +29,7 @@ class DyingConnector(SessileConnector):
 
 
 class DyingCore(VllmCore):
-    """Its workers die at `phase`, those of a restart live."""
+    """A core whose first workers die at `phase`; those of a restart live."""
 
     def __init__(self, options: Any, way: Path, phase: str) -> None:
         super().__init__(options)

@@ -70,9 +70,7 @@ def test_wheels_that_came_before_a_failure_are_kept(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_download_draws_a_bar_where_somebody_looks(
-    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_draws_a_bar_on_a_terminal(terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
     def run_pip(_: str, *words: str | Path) -> bool:

@@ -138,7 +138,7 @@ def test_ids_of_calls_are_never_parsed_for_special_tokens() -> None:
     "arguments", ["[" * 50_000, '{"q":' * 400 + "1" + "}" * 400, '{"q": "\\ud800"}'], ids=["deeper", "deep", "half"]
 )
 @pytest.mark.parametrize("family", ["qwen3", "chatml"])
-def test_arguments_that_are_no_text_as_json_are_told_as_they_were_written(family: str, arguments: str) -> None:
+def test_arguments_that_are_no_json_text_stand_in_prompts_as_they_were_written(family: str, arguments: str) -> None:
     template = made(family) if family in FAMILIES else ChatTemplate(CHATML, bos="<s>", eos="</s>", specials=SPECIALS)
     pieces = template.conversation(None, (), _with_call("c", arguments), DAY, answer=True)
     assert "look" in "".join(piece.text for piece in pieces).encode().decode()

@@ -91,7 +91,7 @@ async def test_a_drain_is_taken_back_and_the_replica_serves_again() -> None:
         assert runtime.draining
 
 
-async def test_whoever_waits_for_a_drain_that_is_taken_back_is_told() -> None:
+async def test_a_caller_that_waits_for_a_drain_gets_an_error_when_it_is_taken_back() -> None:
     async with cluster(replicas=1) as made:
         drain = await drain_of(made, "r1")
         begun = asyncio.Event()

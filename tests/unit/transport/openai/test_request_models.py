@@ -41,7 +41,7 @@ def test_a_list_is_read_up_to_its_first_mistake(model: type[BaseModel], body: di
     assert caught.value.error_count() <= BRANCHES_MAX
 
 
-def test_of_unknown_names_some_are_told() -> None:
+def test_an_error_lists_at_most_64_unknown_names() -> None:
     with pytest.raises(ValidationError) as caught:
         ChatRequest.model_validate({"model": "m", "messages": [SAID], **{f"k{n}": 1 for n in range(MANY)}})
     assert caught.value.error_count() == UNKNOWN_MAX
