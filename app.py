@@ -106,11 +106,11 @@ from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.gateway_store.history_file import open_history
 from transport.gateway_store.opening import open_shared_state
-from transport.http.routes.health import Readiness
-from transport.http.server import Server, ServerLimits
-from transport.http.starting_door import StartingDoor
 from transport.http.tls import ServerTls
-from transport.openai.model_catalog import ModelCatalog, PooledModels, card_of
+from transport.http_api.routes.health import Readiness
+from transport.http_api.server import Server, ServerLimits
+from transport.http_api.starting_door import StartingDoor
+from transport.model_catalog import ModelCatalog, PooledModels, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
     latency_targets,

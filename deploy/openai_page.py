@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a script i
 from fastapi import FastAPI
 
 from sessions.model.types import Json
-from transport.files import routes as files
-from transport.http.routes import chat, conversations, models, responses, texts
-from transport.retrieval import embedding_routes, vector_store_routes
+from transport.http_api.routes import chat, conversations, files, models, responses, texts
+from transport.http_api.routes import embeddings as embedding_routes
+from transport.http_api.routes import vector_stores as vector_store_routes
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "openai.md"
 ROUTERS: Final = (
@@ -306,8 +306,8 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
     "POST /v1/files": {
         "file": honoured("", FILES + "test_a_file_is_stored_listed_read_and_deleted"),
         "purpose": honoured("", FILES + "test_a_file_is_stored_listed_read_and_deleted"),
-        "expires_after[anchor]": honoured("", "tests/unit/transport/files/test_routes.py::test_what_a_form_says"),
-        "expires_after[seconds]": honoured("", "tests/unit/transport/files/test_routes.py::test_what_a_form_says"),
+        "expires_after[anchor]": honoured("", "tests/unit/transport/http_api/routes/test_files.py::test_what_a_form_says"),
+        "expires_after[seconds]": honoured("", "tests/unit/transport/http_api/routes/test_files.py::test_what_a_form_says"),
     },
 }
 """The fates of the properties of each request, by the name of its schema."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,3 +25,13 @@ def listened_hosts(host: str) -> Sequence[str]:
     """Returns the hosts to listen on: for `::` those of both families."""
     bare = bare_host(host)
     return ANY if bare == ANY_V6 else (bare,)
+
+
+def is_loopback(host: str) -> bool:
+    """True for the names and addresses that only this machine can reach."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -62,8 +62,8 @@ from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import key_of
 from transport.files.door import FILE_BYTES, FileDoor
-from transport.openai.history import HistoryIndex, MemoryHistory
-from transport.openai.model_catalog import Models
+from transport.history_index import HistoryIndex, MemoryHistory
+from transport.model_catalog import Models
 from transport.ops.audit_writer import AuditWriter
 from transport.ops.metric_sources import register_connection_metrics
 from transport.ops.operator_api import OperatorApi

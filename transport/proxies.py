@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from transport.auth.origins import is_loopback
+from transport.addresses import is_loopback
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 

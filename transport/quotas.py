@@ -44,7 +44,7 @@ from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import CommandId, Principal, ResponseId, SessionId, TenantId
 from transport.auth.authenticator import TOKEN_PREFIX
-from transport.websocket.connection_rate import ConnectionRate
+from transport.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
 MESSAGE_TOKENS: Final = 8  # of a template, around each message

@@ -54,7 +54,7 @@ from transport.auth.authenticator import key_digest
 GOOD: Final = "sk-of-the-bench"
 CPU_MS_MAX: Final = 0.3
 ANSWER_S: Final = 10.0
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # as `transport.http.app` has it
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # as `transport.http_api.app` has it
 HTTP: Final = (
     "POST /v1/chat/completions",
     "POST /v1/responses",

@@ -27,7 +27,7 @@ from transport.auth.origins import OriginPolicy
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcLimits, GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
-from transport.http.server import ServerLimits
+from transport.http_api.server import ServerLimits
 
 KEYS = {
     key_digest(name): Principal(tenant=TenantId("acme"), key_id=name, role="service") for name in ("key-a", "key-b")

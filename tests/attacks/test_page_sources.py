@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.authorisation.matrix import routes_of
 from tests.support.doors.assembly import Assembly, assembled
-from transport.http.page_files import PAGES
-from transport.http.server import WEB
+from transport.http_api.page_files import PAGES
+from transport.http_api.server import WEB
 
 HTML = {"accept": "text/html"}
 

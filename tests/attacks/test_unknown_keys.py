@@ -26,7 +26,7 @@ from tests.support.doors.websocket_wire import Wire, shake_hands
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.grpc_api import sessile_pb2 as pb
-from transport.http import strict_json
+from transport.http_api import strict_json
 from transport.protocol import connection as protocol_connection
 from transport.websocket import websocket
 
@@ -210,7 +210,7 @@ async def test_a_first_message_that_comes_by_bytes_is_judged_when_it_is_whole(ke
 
 async def test_strangers_take_nobodys_turn_to_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where new connections are paced, those count whose key is good: before, everyone's place was a stranger's."""
-    monkeypatch.setattr("transport.websocket.connection_rate.BURST_S", 2000.0)
+    monkeypatch.setattr("transport.connection_rate.BURST_S", 2000.0)
     pace = tmp_path / "limits.toml"
     pace.write_text("connections_per_s = 0.001\n")  # two at once, and none more however long the test takes
     async with assembled(keys={key_digest(KEY): PRINCIPAL}, limits_file=pace) as assembly:

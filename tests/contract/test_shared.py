@@ -23,7 +23,7 @@ from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets
 from transport.gateway_store import valkey
 from transport.gateway_store.valkey import PAUSE_S, ValkeyGatewayStore, ValkeyHistory, ValkeyTickets
-from transport.openai.history import (
+from transport.history_index import (
     GIVEN_MAX,
     GIVEN_TTL_S,
     HISTORY_TTL_S,

@@ -21,9 +21,9 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import CONTINUES
 from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
-from transport.openai.history import Unit
+from transport.history_index import Unit
+from transport.model_catalog import ModelCard
 from transport.openai.left_out import unthinking
-from transport.openai.model_catalog import ModelCard
 from transport.openai.parse_request import unsupported
 from transport.openai.request_models import Key, Name, RequestModel, ResentModel, Stop
 from transport.openai.turn_starter import TurnInput

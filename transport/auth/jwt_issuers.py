@@ -44,9 +44,9 @@ from sessions.model.types import (
     TokenRef,
     UnixMs,
 )
+from transport.addresses import is_loopback
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.direct_fetch import fetch_direct
-from transport.auth.origins import is_loopback
 
 JWKS_BYTES_MAX: Final = 256 * 1024
 JWKS_KEYS_MAX: Final = 100

@@ -22,9 +22,9 @@ from msgspec import Meta
 
 from sessions.model.errors import BadInput, Unauthorized, Unavailable
 from sessions.model.types import Authority, Principal, UnixMs
+from transport.addresses import is_loopback
 from transport.auth.direct_fetch import fetch_direct
 from transport.auth.jwt_issuers import FETCH_S, Algorithm, JwtIssuer, JwtIssuers
-from transport.auth.origins import is_loopback
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 TOKEN_LENGTH_MAX: Final = 8192

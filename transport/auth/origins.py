@@ -6,13 +6,13 @@ points at this machine (DNS rebinding). A browser says in `Origin` which page a 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from sessions.model.errors import Forbidden
+from transport.addresses import is_loopback
 from transport.auth.client_addresses import TrustedProxies
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -69,13 +69,3 @@ def _split(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:
         return SplitResult("", "", "", "", "")
-
-
-def is_loopback(host: str) -> bool:
-    """True for the names and addresses that only this machine can reach."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

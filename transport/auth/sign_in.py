@@ -29,9 +29,10 @@ from sessions.model.api_keys import USUAL_SCOPES
 from sessions.model.errors import BadInput, Forbidden, Unauthorized
 from sessions.model.revocations import Revocation
 from sessions.model.types import Authority, Principal, TenantId, TokenRef, UnixMs
+from transport.addresses import is_loopback
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.openid_provider import OpenIdProvider, Tokens, bad_setting
-from transport.auth.origins import CSRF_HEADER, is_loopback
+from transport.auth.origins import CSRF_HEADER
 from transport.auth.sealed_cookies import CookieSealer, SameSite, read_cookie, set_cookie
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ JsonObject = dict[str, Any]
 def base_of(server: str, credential: str) -> str:
     """The address of a server without its last slash, as people write it: `http(s)://`, the chat's `ws(s)://`, or
     HOST:PORT. Raises BadSetting."""
-    from transport.auth.origins import is_loopback
+    from transport.addresses import is_loopback
 
     scheme, given, rest = server.partition("://")
     if not given and HOST_AND_PORT.fullmatch(server):

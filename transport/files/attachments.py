@@ -21,7 +21,7 @@ from sessions.model.errors import BadInput, SessileError, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import safe_filename, safe_media_type
 from sessions.model.types import InputFile, Principal
-from transport.openai.history import Unit
+from transport.history_index import Unit
 
 ATTACHMENTS_MAX: Final = 32  # of one command
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sessions.model.types import SHARED, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Keys
-from transport.openai.history import HISTORY_PLACES_MAX, HISTORY_TTL_S, HistoryPlace, MemoryHistory
+from transport.history_index import HISTORY_PLACES_MAX, HISTORY_TTL_S, HistoryPlace, MemoryHistory
 
 WRITE_S: Final = 1.0
 _NAME: Final = "history.places"

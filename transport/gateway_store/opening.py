@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from transport.auth.tickets import Tickets
-from transport.openai.history import HistoryIndex
+from transport.history_index import HistoryIndex
 
 
 @asynccontextmanager

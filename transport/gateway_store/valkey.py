@@ -34,7 +34,7 @@ from actors.directory.topology import servers_for
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal, SessionId
 from transport.auth import tickets
-from transport.openai.history import (
+from transport.history_index import (
     GIVEN_MAX,
     GIVEN_TTL_S,
     HISTORY_TTL_S,
@@ -215,7 +215,7 @@ class ValkeyTickets:
 
 
 class ValkeyHistory:
-    """Implements `transport.openai.history.HistoryIndex`."""
+    """Implements `transport.history_index.HistoryIndex`."""
 
     shared: ClassVar[bool] = True
 

@@ -23,9 +23,8 @@ import structlog
 from grpc_health.v1 import health, health_pb2
 
 from sessions.model.errors import BadInput, Unavailable
-from transport.addresses import joined
+from transport.addresses import is_loopback, joined
 from transport.auth.connection_shares import ConnectionShares, ShareLimits
-from transport.auth.origins import is_loopback
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.public_services import add_public_services

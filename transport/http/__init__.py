@@ -1,6 +1,5 @@
-"""HTTP: one FastAPI application on uvicorn's connections, and server-sent events.
+"""What every port that speaks HTTP needs: uvicorn's connections, middleware, server-sent events, paging, TLS.
 
-Never keeps a conversation and never waits for a slow reader. Start at `app` (errors, CORS, routers) and `server` (the
-listening port, draining); `routes` has one file for each family of paths, `context` what a handler needs of its server,
-`middleware` what surrounds every request.
+Never knows a route, a conversation or an answer's shape. Start at `http_connection` (a connection and its bounds) and
+`middleware` (what surrounds every request); `timer_wheel` has the deadlines of very many connections.
 """

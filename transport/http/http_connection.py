@@ -11,7 +11,7 @@ keep-alive is uvicorn's own `timeout_keep_alive`.
 An `Upgrade` that is not taken is no upgrade (RFC 9110, 7.8): the request is parsed again without that field, as
 ordinary HTTP with its body. httptools would take its body for the next request.
 
-Does not know requests; the size of bodies is `transport.http.app`'s business.
+Does not know requests; the size of bodies is `transport.http_api.app`'s business.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from websockets.http11 import Request as Handshake
 from sessions.model.errors import SessileError, Unavailable
 from transport.addresses import joined, listened_hosts
 from transport.auth.connection_shares import PLACE, ConnectionShares, Place
-from transport.http.credential_gate import Gate, plain_head
 from transport.http.middleware import REFUSED, Scope
-from transport.websocket.timer_wheel import TimerWheel
+from transport.http.request_head import Gate, plain_head
+from transport.http.timer_wheel import TimerWheel
 
 PORTS_TRIED: Final = 8  # until one is free on both families
 FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet

@@ -28,7 +28,7 @@ from sessions.model.types import (
     words_of,
 )
 from transport import errors
-from transport.openai.history import Unit
+from transport.history_index import Unit
 from transport.openai.responses_render import left_out_of
 
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}

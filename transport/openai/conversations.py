@@ -10,10 +10,10 @@ from pydantic import BaseModel
 
 from sessions.model.errors import NotFound
 from sessions.model.types import Item, ItemId, Json
-from transport.http.unknown_parameters import leave_out
 from transport.openai import responses_render
 from transport.openai.left_out import LOGPROBS, include_left_out
 from transport.openai.output_logprobs import OutputLogprobs
+from transport.openai.unknown_parameters import leave_out
 
 Include = Annotated[list[str] | None, Query(alias="include[]")]
 """As OpenAI's SDKs write a list."""

@@ -16,10 +16,10 @@ from sessions.model.errors import BadInput
 from sessions.model.types import INTEGER_MAX, CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from sessions.server_tools import CODE_INTERPRETER
+from transport.history_index import Unit
 from transport.openai import request_models
 from transport.openai.chat_render import StreamUsage
 from transport.openai.completion_models import CompletionRequest
-from transport.openai.history import Unit
 from transport.openai.mcp.request import mcp_tool
 
 _TEXTS = ("text", "input_text", "output_text")

@@ -14,9 +14,9 @@ from sessions.model.errors import BadInput
 from sessions.model.inspection import BarePrompt, DecodedTexts, PromptScores, TextTokens, TokenIds, TokenTexts
 from sessions.model.types import SCORES, Json, Principal
 from transport.gateway import Gateway
+from transport.model_catalog import ModelCard
 from transport.openai.completion_models import CompletionRequest
 from transport.openai.completions import legacy_logprobs
-from transport.openai.model_catalog import ModelCard
 from transport.openai.unlogged_use import record_unlogged_use
 
 FINGERPRINT: Final = "sessile"

@@ -44,9 +44,7 @@ from sessions.model.types import (
     derived_session_id,
 )
 from transport.gateway import Gateway
-from transport.http.headers import EventId
-from transport.openai.chat_render import resendable_answer
-from transport.openai.history import (
+from transport.history_index import (
     HistoryMatch,
     HistoryPlace,
     Opening,
@@ -60,6 +58,8 @@ from transport.openai.history import (
     opening_of,
     rename_outputs,
 )
+from transport.http.headers import EventId
+from transport.openai.chat_render import resendable_answer
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import StartedTurn, check, resume
 

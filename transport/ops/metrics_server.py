@@ -19,8 +19,8 @@ from starlette.routing import Route
 from uvicorn.server import ServerState
 
 from sessions.model.errors import Forbidden
-from transport.addresses import joined
-from transport.auth.origins import OriginPolicy, is_loopback
+from transport.addresses import is_loopback, joined
+from transport.auth.origins import OriginPolicy
 from transport.http.http_connection import listen
 from transport.http.middleware import App, Receive, Scope, Send
 

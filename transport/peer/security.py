@@ -14,7 +14,7 @@ import grpc
 import msgspec
 
 from sessions.model.errors import BadInput
-from transport.auth.origins import is_loopback
+from transport.addresses import is_loopback
 
 TOKEN_HEADER: Final = "authorization"
 TOKEN_BYTES_MIN: Final = 16

@@ -1,5 +1,4 @@
 """Retrieval at the edge: embeddings, re-ranking and vector stores, within the limits and filters of their tenant.
 
-Each file of routes parses, calls in and answers. Runs no model and opens no database: the ports of `sessions.retrieval`
-do. Start with `embedding_routes`.
+Runs no model and opens no database: the ports of `sessions.retrieval` do. Start with `metering`.
 """

@@ -19,7 +19,7 @@ from sessions.retrieval.embedding import Embedder
 from sessions.retrieval.reading_in import Record
 from sessions.retrieval.vector_stores import VectorStore
 from transport.gateway import Gateway
-from transport.openai.model_catalog import card
+from transport.model_catalog import card
 from transport.openai.unlogged_use import record_unlogged_use, usage_row
 
 BETWEEN = "\n\n"

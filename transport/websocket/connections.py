@@ -14,12 +14,12 @@ import structlog
 
 from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
+from transport.http.timer_wheel import TimerWheel
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.first_message import HEAD_BYTES, FirstMessage, first_message
 from transport.websocket.inner_requests import App
 from transport.websocket.responses_frames import RESPONSES
 from transport.websocket.responses_socket import ResponsesConnection
-from transport.websocket.timer_wheel import TimerWheel
 from transport.websocket.upgraded import HeldConnection, UpgradedConnection
 from transport.websocket.websocket import HELLO_BYTES_MAX, WebSocketConnection
 

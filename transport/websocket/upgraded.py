@@ -28,6 +28,7 @@ from sessions.model.errors import Limited, Overloaded, SessileError
 from sessions.model.types import Principal
 from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
+from transport.http.timer_wheel import TimerTarget, TimerWheel
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.deflate import DEFLATE, DEFLATING_MAX, wants_deflate
 from transport.websocket.handshake import (
@@ -39,7 +40,6 @@ from transport.websocket.handshake import (
     retire,
     shake_hands,
 )
-from transport.websocket.timer_wheel import TimerTarget, TimerWheel
 
 SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.http.http_connection import HttpConnection
-from transport.http.server import Server
+from transport.http_api.server import Server
 
 TEXT = b'{"model": "m", "messages": "' + b"a" * 100_000 + b'"}'
 CUT = gzip.compress(TEXT)[:-9]

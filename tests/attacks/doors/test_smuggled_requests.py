@@ -16,7 +16,7 @@ from tests.support.doors.raw_http import read_answer
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.http.http_connection import listen
-from transport.http.server import Server
+from transport.http_api.server import Server
 from transport.ops.metrics_server import MetricsServer
 from transport.ops.prometheus import MetricsExposition
 

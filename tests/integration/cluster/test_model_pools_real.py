@@ -18,8 +18,8 @@ from tests.support.cluster.real import ALICE, RealCluster, new_id, now_ms, real_
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices
-from transport.http.server import Server
-from transport.openai.model_catalog import ModelCatalog, PooledModels
+from transport.http_api.server import Server
+from transport.model_catalog import ModelCatalog, PooledModels
 
 pytestmark = [pytest.mark.model, pytest.mark.cluster, pytest.mark.slow]
 

@@ -27,9 +27,9 @@ from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets
 from transport.gateway import Gateway, GatewayServices
 from transport.gateway_store.opening import open_shared_state
-from transport.http.server import Server
-from transport.openai.history import HistoryIndex, HistoryPlace, MemoryHistory
-from transport.openai.model_catalog import card_of
+from transport.history_index import HistoryIndex, HistoryPlace, MemoryHistory
+from transport.http_api.server import Server
+from transport.model_catalog import card_of
 
 KEY = {"authorization": "Bearer sk-1"}
 pytestmark = pytest.mark.cluster

@@ -13,7 +13,7 @@ import pytest
 from inference.simulated.vocabulary import decode
 from sessions.model.events import ItemCreated, ResponseCreated, ResponseIncomplete
 from tests.support.doors.openai_server import SIMULATED, Serving
-from transport.openai.history import GIVEN_MAX
+from transport.history_index import GIVEN_MAX
 
 HELLO: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "say something"}]
 

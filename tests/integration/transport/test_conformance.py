@@ -14,7 +14,7 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from tests.support.doors.assembly import assembled
-from transport.http.server import ServerLimits
+from transport.http_api.server import ServerLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients" / "python" / "tests"))

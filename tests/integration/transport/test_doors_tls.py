@@ -29,8 +29,8 @@ from transport.cli.start.security import certificate_watchers, tls_of
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
-from transport.http.server import Server
 from transport.http.tls import ServerTls, read_server_tls
+from transport.http_api.server import Server
 
 
 def a_pair() -> tuple[bytes, bytes]:

@@ -18,7 +18,7 @@ from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.http import http_connection
-from transport.http.server import Server
+from transport.http_api.server import Server
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.websocket_wire import Closed, Wire, shake_hands, wire
 from transport.auth.authenticator import key_digest
 from transport.gateway import GatewayLimits
-from transport.http.server import ServerLimits
+from transport.http_api.server import ServerLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 from transport.websocket.websocket import WebSocketConnection
 

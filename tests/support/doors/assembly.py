@@ -38,8 +38,8 @@ from tests.support.engines.made_up_embedder import made_up_retrieval
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway, GatewayLimits, GatewayServices
-from transport.http.server import Server, ServerLimits
-from transport.openai.model_catalog import card_of
+from transport.http_api.server import Server, ServerLimits
+from transport.model_catalog import card_of
 from transport.ops.metric_sources import register_engine_metrics, register_runtime_metrics
 from transport.ops.operator_api import local_operator_api
 from transport.push.door import PushDoor

@@ -29,9 +29,9 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import new_id, strict_clock
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway, GatewayServices
-from transport.http.server import Server
-from transport.openai.history import HistoryIndex
-from transport.openai.model_catalog import ModelCard, card_of
+from transport.history_index import HistoryIndex
+from transport.http_api.server import Server
+from transport.model_catalog import ModelCard, card_of
 
 SIMULATED = "simulated"
 

@@ -42,7 +42,7 @@ from sessions.model.types import (
 from sessions.ports import Published
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway
-from transport.http.app import make_app
+from transport.http_api.app import make_app
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.flow_control import Window
 from transport.protocol.frames import JSON, Encoding, ResumePoint

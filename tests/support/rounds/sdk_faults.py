@@ -28,7 +28,7 @@ from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected
 from tests.support.percentiles import percentile
-from transport.http.server import ServerLimits
+from transport.http_api.server import ServerLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 
 TURNS = 2

@@ -15,7 +15,7 @@ from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.websocket_wire import wire
 from tests.support.engines.engines import until
 from transport.auth.authenticator import key_digest
-from transport.http.routes import responses
+from transport.http_api.routes import responses
 
 QUESTION: Any = {"role": "user", "content": "What is hers?"}
 

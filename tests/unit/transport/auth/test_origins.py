@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sessions.model.errors import Forbidden
-from transport.auth.origins import OriginPolicy, is_loopback
+from transport.addresses import is_loopback
+from transport.auth.origins import OriginPolicy
 
 
 @pytest.mark.parametrize(

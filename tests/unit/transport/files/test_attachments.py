@@ -13,7 +13,7 @@ from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import file_not_found
 from sessions.model.types import CommandId, InputFile, InputText, Principal, ResponseId, SessionId, TenantId
 from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, ReadFile, shown_text
-from transport.openai.history import Unit
+from transport.history_index import Unit
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")
 STORED = InputFile(file_id="file-1")

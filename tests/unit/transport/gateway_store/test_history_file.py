@@ -7,7 +7,7 @@ from pathlib import Path
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import ItemId, SessionId, UnixMs
 from transport.gateway_store.history_file import StoredHistory, open_history
-from transport.openai.history import HISTORY_TTL_S, HistoryPlace
+from transport.history_index import HISTORY_TTL_S, HistoryPlace
 
 SECRET = bytes(32)
 

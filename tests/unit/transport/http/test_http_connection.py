@@ -15,7 +15,7 @@ from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.cli.settings import Settings
 from transport.http import http_connection
-from transport.http.server import Server, ServerLimits
+from transport.http_api.server import Server, ServerLimits
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.types import INTEGER_MAX
-from transport.openai.history import Unit
+from transport.history_index import Unit
 from transport.openai.left_out import left_out
 from transport.openai.parse_request import (
     chat_history,

@@ -12,10 +12,10 @@ from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.request import Request
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Epoch, ResponseId, Sampling, SessionId, Tool
 from tests.support.doors.transport import FakeSessions, answering, gateway_over, memory_sessions
+from transport.history_index import MemoryHistory, Unit
 from transport.http.headers import EventId
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage
-from transport.openai.history import MemoryHistory, Unit
 from transport.openai.resume import StartedTurn
 from transport.openai.turn_starter import TurnInput, TurnRequest, TurnStarter
 

@@ -13,7 +13,7 @@ from sessions.model.errors import BadInput, Unavailable
 from sessions.model.inspection import Refused, RefusedText
 from sessions.model.types import EMBEDDINGS, LOCAL_PRINCIPAL, SessionKey, UnixMs
 from transport.gateway import Gateway
-from transport.openai.model_catalog import ModelCard
+from transport.model_catalog import ModelCard
 from transport.retrieval.metering import embedder_of, record_use, screen
 
 

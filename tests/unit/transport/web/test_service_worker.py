@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.support.node import WITH_NODE
-from transport.http.server import WEB
+from transport.http_api.server import WEB
 
 RUNNER = Path(__file__).with_name("service_worker_push.mjs")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from transport.http.server import WEB
+from transport.http_api.server import WEB
 
 BUILT = {"chat.js", "sessile.js", "markdown-it.js", "languages.js", "maths.js"}
 SAME = {"Sessile", "+", "Shared conversation · Sessile"}

@@ -14,7 +14,7 @@ from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.connection_shares import ConnectionShares
-from transport.http.credential_gate import plain_head
+from transport.http.request_head import plain_head
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.first_message import DISCARD_BYTES_MAX, FirstMessage, plain_handshake

@@ -1,0 +1,63 @@
+"""Errors in OpenAI's shape, over the routes of a server that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from sessions.model.errors import Limited
+from tests.support.doors.transport import gateway_over, http_client, memory_sessions
+from transport.http_api.app import error_response, invalid
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "param"),
+    [
+        ({"type": "json_invalid", "loc": ("body", 1), "msg": "x"}, "invalid_request", None),
+        ({"type": "missing", "loc": ("body", "model"), "msg": "x"}, "missing_required_parameter", "model"),
+        ({"type": "extra_forbidden", "loc": ("body", "x"), "msg": "x"}, "unknown_parameter", "x"),
+        (
+            {"type": "int_type", "loc": ("body", "items", 2, "list", "text"), "msg": "x"},
+            "invalid_request",
+            "items[2].text",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_named(problem: dict[str, Any], code: str, param: str | None) -> None:
+    shallow = {"type": "int_type", "loc": (), "msg": "y"}
+    error = invalid([shallow, problem])
+    assert (error.code, error.param) == (code, param)
+
+
+def test_when_to_come_back_is_in_the_headers() -> None:
+    response = error_response(Limited("rate_limited", "Later.", retry_after_ms=1500), "/v1/models")
+    assert response.status_code == 429
+    assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == ("2", "1500")
+
+
+async def test_the_api_document_is_made_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    make = FastAPI.openapi
+
+    def recorded(app: FastAPI) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return make(app)
+
+    monkeypatch.setattr(FastAPI, "openapi", recorded)
+    async with http_client(gateway_over(await memory_sessions())) as client:
+        first, second = await asyncio.gather(client.get("/openapi.json"), client.get("/openapi.json"))
+    assert first.json() == second.json() and "/v1/sessions" in first.json()["paths"]
+    assert len(threads) == 1 and threads[0] != threading.get_ident()
+
+
+async def test_paths_and_methods_that_are_not_there() -> None:
+    async with http_client(gateway_over(await memory_sessions())) as client:
+        assert (await client.get("/v1/nothing")).json()["error"]["code"] == "not_found"
+        wrong = await client.put("/v1/sessions")
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+        body = await client.post("/v1/chat/completions", content=b"{")
+        assert body.json()["error"]["code"] == "invalid_request"

@@ -1,0 +1,322 @@
+"""Makes the FastAPI application, of the routers that each live in a file of `transport/http_api/routes`.
+
+Decides what every route shares: errors in OpenAI's shape, request ids and size limits. A new family of paths is a
+new file with a table `routes`, and a line in `make_app`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+
+from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
+from transport import errors
+from transport.gateway import Gateway
+from transport.http.compression import gzipped, takes_gzip
+from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
+from transport.http.path_methods import HeadRequests, PathMethods, allow
+from transport.http_api.context import gateway_of
+from transport.http_api.credential_gate import CredentialGate, refusal_headers
+from transport.http_api.page_files import PageFiles
+from transport.http_api.routes import (
+    audit,
+    chat,
+    conversations,
+    credentials,
+    encryption,
+    health,
+    keys,
+    limits,
+    messages,
+    metrics,
+    models,
+    operator,
+    page,
+    push,
+    responses,
+    reviews,
+    revocations,
+    sessions,
+    texts,
+    tools,
+    usage,
+    users,
+)
+from transport.http_api.routes import embeddings as embedding_routes
+from transport.http_api.routes import files as file_routes
+from transport.http_api.routes import vector_stores as vector_store_routes
+from transport.http_api.routes.health import Readiness
+from transport.openai.turn_starter import TurnStarter
+from transport.ops.prometheus import MetricsExposition
+from transport.protocol.decoding import clipped
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+FORM_BYTES_MAX: Final = 64 * 1024  # of a form around its file
+CORS_REQUEST_HEADERS: Final = (
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "last-event-id",
+    "openai-beta",
+    "openai-organization",
+    "openai-project",
+    "session-id",
+    "user-agent",
+    "x-api-key",
+    "x-request-id",
+    "x-sessile-event-ids",
+    "x-session-id",
+    "x-sessile-user",
+    *(
+        f"x-stainless-{name}"
+        for name in (
+            "arch",
+            "async",
+            "custom-poll-interval",
+            "helper-method",
+            "lang",
+            "os",
+            "package-version",
+            "poll-helper",
+            "retry-count",
+            "runtime",
+            "runtime-version",
+            "timeout",
+        )
+    ),
+)
+"""What a listed page may send, by itself or through OpenAI's SDK (`x-stainless-*`). No cookies: credentials are
+headers, so a page acts by what it holds and no other."""
+CORS_RESPONSE_HEADERS: Final = (
+    "retry-after",
+    "request-id",
+    "retry-after-ms",
+    "warning",
+    "x-cache",
+    "x-sessile-routing",
+    "x-request-id",
+    "x-session-id",
+    *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+)
+CORS_S: Final = 600
+
+_BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  # how a union's branches are named
+
+log = structlog.get_logger(__name__)
+
+
+def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> App:
+    """The application. `web` is the folder of the page at `/`; None serves no page."""
+    app = FastAPI(
+        title="Sessile",
+        version=exposition.version,
+        openapi_url=None,  # ours: FastAPI's makes it on the event loop, for a second
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.gateway, app.state.turn_starter = gateway, TurnStarter(gateway)
+    app.add_exception_handler(SessileError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_disconnected)
+    app.add_exception_handler(Exception, _failed)
+    methods = app.state.methods = _add_routes(app, gateway, readiness=readiness, web=web, exposition=exposition)
+    app.add_middleware(HeadRequests, methods=methods)
+    if gateway.access.origins.allowed:
+        app.add_middleware(CORSMiddleware, **_cors_options(gateway))
+    return RequestContextMiddleware(
+        app,
+        access=gateway.access,
+        body_bytes_max=BODY_BYTES_MAX,
+        upload_bytes_max=gateway.files.bytes_max + FORM_BYTES_MAX,
+        new_id=gateway.new_id,
+        refuse=_refuse,
+    )
+
+
+def _add_routes(
+    app: FastAPI, gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition
+) -> PathMethods:
+    app.include_router(health.router(readiness))
+    app.include_router(metrics.router(exposition))
+    for each in (
+        credentials,
+        keys,
+        models,
+        chat,
+        messages,
+        texts,
+        responses,
+        conversations,
+        sessions,
+        reviews,
+        usage,
+        audit,
+        limits,
+        users,
+        operator,
+        encryption,
+        revocations,
+        push,
+        embedding_routes,
+        vector_store_routes,
+        tools,
+        file_routes,
+    ):
+        app.include_router(each.routes)
+    app.add_route("/openapi.json", _document_of(app), methods=["GET"], include_in_schema=False)
+    signs_in = gateway.access.sign_in is not None
+    if signs_in:
+        from transport.http_api.routes import sign_in  # PyJWT takes a tenth of a second to load
+
+        app.include_router(sign_in.router(gateway.access))
+    methods = PathMethods(app.routes)
+    app.state.page_files = files = None if web is None else PageFiles(web, signs_in=signs_in)
+    if files is not None:  # last: it takes every path that nobody else has
+        app.include_router(page.router(files, methods))
+    return methods
+
+
+def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
+    """Answers with the OpenAPI document, made at the first request for it in a thread."""
+    making = asyncio.Lock()
+    made: list[tuple[bytes, bytes]] = []  # plain, and as gzip
+
+    vary = {"vary": "accept-encoding"}
+
+    def make() -> tuple[bytes, bytes]:
+        plain = msgspec.json.encode(app.openapi())
+        return plain, gzipped(plain)
+
+    async def document(request: Request) -> Response:
+        async with making:
+            if not made:
+                made.append(await asyncio.to_thread(make))
+        plain, packed = made[0]
+        if takes_gzip(request.headers.get("accept-encoding", "")):
+            return Response(packed, media_type="application/json", headers={**vary, "content-encoding": "gzip"})
+        return Response(plain, media_type="application/json", headers=vary)
+
+    return document
+
+
+def make_gate(gateway: Gateway) -> CredentialGate:
+    """What connections consult before the application sees a request. A listed page may read that it was refused."""
+    cors = CORSMiddleware(_no_app, **_cors_options(gateway)) if gateway.access.origins.allowed else None
+    return CredentialGate(gateway.access, gateway.new_id, cors)
+
+
+def _cors_options(gateway: Gateway) -> dict[str, Any]:
+    return {
+        "allow_origins": gateway.access.origins.allowed,
+        "allow_methods": ("GET", "HEAD", "POST", "PATCH", "DELETE"),
+        "allow_headers": CORS_REQUEST_HEADERS,
+        "expose_headers": CORS_RESPONSE_HEADERS,
+        "max_age": CORS_S,
+    }
+
+
+async def _no_app(*_: Any) -> None:
+    raise AssertionError("a gate has no application behind it")
+
+
+def error_response(error: SessileError, path: str, request_id: str = "") -> JSONResponse:
+    """An error as the clients of this path expect it."""
+    body = errors.body_at(path, error, request_id)
+    return JSONResponse(body, errors.row(error.code).http, refusal_headers(error))
+
+
+def _answered(request: Request, error: SessileError) -> JSONResponse:
+    return error_response(error, request.url.path, getattr(request.state, "request_id", ""))
+
+
+async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
+    await error_response(error, scope["path"])(scope, receive, send)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, SessileError)
+    principal = getattr(request.state, "principal", None)
+    if isinstance(error, Forbidden) and principal is not None:
+        route = request.scope.get("route")
+        await gateway_of(request).audit.forbidden(principal, error, f"{request.method} {getattr(route, 'path', '')}")
+    return _answered(request, error)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _answered(request, invalid(error.errors()))
+
+
+def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
+    """What is wrong with a request, as OpenAI says it. Of a union's problems the deepest is the one that applies."""
+    first = max(problems, key=lambda each: len(each["loc"]))
+    kind, message = first["type"], first["msg"]
+    path = ""
+    for part in first["loc"][1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part not in _BRANCHES:
+            path += f".{clipped(part)}" if path else clipped(part)
+    if kind == "json_invalid":
+        return BadInput("invalid_request", "The body of this request is not valid JSON.")
+    if kind == "missing" and not path:
+        return BadInput("missing_required_parameter", "This request needs a body: a JSON object.")
+    if kind == "missing":
+        return BadInput("missing_required_parameter", f"Missing required parameter: '{path}'.", param=path or None)
+    if kind == "extra_forbidden":
+        return BadInput("unknown_parameter", f"Unknown parameter: '{path}'.", param=path)
+    what = f"Invalid value for '{path}': " if path else ""
+    return BadInput("invalid_request", f"{what}{message}.", param=path or None)
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405 and (allowed := await _methods_at(request)):
+        error.headers = allow(allowed)
+        answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")
+    elif error.status_code in (404, 405):
+        error.headers = None
+        answer = NotFound("not_found", f"There is nothing at {request.url.path}.")
+    else:
+        answer = BadInput("invalid_request", str(error.detail))
+    response = _answered(request, answer)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _methods_at(request: Request) -> frozenset[str]:
+    """The methods of the path of a request; empty where nothing is."""
+    methods: frozenset[str] = request.app.state.methods.of(request.url.path)
+    files: PageFiles | None = request.app.state.page_files
+    if not methods and files is not None:
+        with suppress(NotFound):
+            await asyncio.to_thread(files.get, request.url.path.removeprefix("/"))
+            return frozenset(("GET", "HEAD"))
+    return methods
+
+
+async def _client_disconnected(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    route = request.scope.get("route")  # not what stands in the path: a share's token
+    log.error("request_failed", path=getattr(route, "path", request.url.path), exc_info=error)
+    return _answered(request, Internal("internal_error", "The server failed to carry this out."))

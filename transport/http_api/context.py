@@ -1,0 +1,61 @@
+"""What a route needs of its server: the gateway, the turn starter, and the principal who sent the request.
+
+`transport.http_api.app` puts the first two into the application's state; handlers are plain functions at module level.
+"""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from sessions.model.authorization import acting_for, demand
+from sessions.model.errors import Unavailable
+from sessions.model.types import CommandId, Principal, Scope
+from transport.gateway import Gateway
+from transport.http.headers import read_retry_headers
+from transport.http_api.credential_gate import authenticate
+from transport.openai.turn_starter import TurnStarter
+from transport.ops.operator_api import OperatorApi
+from transport.websocket.handshake import USER_HEADER, single_value
+from transport.websocket.inner_requests import SOCKET_TURN, SocketTurn
+
+
+def gateway_of(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+def turn_starter_of(request: Request) -> TurnStarter:
+    starter: TurnStarter = request.app.state.turn_starter
+    return starter
+
+
+def socket_turn_of(request: Request) -> SocketTurn | None:
+    """What a socket of Responses says of a request that it makes; None: it came over HTTP."""
+    turn: SocketTurn | None = getattr(request.state, SOCKET_TURN, None)
+    return turn
+
+
+def operator_api_of(request: Request) -> OperatorApi:
+    """Raises Unavailable where the process knows of no replicas."""
+    api = gateway_of(request).operator_api
+    if api is None:
+        raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
+    return api
+
+
+def command_id_of(request: Request, principal: Principal, route: str) -> CommandId:
+    """The id of the command that this request is: by its Idempotency-Key, else one of its own."""
+    return turn_starter_of(request).command_id(principal, route, read_retry_headers(request).idempotency_key)
+
+
+def principal_of(request: Request, scope: Scope | None = None) -> Principal:
+    """The principal of a request, by its Authorization header; with `scope`, demands that its principal has it. Raises
+    Unauthorized, Limited, and Forbidden, for a foreign page too."""
+    principal: Principal | None = getattr(request.state, "principal", None)
+    if principal is None:  # a path that everybody may read, or a server without keys
+        principal = authenticate(gateway_of(request).access, request.headers, request.scope)
+        request.state.principal = principal  # for whoever answers a refusal
+    principal = acting_for(principal, single_value(request.headers.getlist(USER_HEADER)))
+    if scope is not None:
+        demand(principal, scope)
+    return principal

@@ -1,0 +1,87 @@
+"""`/v1/embeddings` and `/v1/rerank`: vectors of texts, and documents in the order in which they answer a query."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from sessions.retrieval.embedding import EmbeddingInput
+from transport.http_api.context import gateway_of, principal_of
+from transport.http_api.strict_json import StrictRoute
+from transport.openai.response_models import answers
+from transport.openai.unknown_parameters import leave_out
+from transport.retrieval.embedding_models import EmbeddingList, EmbeddingsRequest, Reranked, RerankRequest
+from transport.retrieval.metering import embedder_of, record_use, screen
+
+routes = APIRouter(tags=["retrieval"], route_class=StrictRoute)
+
+
+@routes.post("/v1/embeddings", response_model=None, responses=answers(EmbeddingList))
+async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
+    """A vector of length 1 for each input. Longer requests are cut into batches, and tenants take turns."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    leave_out(request, [] if body.user is None else ["user"])
+    embedder = embedder_of(gateway)
+    model, inputs = embedder.model(body.model).name, _inputs(body)
+    await screen(gateway, principal, await embedder.decode(principal.tenant, model, inputs), param="input")
+    made = await embedder.embed(principal.tenant, model, inputs, dimensions=body.dimensions)
+    await record_use(gateway, principal, model, made.tokens)
+    is_text = body.encoding_format == "base64"
+    data = [
+        {"object": "embedding", "index": index, "embedding": _base64(vector) if is_text else _numbers(vector)}
+        for index, vector in enumerate(made.vectors)
+    ]
+    return _json({"object": "list", "data": data, "model": model, "usage": _usage(made.tokens)})
+
+
+@routes.post("/v1/rerank", response_model=None, responses=answers(Reranked))
+@routes.post("/v2/rerank", response_model=None, include_in_schema=False)
+@routes.post("/rerank", response_model=None, include_in_schema=False)
+async def rerank(request: Request, body: RerankRequest) -> Response:
+    """The documents, the one first that answers the query best. Every word of the query is looked for in each document
+    by meaning; what is found of all of them is the score."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    embedder = embedder_of(gateway)
+    model = embedder.model(body.model).name
+    documents = [each if isinstance(each, str) else each.text for each in body.documents]
+    await screen(gateway, principal, (body.query, *documents), param="documents")
+    ranked = await embedder.rank(principal.tenant, model, body.query, documents)
+    await record_use(gateway, principal, model, ranked.tokens)
+    order = sorted(range(len(documents)), key=lambda index: (-ranked.scores[index], index))[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": ranked.scores[index]} for index in order]
+    if body.return_documents:
+        for result in results:
+            result["document"] = {"text": documents[result["index"]]}
+    shown = {"id": f"rerank_{gateway.new_id()}", "object": "list", "model": model, "results": results}
+    return _json({**shown, "usage": _usage(ranked.tokens)})
+
+
+def _inputs(body: EmbeddingsRequest) -> tuple[EmbeddingInput, ...]:
+    given = body.input
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given[0], int):
+        return (tuple(each for each in given if isinstance(each, int)),)
+    return tuple(tuple(each) if isinstance(each, list) else each for each in given if not isinstance(each, int))
+
+
+def _numbers(vector: bytes) -> list[float]:
+    numbers = array("f")
+    numbers.frombytes(vector)
+    return numbers.tolist()
+
+
+def _base64(vector: bytes) -> str:
+    return base64.b64encode(vector).decode()
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -1,0 +1,105 @@
+"""`/v1/models`: what is served here, with context window, capabilities and price.
+
+Who sends `anthropic-version` gets Anthropic's shape."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from transport.http_api.context import gateway_of, principal_of
+from transport.model_catalog import ModelCard, card
+from transport.openai.response_models import ERRORS
+
+
+class Capabilities(BaseModel):
+    tools: bool
+    structured_output: bool
+    logprobs: bool
+    foldings: list[str]
+    reasoning: bool  # its thoughts are told apart from its text
+
+
+class PriceObject(BaseModel):
+    """Per million tokens, as the list of prices says now; null where this process has no price for the model."""
+
+    input: float
+    cached_input: float
+    output: float
+    currency: str
+    price_version: str
+
+
+class PoolObject(BaseModel):
+    """What the models file says; null without one. `models`: what an alias stands for."""
+
+    replicas: int
+    quality: int | None
+    size_b: float | None
+    vision: bool
+    models: list[str]
+
+
+class ModelObject(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    context_window: int | None
+    capabilities: Capabilities
+    input_modalities: list[str]
+    output_modalities: list[str]
+    price: PriceObject | None
+    notice: str | None
+    pool: PoolObject | None
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+VERSION_HEADER: Final = "anthropic-version"
+
+routes = APIRouter(tags=["models"])
+
+
+@routes.get("/v1/models", response_model=ModelList, responses=ERRORS)
+async def models(request: Request) -> ModelList | JSONResponse:
+    """The models that are served here, with the aliases of the models file: those that the caller's tenant may use."""
+    principal, gateway = principal_of(request, "read"), gateway_of(request)
+    pools = gateway.pools()
+    named = [(each, name) for each in gateway.models() for name in each.names if pools.visible(principal.tenant, name)]
+    if VERSION_HEADER in request.headers:
+        shown = [_anthropic_object(each, name) for each, name in named]
+        ends = (
+            {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": None, "last_id": None}
+        )
+        return JSONResponse({"data": shown, "has_more": False, **ends})
+    return ModelList(object="list", data=[_object(request, each, name) for each, name in named])
+
+
+@routes.get("/v1/models/{model:path}", response_model=ModelObject, responses=ERRORS)
+async def model(model: str, request: Request) -> ModelObject | JSONResponse:
+    """One of them."""
+    principal, gateway = principal_of(request, "read"), gateway_of(request)
+    gateway.pools().choice(principal.tenant, model)
+    found = card(gateway.models, model)
+    if VERSION_HEADER in request.headers:
+        return JSONResponse(_anthropic_object(found, model))
+    return _object(request, found, model)
+
+
+def _anthropic_object(model: ModelCard, name: str) -> dict[str, Any]:
+    created = datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": name, "display_name": name, "created_at": created}
+
+
+def _object(request: Request, model: ModelCard, name: str) -> ModelObject:
+    gateway = gateway_of(request)
+    price = gateway.prices.public(model.id, gateway.now_ms())
+    return ModelObject.model_validate({**model.public(name), "price": price})

@@ -1,0 +1,142 @@
+"""`/v1/tools`: what MCP servers list, what of it is held back, and agreeing to that.
+
+A tenant's administrators see and agree to what their own servers have; to what servers of all have, operators alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+
+from sessions.model.audit import Audited
+from sessions.model.authorization import demand_administrator, demand_operator, operates
+from sessions.model.errors import Conflict, NotFound
+from sessions.model.types import Principal, TenantId
+from sessions.tool_records import EVERYBODY, ToolListing, ToolPin, ToolRecord
+from transport.http_api.context import gateway_of, principal_of
+from transport.http_api.strict_json import StrictRoute
+from transport.openai.request_models import RequestModel
+from transport.openai.response_models import ERRORS, ListPage, ResponseModel
+
+Label = Annotated[str, Field(min_length=1, max_length=32)]
+ToolName = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class HeldTool(ResponseModel):
+    """`digest`: of all that it says of itself, where somebody may agree to that."""
+
+    name: str
+    reason: str
+    digest: str | None
+    description: str | None
+
+
+class ToolServerObject(ResponseModel):
+    """`tenant` null: of everybody."""
+
+    object: Literal["tool_server"] = "tool_server"
+    server: str
+    tenant: str | None
+    listed_at: int
+    tools: list[str]
+    held: list[HeldTool]
+
+
+class ToolServerList(ListPage[ToolServerObject]):
+    """Servers with what they listed last."""
+
+
+class ToolAgreement(RequestModel):
+    """`tools`: digests by name, as they are listed: what has changed since is not agreed to. `everybody`: a server of
+    all tenants is meant."""
+
+    server: Label
+    tools: Annotated[
+        dict[ToolName, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]], Field(min_length=1, max_length=512)
+    ]
+    everybody: bool = False
+
+
+routes = APIRouter(tags=["tools"], route_class=StrictRoute)
+
+
+@routes.get("/v1/tools", responses=ERRORS)
+async def listed(request: Request, tenant: Annotated[str | None, Query(max_length=128)] = None) -> ToolServerList:
+    """MCP servers with what they listed last: of one's tenant, for operators also those of everybody."""
+    principal = principal_of(request)
+    owner = demand_administrator(principal, tenant)
+    store = gateway_of(request).store.tool_records
+    records = list(await store.records("listing", owner))
+    if operates(principal):
+        records += await store.records("listing", EVERYBODY)
+    data = [_server_object(record) for record in records]
+    return ToolServerList.model_validate({"object": "list", "data": data, "last_id": None, "has_more": False})
+
+
+@routes.post("/v1/tools/agreements", status_code=201, responses=ERRORS)
+async def agree(request: Request, body: ToolAgreement) -> ToolServerObject:
+    """Agrees to what tools of a server say of themselves now: models are shown them within seconds."""
+    principal = principal_of(request)
+    owner = _owner(principal, body)
+    gateway = gateway_of(request)
+    store = gateway.store.tool_records
+    record = next((each for each in await store.records("listing", owner) if each.name == body.server), None)
+    if record is None:
+        raise NotFound("tool_not_found", f"There is no MCP server {body.server!r}.", param="server")
+    waiting = msgspec.json.decode(record.body, type=ToolListing).waiting
+    for name, digest in body.tools.items():
+        if name not in waiting:
+            raise NotFound("tool_not_found", f"No tool {name!r} of it waits for an agreement.", param=f"tools.{name}")
+        if waiting[name][0] != digest:
+            raise Conflict("tool_changed", f"The tool {name!r} says something else by now.", param=f"tools.{name}")
+    pins = await store.records("pin", owner)
+    known = next(
+        (msgspec.json.decode(each.body, type=ToolPin).digests for each in pins if each.name == body.server), {}
+    )
+    agreed = ToolPin(digests={**known, **body.tools})
+    now = gateway.now_ms()
+    audit = Audited(
+        action="tool.agreed",
+        at=now,
+        by=principal,
+        detail={
+            "server": body.server,
+            "tools": sorted(body.tools),
+            "digests": [body.tools[n] for n in sorted(body.tools)],
+        },
+    )
+    pin = ToolRecord(
+        tenant=owner,
+        kind="pin",
+        name=body.server,
+        body=msgspec.json.encode(agreed).decode(),
+        at=now,
+        by=principal.key_id,
+    )
+    await store.put(pin, audit)
+    return _server_object(record)
+
+
+def _owner(principal: Principal, body: ToolAgreement) -> TenantId:
+    if body.everybody:
+        demand_operator(principal)
+        return EVERYBODY
+    return demand_administrator(principal)
+
+
+def _server_object(record: ToolRecord) -> ToolServerObject:
+    listing = msgspec.json.decode(record.body, type=ToolListing)
+    held = []
+    for name, reason in sorted(listing.held.items()):
+        digest, description = listing.waiting.get(name, (None, None))
+        held.append(HeldTool(name=name, reason=reason, digest=digest, description=description))
+    return ToolServerObject(
+        server=record.name,
+        tenant=None if record.tenant == EVERYBODY else record.tenant,
+        listed_at=record.at,
+        tools=list(listing.shown),
+        held=held,
+    )

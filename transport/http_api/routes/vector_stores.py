@@ -1,0 +1,372 @@
+"""`/v1/vector_stores`: stores of documents that are searched by meaning and by words, as OpenAI has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+
+from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.types import Principal
+from sessions.retrieval.chunking import Chunking
+from sessions.retrieval.filters import check_attributes, parse_filter
+from sessions.retrieval.search import Ranker
+from sessions.retrieval.services import VectorStores
+from sessions.retrieval.vector_stores import (
+    DocumentId,
+    FileCounts,
+    StoreFile,
+    StoreId,
+    VectorStore,
+    file_not_found,
+    may_see_store,
+    store_not_found,
+)
+from transport.http.paging import page_of
+from transport.http_api.context import gateway_of, principal_of
+from transport.http_api.strict_json import StrictRoute
+from transport.openai.response_models import ERRORS, ListPage
+from transport.retrieval import vector_store_models as vm
+from transport.retrieval.metering import embedder_of, record_use, screen
+
+PAGE_MAX: Final = 100
+_RANKERS: Final[dict[str, Ranker]] = {"default-2024-11-15": "auto"}
+
+T = TypeVar("T")
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
+Order = Literal["asc", "desc"]
+
+routes = APIRouter(tags=["vector stores"], route_class=StrictRoute)
+
+
+def _services(request: Request) -> VectorStores:
+    retrieval = gateway_of(request).retrieval
+    found = None if retrieval is None else retrieval.vector_stores
+    if found is None:
+        message = "This server has no vector stores: see docs/retrieval.md."
+        raise Unavailable("no_vector_stores", message, retryable=False)
+    return found
+
+
+async def _store(request: Request, principal: Principal, store_id: str) -> VectorStore:
+    """Raises NotFound."""
+    found = await _services(request).passages.store(principal.tenant, StoreId(store_id))
+    if found is None or not may_see_store(principal, found):
+        raise store_not_found(store_id)
+    return found
+
+
+async def _file(request: Request, store: VectorStore, file_id: str) -> StoreFile:
+    """Raises NotFound."""
+    found = await _services(request).passages.file(store.tenant, store.id, DocumentId(file_id))
+    if found is None:
+        raise file_not_found(file_id)
+    return found
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+
+@routes.post("/v1/vector_stores", responses=ERRORS)
+async def create_store(request: Request, body: vm.NewVectorStore) -> vm.VectorStoreObject:
+    """Makes a store; its vectors are of one model for good."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    model = embedder_of(gateway).model(body.embedding_model)
+    await screen(gateway, principal, _said(body.name, body.metadata), param="name")
+    store = VectorStore(
+        id=StoreId(f"vs_{gateway.new_id()}"),
+        tenant=principal.tenant,
+        user=principal.user,
+        model=model.name,
+        dimensions=model.dimensions,
+        created_at=gateway.now_ms(),
+        name=body.name or "",
+        metadata=body.metadata or {},
+    )
+    await _services(request).passages.create(store)
+    return await _shown(request, store)
+
+
+@routes.get("/v1/vector_stores", responses=ERRORS)
+async def list_stores(
+    request: Request, limit: Limit = 20, after: str | None = None, order: Order = "desc"
+) -> ListPage[vm.VectorStoreObject]:
+    """The caller's stores, the newest first."""
+    principal = principal_of(request, "read")
+    kept = await _services(request).passages.stores(principal.tenant, principal.user, anybody=principal.role != "user")
+    page = _page(kept, lambda each: each.id, after, order, limit)
+    shown = {store.id: await _shown(request, store) for store in page[:limit]}
+    return ListPage[vm.VectorStoreObject](
+        **page_of(page, limit, show=lambda each: shown[each.id], cursor=lambda each: each.id)
+    )
+
+
+@routes.get("/v1/vector_stores/{store_id}", responses=ERRORS)
+async def get_store(request: Request, store_id: str) -> vm.VectorStoreObject:
+    """One of them."""
+    return await _shown(request, await _store(request, principal_of(request, "read"), store_id))
+
+
+@routes.post("/v1/vector_stores/{store_id}", responses=ERRORS)
+async def change_store(request: Request, store_id: str, body: vm.VectorStoreChange) -> vm.VectorStoreObject:
+    """Its name and metadata."""
+    principal = principal_of(request, "chat")
+    store = await _store(request, principal, store_id)
+    await screen(gateway_of(request), principal, _said(body.name, body.metadata), param="name")
+    changed = msgspec.structs.replace(
+        store,
+        name=store.name if body.name is None else body.name,
+        metadata=store.metadata if body.metadata is None else body.metadata,
+    )
+    await _services(request).passages.change(changed)
+    return await _shown(request, changed)
+
+
+@routes.delete("/v1/vector_stores/{store_id}", responses=ERRORS)
+async def delete_store(request: Request, store_id: str) -> vm.DeletedStoreObject:
+    """With all that is in it: no search finds any of it any more."""
+    principal = principal_of(request, "chat")
+    store = await _store(request, principal, store_id)
+    done = await _services(request).passages.delete(store.tenant, store.id)
+    return vm.DeletedStoreObject(id=store.id, object="vector_store.deleted", deleted=done)
+
+
+@routes.post("/v1/vector_stores/{store_id}/search", responses=ERRORS)
+async def search_store(request: Request, store_id: str, body: vm.StoreSearch) -> vm.SearchResults:
+    """Passages that answer a query, each with its place in its document."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    store, services = await _store(request, principal, store_id), _services(request)
+    only = None if body.filters is None else parse_filter(body.filters)
+    queries = [body.query] if isinstance(body.query, str) else body.query
+    await screen(gateway, principal, queries, param="query")
+    ranking = body.ranking_options or vm.RankingOptions()
+    ranker: Ranker = _RANKERS.get(ranking.ranker, ranking.ranker)  # type: ignore[arg-type]
+    found = await services.search.search(
+        [store], " ".join(queries), only=only, limit=body.max_num_results, ranker=ranker
+    )
+    if found.tokens:
+        await record_use(gateway, principal, store.model, found.tokens)
+    data = [
+        vm.SearchResult(
+            file_id=each.file,
+            filename=each.filename,
+            score=min(max(each.score, 0.0), 1.0),
+            attributes=each.attributes,
+            content=[vm.TextContent(text=each.text)],
+            span=vm.SpanObject(start=each.start, end=each.end),
+        )
+        for each in found.passages
+        if each.score >= ranking.score_threshold
+    ]
+    return vm.SearchResults(search_query=queries, data=data, skipped=list(found.skipped))
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+@routes.post("/v1/vector_stores/{store_id}/files", responses=ERRORS)
+async def add_file(request: Request, store_id: str, body: vm.NewStoreFile) -> vm.StoreFileObject:
+    """Adds a document. It is read in the background, and found once its status is `completed`."""
+    store = await _store(request, principal_of(request, "chat"), store_id)
+    return _shown_file(await _added(request, store, body, ""))
+
+
+@routes.get("/v1/vector_stores/{store_id}/files", responses=ERRORS)
+async def list_files(
+    request: Request, store_id: str, limit: Limit = 20, after: str | None = None, order: Order = "desc"
+) -> ListPage[vm.StoreFileObject]:
+    """Those of a store, the newest first."""
+    store = await _store(request, principal_of(request, "read"), store_id)
+    return _file_page(await _services(request).passages.files(store.tenant, store.id), after, order, limit)
+
+
+@routes.get("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
+async def get_file(request: Request, store_id: str, file_id: str) -> vm.StoreFileObject:
+    """One of them."""
+    store = await _store(request, principal_of(request, "read"), store_id)
+    return _shown_file(await _file(request, store, file_id))
+
+
+@routes.get("/v1/vector_stores/{store_id}/files/{file_id}/content", responses=ERRORS)
+async def get_content(request: Request, store_id: str, file_id: str) -> vm.FileContent:
+    """The text that its passages' places are of."""
+    store = await _store(request, principal_of(request, "read"), store_id)
+    text = await _services(request).passages.text(store.tenant, store.id, DocumentId(file_id))
+    if text is None:
+        raise file_not_found(file_id)
+    return vm.FileContent(data=[vm.TextContent(text=text)])
+
+
+@routes.post("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
+async def change_file(request: Request, store_id: str, file_id: str, body: vm.StoreFileChange) -> vm.StoreFileObject:
+    """Its attributes, for filters."""
+    principal = principal_of(request, "chat")
+    store = await _store(request, principal, store_id)
+    attributes = check_attributes(body.attributes)
+    await screen(gateway_of(request), principal, _said(None, attributes), param="attributes")
+    index = _services(request).passages
+    if not await index.set_attributes(store.tenant, store.id, DocumentId(file_id), attributes):
+        raise file_not_found(file_id)
+    return _shown_file(await _file(request, store, file_id))
+
+
+@routes.delete("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
+async def remove_file(request: Request, store_id: str, file_id: str) -> vm.DeletedStoreObject:
+    """With its text and chunks."""
+    store = await _store(request, principal_of(request, "chat"), store_id)
+    if not await _services(request).passages.remove_file(store.tenant, store.id, DocumentId(file_id)):
+        raise file_not_found(file_id)
+    return vm.DeletedStoreObject(id=file_id, object="vector_store.file.deleted", deleted=True)
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+@routes.post("/v1/vector_stores/{store_id}/file_batches", responses=ERRORS)
+async def create_batch(request: Request, store_id: str, body: vm.NewFileBatch) -> vm.FileBatchObject:
+    """Adds many documents at once."""
+    store = await _store(request, principal_of(request, "chat"), store_id)
+    batch = f"vsfb_{gateway_of(request).new_id()}"
+    for each in body.files:
+        await _added(request, store, each, batch)
+    return await _shown_batch(request, store, batch)
+
+
+@routes.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}", responses=ERRORS)
+async def get_batch(request: Request, store_id: str, batch_id: str) -> vm.FileBatchObject:
+    """How far it is."""
+    return await _shown_batch(request, await _store(request, principal_of(request, "read"), store_id), batch_id)
+
+
+@routes.post("/v1/vector_stores/{store_id}/file_batches/{batch_id}/cancel", responses=ERRORS)
+async def cancel_batch(request: Request, store_id: str, batch_id: str) -> vm.FileBatchObject:
+    """What of it was not read yet is left."""
+    store = await _store(request, principal_of(request, "chat"), store_id)
+    await _services(request).passages.cancel_batch(store.tenant, store.id, batch_id)
+    return await _shown_batch(request, store, batch_id)
+
+
+@routes.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}/files", responses=ERRORS)
+async def list_batch(
+    request: Request, store_id: str, batch_id: str, limit: Limit = 20, after: str | None = None, order: Order = "desc"
+) -> ListPage[vm.StoreFileObject]:
+    """The files of one."""
+    store = await _store(request, principal_of(request, "read"), store_id)
+    await _shown_batch(request, store, batch_id)
+    kept = await _services(request).passages.files(store.tenant, store.id, batch=batch_id)
+    return _file_page(kept, after, order, limit)
+
+
+# -- what they share --------------------------------------------------------------------------------------------------
+
+
+async def _added(request: Request, store: VectorStore, body: vm.NewStoreFile, batch: str) -> StoreFile:
+    gateway, principal, services = gateway_of(request), principal_of(request, "chat"), _services(request)
+    attributes = check_attributes(body.attributes or {})
+    model = embedder_of(gateway).model(store.model)
+    chunking = Chunking()
+    if isinstance(body.chunking_strategy, vm.StaticChunking):
+        given = body.chunking_strategy.static
+        chunking = Chunking(given.max_chunk_size_tokens, given.chunk_overlap_tokens)
+    if chunking.tokens_max > model.tokens_max - 2 or chunking.overlap > chunking.tokens_max // 2:
+        message = (
+            f"Chunks of {model.name} have at most {model.tokens_max - 2} tokens, of which they share half at most."
+        )
+        raise BadInput("invalid_request", message, param="chunking_strategy")
+    await screen(gateway, principal, (body.filename, body.text, *_said(None, attributes)), param="text")
+    file = StoreFile(
+        id=DocumentId(f"file_{gateway.new_id()}"),
+        store=store.id,
+        tenant=store.tenant,
+        filename=body.filename,
+        created_at=gateway.now_ms(),
+        attributes=attributes,
+        chunking=chunking,
+        batch=batch,
+        size=len(body.text.encode()),
+    )
+    await services.passages.add_file(file, body.text)
+    services.reader.wake()
+    return file
+
+
+def _said(name: str | None, more: Mapping[str, str | float | bool] | None) -> list[str]:
+    """What filters judge."""
+    return [name or "", *(f"{key} {value}" for key, value in (more or {}).items())]
+
+
+def _page(rows: Sequence[T], name: Callable[[T], str], after: str | None, order: Order, limit: int) -> Sequence[T]:
+    """One more than a page, behind `after`. Raises BadInput for one that is not there."""
+    rows = list(rows) if order == "desc" else list(reversed(rows))
+    if after is not None:
+        places = [at for at, each in enumerate(rows) if name(each) == after]
+        if not places:
+            raise BadInput("invalid_request", "There is nothing of the id in 'after'.", param="after")
+        rows = rows[places[0] + 1 :]
+    return rows[: limit + 1]
+
+
+def _file_page(kept: Sequence[StoreFile], after: str | None, order: Order, limit: int) -> ListPage[vm.StoreFileObject]:
+    page = _page(kept, lambda each: each.id, after, order, limit)
+    return ListPage[vm.StoreFileObject](**page_of(page, limit, show=_shown_file, cursor=lambda each: each.id))
+
+
+def _counted(counts: FileCounts) -> vm.FileCountsObject:
+    return vm.FileCountsObject(
+        in_progress=counts.in_progress,
+        completed=counts.completed,
+        failed=counts.failed,
+        cancelled=counts.cancelled,
+        total=counts.total,
+    )
+
+
+async def _shown(request: Request, store: VectorStore) -> vm.VectorStoreObject:
+    counts = await _services(request).passages.counts(store.tenant, store.id)
+    return vm.VectorStoreObject(
+        id=store.id,
+        created_at=store.created_at // 1000,
+        name=store.name,
+        usage_bytes=counts.size,
+        file_counts=_counted(counts),
+        status="in_progress" if counts.in_progress else "completed",
+        embedding_model=store.model,
+        metadata=store.metadata,
+    )
+
+
+def _shown_file(file: StoreFile) -> vm.StoreFileObject:
+    how = {"max_chunk_size_tokens": file.chunking.tokens_max, "chunk_overlap_tokens": file.chunking.overlap}
+    return vm.StoreFileObject(
+        id=file.id,
+        created_at=file.created_at // 1000,
+        vector_store_id=file.store,
+        status=file.status,
+        filename=file.filename,
+        usage_bytes=file.size,
+        last_error=vm.FileError(code="invalid_file", message=file.error) if file.status == "failed" else None,
+        attributes=file.attributes,
+        chunking_strategy={"type": "static", "static": how},
+    )
+
+
+async def _shown_batch(request: Request, store: VectorStore, batch: str) -> vm.FileBatchObject:
+    index = _services(request).passages
+    files = await index.files(store.tenant, store.id, batch=batch) if batch else []
+    if not files:
+        raise _batch_not_found(batch)
+    counts = await index.counts(store.tenant, store.id, batch=batch)
+    ended: Literal["completed", "cancelled"] = "cancelled" if counts.cancelled else "completed"
+    return vm.FileBatchObject(
+        id=batch,
+        created_at=files[-1].created_at // 1000,
+        vector_store_id=store.id,
+        status="in_progress" if counts.in_progress else ended,
+        file_counts=_counted(counts),
+    )
+
+
+def _batch_not_found(batch: str) -> SessileError:
+    return file_not_found(batch)

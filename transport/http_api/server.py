@@ -1,0 +1,177 @@
+"""One port for everything: uvicorn's HTTP connections and our WebSockets, inside the caller's event loop.
+
+uvicorn's own server is left out: it takes over the signals and ends the process when a port is taken. Its connection
+class and configuration are what we need. The owner calls `start`, then `drain` when the process is to leave, then
+`stop`; nothing here handles signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+from uvicorn.server import ServerState
+
+from sessions.model.errors import BadInput
+from transport.addresses import is_loopback, joined
+from transport.auth.connection_shares import ConnectionShares, ShareLimits
+from transport.gateway import Gateway
+from transport.http.http_connection import KEEP_ALIVE_S, listen
+from transport.http.tls import HANDSHAKE_S, ServerTls
+from transport.http_api.app import make_app, make_gate
+from transport.ops.process_tuning import return_large_blocks
+from transport.ops.prometheus import MetricsExposition
+from transport.protocol.connection import ConnectionLimits
+from transport.websocket.connections import WebSocketConnections
+
+BACKLOG: Final = 4096
+STOP_S: Final = 5.0
+WEB: Final = Path(__file__).parent.parent / "web"
+
+log = structlog.get_logger(__name__)
+
+SPREAD_MS: Final = 2_000.0
+STEP_MS: Final = 400.0  # between two connections, where they are few
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    connections_max: int = 50_000  # WebSockets
+    connection: ConnectionLimits = ConnectionLimits()
+    shares: ShareLimits = ShareLimits()
+    keep_alive_s: float = KEEP_ALIVE_S
+
+
+class Server:
+    """The listening socket with all its connections."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        host: str,
+        port: int,
+        limits: ServerLimits | None = None,
+        readiness: Callable[[], str | None] = lambda: None,
+        web: Path | None = WEB,
+        tls: ServerTls | None = None,
+        exposition: MetricsExposition | None = None,
+    ) -> None:
+        """`readiness` says why traffic is not welcome, or None; draining is checked here already."""
+        self.gateway = gateway
+        self._host = host
+        self._port = port
+        self._limits = limits or ServerLimits()
+        self._readiness = readiness
+        self._tls = tls
+        exposition = exposition or MetricsExposition(gateway.measures, version="0", role="serve")
+        self._app = make_app(gateway, readiness=self._unready, web=web, exposition=exposition)
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
+        self._door: WebSocketConnections | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; after `start`."""
+        assert self._listener is not None
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self._tls is None else 'https'}://{joined(self._host, self.port)}"
+
+    @property
+    def local_url(self) -> str:
+        """Where this machine reaches it: `url`, or loopback where it listens on every address."""
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        host = everywhere.get(self._host, self._host)
+        return f"{'http' if self._tls is None else 'https'}://{joined(host, self.port)}"
+
+    @property
+    def connections(self) -> int:
+        """WebSockets that are open."""
+        return 0 if self._door is None else len(self._door.connections)
+
+    async def start(self) -> None:
+        """Listens. Raises BadInput for an address that is not allowed, Unavailable for one that cannot be had."""
+        if self.gateway.access.open and not is_loopback(self._host):
+            raise BadInput(
+                "invalid_setting",
+                f"host = {self._host!r}: without keys only a loopback address (127.0.0.1, ::1, localhost) is allowed; "
+                "demand keys (--auth keys, --keys or --issuers) to listen elsewhere.",
+                param="host",
+            )
+        return_large_blocks()
+        shares = ConnectionShares(self._limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
+        limits = self._limits
+        door = self._door = WebSocketConnections(
+            self.gateway, limits.connection, limits.connections_max, shares, self._app
+        )
+        options: dict[str, Any] = {"backlog": BACKLOG}
+        if self._tls is not None:
+            options |= {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
+        elif not is_loopback(self._host):
+            log.warning("tls_disabled", host=self._host, consequence="keys and texts can be read on the way")
+        self._listener = await listen(
+            self._app,
+            self._state,
+            (self._host, self._port),
+            door=door,
+            shares=shares,
+            gate=make_gate(self.gateway),
+            keep_alive_s=self._limits.keep_alive_s,
+            date_header=False,
+            **options,
+        )
+        for listening in self._listener.sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.gateway.start()
+        log.info("server_started", url=self.url)
+
+    async def drain(self, reason: str, after_ms: int, *, spread: bool = False) -> None:
+        """Takes no new connections, sends `goaway` to every open one, and returns when all have left: after
+        `after_ms` they are closed with 1012, and a little later what is left is cut. `spread`: not all at once, because
+        they come back to servers that are there already; over `SPREAD_MS` at most."""
+        self.gateway.draining = True
+        door = self._door
+        if door is None:
+            return
+        log.info("drain_started", connections=len(door.connections), after_ms=after_ms)
+        step_ms = min(STEP_MS, SPREAD_MS / max(1, len(door.connections))) if spread else 0.0
+        door.goaway(reason, after_ms, step_ms)
+        last_s = (after_ms + len(door.connections) * step_ms) / 1000
+        timeout_s = last_s + self._limits.connection.timing.close_s + 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                await door.empty.wait()
+        except TimeoutError:
+            log.warning("drain_timed_out", connections=len(door.connections))
+
+    async def stop(self) -> None:
+        """Closes the port, lets requests under way finish for a moment, cuts the rest. Idempotent."""
+        self.gateway.draining = True
+        if self._listener is not None:
+            self._listener.close()
+            for connection in list(self._state.connections):
+                connection.shutdown()
+            if self._state.tasks:
+                _, late = await asyncio.wait(self._state.tasks, timeout=STOP_S)
+                for task in late:
+                    task.cancel()
+                if late:
+                    await asyncio.wait(late)
+            for connection in list(self._state.connections):
+                connection.transport.abort()
+            self._listener = None
+        if self._door is not None:
+            self._door.abort()
+            await self._door.empty.wait()
+            self._door = None
+        await self.gateway.close()
+
+    def _unready(self) -> str | None:
+        return "draining" if self.gateway.draining else self._readiness()

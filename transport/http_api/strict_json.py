@@ -1,0 +1,101 @@
+"""Parses request bodies as strict JSON: once, refusing what no log can hold.
+
+Beyond what the models of `wire` check: half a surrogate pair is no text, a number is finite and an integer below 2**53,
+nothing is nested deeper or holds more values than a frame of the WebSocket door may. Raises BadInput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from sessions.model.errors import BadInput, SessileError
+from sessions.model.types import INTEGER_MAX
+from transport.openai.parse_request import fold_seed
+from transport.openai.unknown_parameters import leave_out, take_out, warning
+from transport.protocol.decoding import BadFrame, unacceptable
+
+BODY_VALUES_MAX: Final = 65_536
+SEED_MAX: Final = 2**64 - 1
+ROUNDS_MAX: Final = 8  # in which unknown parameters are found: of each list one item's
+
+
+def parsed(data: bytes) -> Any:
+    """The value of a JSON text. Raises BadInput."""
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError as exc:
+        raise BadInput("invalid_request", "The body of this request is nested too deep.") from exc
+    except (ValueError, msgspec.MsgspecError) as exc:
+        raise BadInput("invalid_request", f"The body of this request is not valid JSON: {exc}.") from exc
+    if isinstance(value, dict):
+        seed = value.get("seed")
+        if isinstance(seed, int) and INTEGER_MAX < abs(seed) <= SEED_MAX:  # the one integer that may be larger
+            value["seed"] = fold_seed(seed)
+        try:
+            problem = unacceptable(value, BODY_VALUES_MAX)
+        except BadFrame as exc:
+            raise BadInput("invalid_request", f"The body of this request is {exc.reason}.") from exc
+        if problem is not None:
+            path, what = problem
+            raise BadInput("invalid_request", f"Invalid value for '{path}': {what}", param=path)
+    return value
+
+
+class StrictRequest(Request):
+    async def json(self) -> Any:
+        if not hasattr(self, "_parsed"):
+            self._parsed = parsed(await self.body())
+        return self._parsed
+
+
+def _ignores_unknown(request: Request) -> bool:
+    ignores: bool = request.app.state.gateway.ignores_unknown
+    return ignores
+
+
+def _freed(error: HTTPException) -> Exception:
+    """Returns why a body could not be read. FastAPI wraps that in an error which its own frame keeps: a cycle that
+    would hold the body until the collector runs."""
+    error.__traceback__ = None
+    cause = error.__cause__
+    return cause if isinstance(cause, SessileError | ClientDisconnect) else error
+
+
+class StrictRoute(APIRoute):
+    """A route whose handler is given a `StrictRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            strict = StrictRequest(request.scope, request.receive)
+            failure = None
+            for last in range(ROUNDS_MAX - 1, -1, -1):
+                try:
+                    response = await handler(strict)
+                    break
+                except HTTPException as error:
+                    failure = _freed(error)
+                    break
+                except RequestValidationError as error:
+                    taken = take_out(await strict.json(), error.errors()) if _ignores_unknown(request) else []
+                    if not taken or not last:
+                        raise
+                    leave_out(request, taken)
+            if failure is not None:
+                try:
+                    raise failure
+                finally:
+                    del failure  # its traceback leads to this frame
+            response.headers.update(warning(request))
+            return response
+
+        return handle

@@ -1,0 +1,69 @@
+"""Leaves out parameters that the server does not know, where its settings say so, and names them in a `Warning`.
+
+By default they are refused: what a client wants and does not get should show. `--unknown-parameters ignore` is for
+clients that send other servers' parameters to everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from fastapi import Request
+
+from sessions.model.errors import BadInput
+from sessions.model.types import Sampling
+from transport.model_catalog import ModelCard
+
+NAMES_MAX: Final = 16  # in one header
+NAME_CHARS: Final = 64
+
+
+def take_out(body: Any, problems: Sequence[dict[str, Any]]) -> list[str]:
+    """Takes the fields that nobody knows out of a parsed body, and names them."""
+    taken = []
+    for problem in problems:
+        _, *path = problem["loc"]
+        if problem["type"] == "extra_forbidden" and path:
+            inside = body
+            for part in path[:-1]:
+                inside = inside[part] if isinstance(inside, dict | list) and _has(inside, part) else None
+            if isinstance(inside, dict) and path[-1] in inside:
+                del inside[path[-1]]
+                taken.append(".".join(str(part) for part in path))
+    return taken
+
+
+def _has(inside: dict[str, Any] | list[Any], part: Any) -> bool:
+    return part in inside if isinstance(inside, dict) else isinstance(part, int) and part < len(inside)
+
+
+def leave_out(request: Request, names: Iterable[str]) -> None:
+    """Notes parameters that this request goes on without; its answer names them."""
+    noted: list[str] = request.scope.setdefault("state", {}).setdefault("left_out", [])
+    noted += names
+
+
+def check_optional(request: Request, model: ModelCard, sampling: Sampling) -> None:
+    """Parameters that the model's engine has not are left out too. Raises BadInput where they are refused."""
+    names = model.unhonoured(sampling)
+    if names and not request.app.state.gateway.ignores_unknown:
+        message = f"The engine of {model.id!r} has no {names[0]!r}."
+        raise BadInput("unsupported_parameter", message, param=names[0])
+    leave_out(request, names)
+
+
+def warning(request: Request) -> dict[str, str]:
+    """The header that names what was left out; none where nothing was."""
+    names = request.scope.get("state", {}).get("left_out", ())
+    if not names:
+        return {}
+    shown = ", ".join(map(_plain, names[:NAMES_MAX])) + (", ..." if len(names) > NAMES_MAX else "")
+    return {"warning": f'299 - "Parameters were ignored: {shown}"'}
+
+
+def _plain(name: str) -> str:
+    """A name as it may stand in a quoted string of a header."""
+    return "".join(char if char.isascii() and char.isprintable() and char not in '"\\' else "?" for char in name)[
+        :NAME_CHARS
+    ]
