@@ -64,9 +64,8 @@ setup-dev:
 
 # What .ci/run runs: at most ten minutes on two cores. Everything else is `make test-all`.
 test: setup-dev ## what must be green before a change lands, in ten minutes: static checks, tests, one walk through each door
-	@$(MAKE) --no-print-directory browser model
-	@$(MAKE) --no-print-directory static
-	@$(MAKE) --no-print-directory typescript
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target browser model
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target static typescript
 	@$(MAKE) --no-print-directory gate
 
 # The stages do not stop each other, each can be called alone, and what they print lies in dist/test-all.

@@ -78,6 +78,7 @@ MCP: Final = "responses/test_mcp_tools.py::"
 MCP_READ: Final = "tests/unit/transport/openai/mcp/test_request.py::test_which_tools_and_who_is_asked"
 STORES: Final = "test_vector_stores.py::"
 FILES: Final = "tests/integration/transport/test_files.py::"
+FORMS: Final = "tests/unit/transport/http_api/routes/test_files.py::"
 PARSED: Final = "tests/unit/transport/openai/test_parse_request.py::"
 WEATHER: Final[dict[str, Json]] = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 NOT_HERE: Final = "nobody here does it"
@@ -306,8 +307,8 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
     "POST /v1/files": {
         "file": honoured("", FILES + "test_a_file_is_stored_listed_read_and_deleted"),
         "purpose": honoured("", FILES + "test_a_file_is_stored_listed_read_and_deleted"),
-        "expires_after[anchor]": honoured("", "tests/unit/transport/http_api/routes/test_files.py::test_what_a_form_says"),
-        "expires_after[seconds]": honoured("", "tests/unit/transport/http_api/routes/test_files.py::test_what_a_form_says"),
+        "expires_after[anchor]": honoured("", FORMS + "test_what_a_form_says"),
+        "expires_after[seconds]": honoured("", FORMS + "test_what_a_form_says"),
     },
 }
 """The fates of the properties of each request, by the name of its schema."""
