@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import pytest
 
@@ -13,6 +12,9 @@ from sessions.model.types import Principal, TenantId
 from tests.support.doors.assembly import assembled
 from tests.support.doors.openai_server import SIMULATED, Serving
 from transport.auth.authenticator import key_digest
+
+if TYPE_CHECKING:
+    import anthropic
 
 WEATHER: Any = {
     "name": "weather",
@@ -59,6 +61,8 @@ async def test_a_stream_says_what_the_whole_says(client: anthropic.AsyncAnthropi
 
 
 async def test_a_call_and_its_result(client: anthropic.AsyncAnthropic, server: Serving) -> None:
+    import anthropic
+
     server.engine.script += [CALL, "Sunny."]
     first = await client.messages.create(model=SIMULATED, max_tokens=400, messages=ASK, tools=[WEATHER])
     call = first.content[1]
@@ -78,6 +82,8 @@ async def test_a_call_and_its_result(client: anthropic.AsyncAnthropic, server: S
 
 
 async def test_a_choice_of_tools(client: anthropic.AsyncAnthropic, server: Serving) -> None:
+    import anthropic
+
     choices: list[Any] = [{"type": "none"}, {"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "weather"}]
     for choice in choices:
         given: Any = {"model": SIMULATED, "max_tokens": 9, "messages": ASK, "tools": [WEATHER], "tool_choice": choice}
@@ -174,6 +180,8 @@ async def test_what_an_agent_sends_along_is_taken(client: anthropic.AsyncAnthrop
     ],
 )
 async def test_what_is_wrong_is_named(client: anthropic.AsyncAnthropic, change: Any, said: str) -> None:
+    import anthropic
+
     given: Any = {"model": SIMULATED, "max_tokens": 9, "messages": ASK, **change}
     with pytest.raises(anthropic.BadRequestError) as caught:
         await client.post("/v1/messages", body=given, cast_to=httpx.Response)
@@ -183,6 +191,8 @@ async def test_what_is_wrong_is_named(client: anthropic.AsyncAnthropic, change: 
 
 
 async def test_other_refusals_have_their_type(client: anthropic.AsyncAnthropic) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.NotFoundError) as caught:
         await client.messages.create(model="other", max_tokens=9, messages=ASK)
     body: Any = caught.value.body
@@ -194,6 +204,8 @@ async def test_other_refusals_have_their_type(client: anthropic.AsyncAnthropic) 
 
 
 async def test_a_key_is_taken_from_either_header() -> None:
+    import anthropic
+
     async with assembled(keys=KEYS) as made:
         url = made.server.url
         for given in ({"api_key": "key-a"}, {"auth_token": "key-a"}):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -79,6 +78,8 @@ async def test_responses_show_a_reasoning_item_before_the_message(client: openai
 
 
 async def test_messages_show_a_thinking_block(server: Serving) -> None:
+    import anthropic
+
     server.engine.script += [SAID, SAID]
     async with anthropic.AsyncAnthropic(base_url=server.server.url, api_key="none", max_retries=0) as client:
         whole = await client.messages.create(model=SIMULATED, max_tokens=100, messages=ASK)

@@ -1,13 +1,10 @@
-"""Small documents of each format, with texts of the caller's."""
+"""Small documents of each format, with texts of the caller's. The libraries are imported where they are used: few
+tests need them."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-
-import docx
-import openpyxl
-import pptx
 
 
 def a_pdf(pages: Sequence[str], *, outline: Sequence[tuple[int, str]] = ()) -> bytes:
@@ -73,6 +70,8 @@ def _escaped(text: str) -> str:
 
 def a_docx(paragraphs: Sequence[str | tuple[int, str]], table: Sequence[Sequence[str]] = ()) -> bytes:
     """A paragraph that is a pair is a heading of that level."""
+    import docx
+
     document = docx.Document()
     for each in paragraphs:
         if isinstance(each, str):
@@ -91,6 +90,8 @@ def a_docx(paragraphs: Sequence[str | tuple[int, str]], table: Sequence[Sequence
 
 
 def an_xlsx(sheets: dict[str, Sequence[Sequence[str | float]]]) -> bytes:
+    import openpyxl
+
     book = openpyxl.Workbook(write_only=True)
     for name, rows in sheets.items():
         sheet = book.create_sheet(name)
@@ -103,6 +104,8 @@ def an_xlsx(sheets: dict[str, Sequence[Sequence[str | float]]]) -> bytes:
 
 def a_pptx(slides: Sequence[tuple[str, str, str]]) -> bytes:
     """Slides as (title, text, notes)."""
+    import pptx
+
     show = pptx.Presentation()
     for title, text, notes in slides:
         slide = show.slides.add_slide(show.slide_layouts[1])

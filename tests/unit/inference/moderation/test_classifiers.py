@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import profanity_check
 import pytest
 
 from inference.moderation import classifiers
@@ -17,6 +16,8 @@ def test_toxicity_says_what_its_package_says() -> None:
         "",
         "Damn it, the dog ate my damn homework!",
     ]
+    import profanity_check  # loads its model
+
     expected = profanity_check.predict_prob(texts)
     assert classifiers.load_classifier("toxicity").judge(texts) == pytest.approx(expected.tolist())
 
