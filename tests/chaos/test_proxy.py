@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.support.chaos.proxy import BUFFER_BYTES, Flow, Proxy
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 
 
@@ -306,42 +303,3 @@ async def test_stopping_ends_everything(echo: Echo) -> None:
     for client in clients:
         assert (await client.rest())[0] == b""
     assert proxy.open_connections == 0
-
-
-async def test_it_is_a_command_too(echo: Echo) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.chaos.proxy", "--target", f"127.0.0.1:{echo.port}"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    assert process.stdin is not None and process.stdout is not None
-
-    async def said() -> dict[str, object]:
-        assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
-            answer: dict[str, object] = msgspec.json.decode(await process.stdout.readline())
-        return answer
-
-    async def tell(line: bytes) -> dict[str, object]:
-        assert process.stdin is not None
-        process.stdin.write(line + b"\n")
-        return await said()
-
-    listening = (await said())["listening"]
-    assert isinstance(listening, list)
-    client = Client(*await asyncio.open_connection(*listening))
-    assert await client.ask(b"x") == b"x"
-    assert (await tell(b'{"do":"set","up":{"hole":true}}'))["ok"] == "set"
-    await client.send(b"lost")
-    assert await silent(client)
-    assert "error" in await tell(b'{"do":"dance"}')
-    assert "error" in await tell(b'{"do":"set","up":{"hoel":true}}')
-    assert (await tell(b'{"do":"heal"}'))["ok"] == "heal"
-    assert await client.ask(b"y") == b"y"
-    assert (await tell(b'{"do":"refuse"}'))["open"] == 1
-    assert (await tell(b'{"do":"refuse","refuse":false}'))["ok"] == "refuse"
-    assert (await tell(b'{"do":"reset"}'))["ok"] == "reset"
-    assert (await client.rest())[1] == "reset"
-    process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0

@@ -12,20 +12,14 @@ import pytest
 from fake_server import FakeServer
 
 from sessile_client import (
-    Busy,
     Client,
     CommandTimeout,
     ConnectionStopped,
-    Event,
     FileStore,
-    InvalidRequest,
     Limits,
     Lost,
     MemoryStore,
-    NotFound,
     Phase,
-    ServerError,
-    SessionGone,
     Snapshot,
     TooManyCommands,
     WireError,
@@ -45,17 +39,6 @@ def client_of(server: FakeServer, **options: Any) -> Client:
     return Client(server.url, **{"limits": QUICK, "rng": random.Random(3), **options})
 
 
-@pytest.mark.parametrize("encoding", ["json", "msgpack"])
-async def test_a_conversation_streams(server: FakeServer, encoding: Any) -> None:
-    async with client_of(server, encoding=encoding) as client:
-        session = await client.create_session(title="Grüße 👋")
-        pieces = [piece async for piece in session.send("good day")]
-        assert "".join(pieces) == "you said good day "
-        assert len(pieces) > 1
-        assert session.title == "Grüße 👋"
-        assert [item.text for item in session.items] == ["good day", "you said good day "]
-
-
 async def test_awaiting_a_response_waits_for_its_acceptance_only(server: FakeServer) -> None:
     server.hold_after = 1
     async with client_of(server) as client:
@@ -68,70 +51,6 @@ async def test_awaiting_a_response_waits_for_its_acceptance_only(server: FakeSer
         assert await response.text() == "you said hi "
         assert response.status == "completed"
         assert response.usage == {"input_tokens": 3, "output_tokens": 2}
-
-
-async def test_the_answer_goes_on_after_the_server_was_killed_and_started_again(server: FakeServer) -> None:
-    server.hold_after = 2
-    async with client_of(server) as client:
-        session = await client.create_session()
-        response = session.send("one two three")
-        pieces: list[str] = []
-        async for piece in response:
-            pieces.append(piece)
-            if "".join(pieces) == "you said ":
-                await server.stop()
-                await server.start()
-                server.release()
-        assert "".join(pieces) == "you said one two three "
-        assert server.dialled == 2
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_cuts_at_any_frame_lose_and_repeat_nothing(server: FakeServer, seed: int) -> None:
-    rng = random.Random(seed)
-    words = [f"w{i} " for i in range(60)]
-    server.answer = lambda text: words
-    cuts = 0
-    async with client_of(server, encoding=rng.choice(["json", "msgpack"])) as client:
-        session = await client.create_session()
-        offsets: list[int] = []
-
-        async def watch() -> None:
-            nonlocal cuts
-            async for entry in session.events():
-                if isinstance(entry, Event):
-                    offsets.extend(range(entry.first_offset, entry.offset + 1))
-                    if rng.random() < 0.2:
-                        cuts += 1
-                        server.cut()
-                    if entry.type == "response.completed":
-                        return
-
-        watching = asyncio.create_task(watch())
-        first = session.offset
-        assert await session.send("go").text() == "".join(words)
-        await watching
-        log = server.logs[session.id]
-        assert offsets == list(range(first + 1, len(log.events) + 1))
-        assert cuts > 0
-        assert sum(event["type"] == "item.created" for event in log.events) == 1
-
-
-async def test_a_command_whose_answer_was_lost_is_repeated_and_applied_once(server: FakeServer) -> None:
-    def cut_once(frame: dict[str, Any]) -> None:
-        if frame["type"] == "message.create":
-            server.on_frame = lambda _: None
-            server.execute(frame)  # applied, and the answer never leaves
-            server.cut()
-
-    async with client_of(server) as client:
-        session = await client.create_session()
-        server.on_frame = cut_once
-        assert await session.send("once").text() == "you said once "
-        sent = [frame for frame in server.received if frame["type"] == "message.create"]
-        assert len(sent) == 2
-        assert sent[0] == sent[1]
-        assert sum(e["type"] == "item.created" for e in server.logs[session.id].events) == 1
 
 
 async def test_a_snapshot_in_mid_answer_keeps_the_text_whole(server: FakeServer) -> None:
@@ -164,22 +83,6 @@ async def test_an_answer_that_ended_behind_a_snapshot_is_still_given(server: Fak
         assert await response.text() == "you said all at once "
 
 
-async def test_events_come_once_each_after_a_snapshot_of_what_was_known(server: FakeServer) -> None:
-    async with client_of(server) as client:
-        session = await client.create_session()
-        seen: list[Event | Snapshot] = []
-        reader = session.events()
-        seen.append(await anext(reader))
-        await session.send("x").text()
-        async for entry in reader:
-            seen.append(entry)
-            if isinstance(entry, Event) and entry.type == "response.completed":
-                break
-        assert isinstance(seen[0], Snapshot)
-        assert seen[0].offset == 1
-        assert [e.offset for e in seen[1:]] == list(range(2, len(server.logs[session.id].events) + 1))
-
-
 async def test_a_reader_of_events_who_lags_gets_a_snapshot(server: FakeServer) -> None:
     limits = Limits(backoff_first_s=0.001, events_max=5)
     async with client_of(server, limits=limits) as client:
@@ -191,50 +94,6 @@ async def test_a_reader_of_events_who_lags_gets_a_snapshot(server: FakeServer) -
         assert isinstance(entry, Snapshot)
         assert entry.mode == "lagged"
         assert entry.offset == session.offset
-
-
-async def test_two_clients_see_one_conversation(server: FakeServer) -> None:
-    async with client_of(server) as one, client_of(server, encoding="json") as two:
-        session = await one.create_session()
-        other = await two.session(session.id)
-        answer = await session.send("hello").text()
-        async for entry in other.events():
-            if isinstance(entry, Snapshot) and other.view.responses and not other.view.open:
-                break
-            if isinstance(entry, Event) and entry.type == "response.completed":
-                break
-        assert [item.text for item in other.items] == ["hello", answer]
-        response_id = next(iter(other.view.responses))
-        assert await other.response(response_id).text() == answer
-
-
-async def test_edit_and_regenerate_make_siblings(server: FakeServer) -> None:
-    async with client_of(server) as client:
-        session = await client.create_session()
-        first = session.send("one")
-        await first.text()
-        assert first.item_id is not None
-        edited = session.edit(first.item_id, "two")
-        assert await edited.text() == "you said two "
-        assert len(session.view.children(None)) == 2
-        again = session.regenerate()
-        assert await again.text() == "you said again "
-        assert [item.text for item in session.items] == ["two", "you said again "]
-        assert len(session.view.children(edited.item_id)) == 2
-
-
-async def test_cancel_keeps_what_was_said(server: FakeServer) -> None:
-    server.hold_after = 2
-    async with client_of(server) as client:
-        session = await client.create_session()
-        response = session.send("and so on")
-        async for text in response.texts():
-            if text == "you said ":
-                assert await response.cancel()
-        assert response.status == "incomplete"
-        assert response.incomplete_reason == "cancelled"
-        assert await response.text() == "you said "
-        assert not await response.cancel()
 
 
 async def test_pieces_go_on_after_a_retraction_and_text_has_it(server: FakeServer) -> None:
@@ -252,45 +111,6 @@ async def test_pieces_go_on_after_a_retraction_and_text_has_it(server: FakeServe
                 server.release()
         assert "".join(pieces) == "you said all "
         assert await response.text() == "somebody said all "
-
-
-async def test_refusals_become_their_classes(server: FakeServer) -> None:
-    server.hold_after = 0
-    async with client_of(server) as client:
-        session = await client.create_session()
-        await session.send("first")
-        with pytest.raises(Busy) as busy:
-            await session.send("second")
-        assert busy.value.retryable
-        assert busy.value.retry_after_ms == 250
-        server.release()
-        server.refuse["session.update"] = {"type": "invalid_request_error", "code": "invalid_request", "message": "no"}
-        with pytest.raises(InvalidRequest):
-            await session.update(title=17)
-        server.refuse["session.get"] = {"type": "strange_error", "code": "strange", "message": "?", "retryable": True}
-        with pytest.raises(ServerError) as strange:
-            await session.get()
-        assert type(strange.value) is ServerError
-        assert strange.value.code == "strange"
-
-
-async def test_a_session_that_does_not_exist_is_gone(server: FakeServer) -> None:
-    async with client_of(server) as client:
-        with pytest.raises(SessionGone) as gone:
-            await client.session("ses_none")
-        assert isinstance(gone.value, NotFound)
-        assert gone.value.code == "session_not_found"
-
-
-async def test_deleting_ends_the_reading(server: FakeServer) -> None:
-    async with client_of(server) as client:
-        session = await client.create_session()
-        reader = session.events()
-        await anext(reader)
-        await session.delete()
-        rest = [entry async for entry in reader]
-        assert [entry.type for entry in rest if isinstance(entry, Event)] == ["session.deleted"]
-        assert session.phase is Phase.DELETED
 
 
 async def test_sessions_are_listed_page_by_page(server: FakeServer) -> None:
@@ -362,27 +182,6 @@ async def test_what_cannot_be_sent_is_refused_at_once(server: FakeServer) -> Non
         assert await session.send("still fine").text() == "you said still fine "
 
 
-async def test_a_fatal_close_stops_the_client(server: FakeServer) -> None:
-    async with client_of(server) as client:
-        session = await client.create_session()
-        reader = session.events()
-        await anext(reader)
-        await server.close_all(4403)
-        with pytest.raises(ConnectionStopped) as stopped:
-            await anext(reader)
-        assert stopped.value.close_code == 4403
-        with pytest.raises(ConnectionStopped):
-            await client.ready()
-
-
-async def test_the_window_is_acknowledged_in_time(server: FakeServer) -> None:
-    async with FakeServer(window_events=8) as small, client_of(small) as client:
-        small.answer = lambda text: [f"{i} " for i in range(200)]
-        session = await client.create_session()
-        assert await session.send("go").text() == "".join(f"{i} " for i in range(200))
-        assert sum(frame["type"] == "ack" for frame in small.received) >= 200 // 8
-
-
 async def test_a_server_that_is_not_ours_stops_the_client() -> None:
     async def not_found(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -395,21 +194,6 @@ async def test_a_server_that_is_not_ours_stops_the_client() -> None:
         with pytest.raises(ConnectionStopped) as stopped:
             await client.ready()
         assert stopped.value.http_status == 404
-
-
-async def test_a_server_that_comes_later_is_found(server: FakeServer) -> None:
-    await server.stop()
-    links: list[str] = []
-
-    def on_link(notice: object) -> None:
-        links.append(type(notice).__name__)
-        server.changed.ring()
-
-    async with client_of(server, on_link=on_link) as client:
-        await server.until(lambda: links.count("Disconnected") >= 3)
-        await server.start()
-        await client.ready()
-        assert links[-1] == "Ready"
 
 
 async def test_a_key_function_is_asked_for_every_attempt(server: FakeServer) -> None:
@@ -450,22 +234,6 @@ async def test_a_new_process_goes_on_where_the_old_one_stopped(server: FakeServe
         assert [entry async for entry in again.events()]
         assert again.phase is Phase.DELETED
     assert await store.load(session.id) is None
-
-
-async def test_a_lost_log_is_told_as_a_reset(server: FakeServer) -> None:
-    async with client_of(server) as client:
-        session = await client.create_session()
-        await session.send("before").text()
-        reader = session.events()
-        await anext(reader)
-        log = server.logs[session.id]
-        log.epoch, log.events = "ep_2", log.events[:2]
-        server.cut()
-        entry = await anext(reader)
-        assert isinstance(entry, Snapshot)
-        assert entry.mode == "reset"
-        assert (session.epoch, session.offset) == ("ep_2", 2)
-        assert [item.text for item in session.items] == ["before"]
 
 
 def test_an_unknown_option_is_refused() -> None:

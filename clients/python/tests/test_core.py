@@ -29,7 +29,6 @@ from sessile_client import (
 from sessile_client._core import ClientCore
 from sessile_client._ids import ulid, ulid_factory
 from sessile_client._items import difference, moved
-from sessile_client._policy import FATAL_CLOSES, RETRY_CLOSE_CODES, backoff_s
 from sessile_client._track import Track
 from sessile_client._transport import _deflating
 from sessile_client._wire import decode, encode
@@ -135,20 +134,6 @@ def test_another_network_ends_the_connection_at_once_and_dials() -> None:
     core.stop()
     core.redial(6.0)
     assert core.link.value == "stopped"
-
-
-def test_backoff_stays_within_its_ceiling() -> None:
-    rng = random.Random(1)
-    limits = Limits()
-    for attempt in (0, 1, 5, 7, 8, 50, 10_000):
-        ceiling = min(20.0, 0.25 * 2 ** min(attempt, 20))
-        delays = [backoff_s(attempt, rng, limits) for _ in range(300)]
-        assert 0 <= min(delays) < 0.1 * ceiling
-        assert 0.9 * ceiling < max(delays) <= ceiling
-
-
-def test_no_close_code_is_both_fatal_and_not() -> None:
-    assert not FATAL_CLOSES.keys() & RETRY_CLOSE_CODES
 
 
 @pytest.mark.parametrize(

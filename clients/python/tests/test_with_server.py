@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from case_values import Mismatch, load_cases
-from server_case_runner import run_case
 
 from sessile_client import Client, Event, FileStore, Limits, Snapshot
 
@@ -105,29 +103,6 @@ async def test_a_killed_server_goes_on_with_the_same_answer(server: Process, enc
         assert [item.text for item in ended] == [text]
     async with Client(server.url, encoding="json" if encoding == "msgpack" else "msgpack") as other:
         assert [item.text for item in (await other.session(session.id)).items] == ["Tell me everything.", text]
-
-
-async def test_the_server_keeps_to_its_cases(server: Process) -> None:
-    """Those that need no setting which the command line does not have; a few at a time."""
-    has = {"engine", "sim_tokens_per_s", "sim_answer_tokens"}
-    turns = asyncio.Semaphore(6)
-    failures: list[str] = []
-
-    async def run(case: dict[str, Any], encoding: str) -> None:
-        async with turns:
-            try:
-                await run_case(case, server.url, encoding)
-            except Mismatch as mismatch:
-                failures.append(f"{encoding}: {mismatch}")
-
-    cases = [case for case in load_cases("server") if set(case.get("settings", {})) <= has]
-    # A summary is written behind everybody's answers, and some cases leave answers without an end behind them.
-    cases.sort(key=lambda case: case["name"] != "server-compact")
-    runs = [run(case, encoding) for case in cases for encoding in case.get("encodings", ["json", "msgpack"])]
-    assert len(runs) > 80
-    await asyncio.gather(*runs[:2])
-    await asyncio.gather(*runs[2:])
-    assert not failures, "\n".join(failures)
 
 
 async def test_commands_against_the_real_thing(server: Process) -> None:

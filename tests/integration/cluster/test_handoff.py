@@ -177,25 +177,6 @@ async def test_too_many_commands_during_the_seal_are_told_to_come_again() -> Non
 
 
 @virtual
-async def test_a_seal_that_is_taken_back_goes_on_with_the_same_text() -> None:
-    texts = []
-    for seal in (False, True):
-        async with cluster(replicas=1) as made:
-            key, reader = await answering(made, tokens=100)
-            if seal:
-                actor = made.replicas["r1"].replica.runtime.actor(key)
-                assert actor is not None
-                await actor.seal()
-                top = made.top(key)
-                await advance(1.0)
-                assert made.top(key) == top
-                actor.unseal()
-            await reader.reaches(await made.at_rest(key))
-            texts.append(text_of(made, key))
-    assert texts[0] == texts[1]
-
-
-@virtual
 async def test_another_model_or_a_draining_target_is_refused_and_the_session_stays() -> None:
     async with cluster(replicas=2) as made:
         key, reader = await answering(made)

@@ -164,18 +164,6 @@ async def test_a_session_that_is_full_is_gone_on_from_in_a_new_one(
     assert decode(server.engine.prompts[-1]) == "".join(message["content"] for message in messages[:-1])
 
 
-async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:
-    conversations: dict[str, list[Any]] = {"ann": list(HELLO), "bob": list(HELLO)}
-    seen: dict[str, set[str]] = {"ann": set(), "bob": set()}
-    for turn in range(3):
-        for user, messages in conversations.items():
-            raw = await client.chat.completions.with_raw_response.create(model=SIMULATED, messages=messages, user=user)
-            seen[user].add(raw.headers["x-session-id"])
-            messages.append(raw.parse().choices[0].message.model_dump(exclude_none=True))
-            messages.append({"role": "user", "content": f"turn {turn}"})
-    assert len(seen["ann"]) == len(seen["bob"]) == 1 and not seen["ann"] & seen["bob"]
-
-
 async def test_a_repeated_request_attaches_to_its_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
     key = {"Idempotency-Key": "once"}
 
@@ -206,20 +194,6 @@ async def test_closing_a_plain_stream_cancels_it(client: openai.AsyncOpenAI, ser
     await server.ended(session)
     ends = [record.event for record in server.log(session) if isinstance(record.event, ResponseIncomplete)]
     assert [end.response.incomplete_details for end in ends] == [{"reason": "cancelled"}]
-
-
-async def test_closing_a_stream_that_can_be_resumed_does_not(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script.append("word " * 100)
-    key = {"Idempotency-Key": "again"}
-    ask: dict[str, Any] = {"model": SIMULATED, "messages": HELLO, "stream": True, "extra_headers": key}
-    stream: Any = await client.chat.completions.create(**ask)
-    async for chunk in stream:
-        if chunk.choices[0].delta.content:
-            break
-    await stream.close()
-    stream = await client.chat.completions.create(**ask)
-    text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-    assert text == "word " * 100 and server.usage == 1
 
 
 @pytest.mark.parametrize(
@@ -287,19 +261,6 @@ async def test_a_stream_that_is_cut_again_and_again_is_one_answer(client: openai
             await stream.close()
         assert "".join(seen) == f"answer {number}: " + "word " * 30
         assert server.usage == number + 1
-
-
-async def test_a_stream_with_ids_goes_on_where_its_reader_was(server: Serving) -> None:
-    body = {"model": SIMULATED, "messages": HELLO, "stream": True}
-    headers = {"x-sessile-event-ids": "1", "idempotency-key": "k"}
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        whole = (await http.post("/v1/chat/completions", json=body, headers=headers)).text.split("\n\n")
-        ids = [part.split("\n")[0].removeprefix("id: ") for part in whole if part.startswith("id: ")]
-        for event_id in ids:
-            rest = await http.post("/v1/chat/completions", json=body, headers={**headers, "last-event-id": event_id})
-            (at,) = [index for index, part in enumerate(whole) if part.startswith(f"id: {event_id}\n")]
-            assert rest.text.split("\n\n") == whole[at + 1 :]
-    assert server.usage == 1
 
 
 CONTINUED: list[dict[str, Any]] = [

@@ -122,30 +122,6 @@ async def test_a_stream_has_the_same_events_and_the_log_says_where_it_came_from(
         assert served.runs == 1
 
 
-async def test_nothing_is_kept_for_a_tenant_that_has_not_chosen_it_nor_for_drawn_answers(start: Start) -> None:
-    async with start("[tenants.acme]\nresult_cache_s = 600\n") as served:
-        for _ in range(2):
-            assert "x-cache" not in (await served.chat()).headers
-        assert served.runs == 2
-    async with start() as served:
-        for _ in range(2):
-            assert "x-cache" not in (await served.chat(temperature=0.7)).headers
-        for outcome in ("miss", "hit"):
-            assert (await served.chat(temperature=0.7, seed=7)).headers["x-cache"] == outcome
-            if outcome == "miss":
-                await served.kept()
-        assert served.runs == 3
-
-
-async def test_an_answer_that_was_cut_is_not_given_again(start: Start) -> None:
-    async with start() as served:
-        served.engine.script.append("one two three four five six seven eight nine ten")
-        cut = await served.chat(max_tokens=4)
-        assert cut.json()["choices"][0]["finish_reason"] == "length"
-        assert (await served.chat(max_tokens=4)).headers["x-cache"] == "miss"
-        assert served.runs == 2
-
-
 async def test_the_turn_after_a_hit_goes_on_from_the_answer_that_was_given(start: Start) -> None:
     """The ledger holds the answer's own tokens; no KV of them is there, and the next turn says so."""
     async with start() as served:
@@ -218,21 +194,6 @@ async def test_filtered_answers_are_not_kept_and_another_policy_finds_nothing(st
             assert (await served.chat(seed=5)).headers["x-cache"] == "miss"
     finally:
         await filters.close()
-
-
-async def test_answers_of_a_session_are_forgotten_with_it(start: Start) -> None:
-    async with start() as served:
-        body = {"model": "simulated", "input": "Name a river.", "temperature": 0}
-        first = await served.http.post("/v1/responses", json=body)
-        await served.kept()
-        assert (await served.http.post("/v1/responses", json=body)).headers["x-cache"] == "hit"
-        assert (await served.http.delete(f"/v1/responses/{first.json()['id']}")).status_code == 200
-        again = await served.http.post("/v1/responses", json=body)
-        assert again.headers["x-cache"] == "miss"
-        await served.kept()
-        session = again.headers["x-session-id"]
-        assert (await served.http.delete(f"/v1/sessions/{session}")).status_code < 300
-        assert (await served.http.post("/v1/responses", json=body)).headers["x-cache"] == "miss"
 
 
 async def test_an_erasure_of_any_user_drops_what_the_tenant_has(start: Start) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -213,11 +212,3 @@ async def test_addresses_that_cannot_be_had(server: Assembly) -> None:
     anywhere = Server(server.gateway, host="0.0.0.0", port=0)
     await anywhere.start()
     await anywhere.stop()
-
-
-def test_everything_that_is_served_is_json_or_a_file() -> None:
-    """The page's folder has what the page needs; nothing in it is for the server only."""
-    web = Path(__file__).resolve().parents[3] / "transport" / "web"
-    assert (web / "index.html").is_file()
-    assert not [path for path in web.rglob("*") if path.suffix == ".py"]
-    assert json.dumps(sorted(path.name for path in web.iterdir()))

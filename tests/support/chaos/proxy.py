@@ -8,12 +8,6 @@ cuts at random bytes. From a test:
         proxy.reset()                          # RST on every connection
         proxy.heal()
 
-or as a process, steered by one JSON object per line and answered by one each:
-
-    python -m tests.support.chaos.proxy --target 127.0.0.1:6379 [--listen 127.0.0.1:0] [--seed 1]
-    {"listening": ["127.0.0.1", 40123]}
-    > {"do": "set", "up": {"hole": true}}      also: heal, reset, close, half_open {"side"}, refuse {"refuse"}, count
-
 `up` is from the client to the target, `down` back. What a flow decides holds for bytes that have not left the proxy
 yet, so a hole swallows what was being delayed. Bytes are never changed and never reordered. Each direction of a
 connection buffers at most `BUFFER_BYTES` here; beyond that the sender feels it (a slow reader is a small rate).
@@ -23,13 +17,11 @@ The same seed draws the same cuts for the same connections, numbered in the orde
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
 import socket
 import struct
-import sys
 from collections import deque
 from types import TracebackType
 from typing import Final, Literal
@@ -390,64 +382,3 @@ def _hang_up(writer: asyncio.StreamWriter, how: Literal["reset", "close"]) -> No
         with contextlib.suppress(OSError):  # closed already: there is nobody to send an RST to
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
-
-
-# -- command line ---------------------------------------------------------------------------------
-
-
-class Order(msgspec.Struct, forbid_unknown_fields=True):
-    do: Literal["set", "heal", "reset", "close", "half_open", "refuse", "count"]
-    up: Flow | None = None
-    down: Flow | None = None
-    side: Side = "client"
-    refuse: bool = True
-
-
-async def obey(proxy: Proxy, order: Order) -> object:
-    match order.do:
-        case "set":
-            proxy.set(up=order.up, down=order.down)
-        case "heal":
-            proxy.heal()
-        case "reset":
-            proxy.reset()
-        case "close":
-            proxy.close()
-        case "half_open":
-            proxy.half_open(order.side)
-        case "refuse":
-            await (proxy.refuse() if order.refuse else proxy.start())
-    return {"ok": order.do, "open": proxy.open_connections, "counts": proxy.counts}
-
-
-def address(text: str) -> tuple[str, int] | str:
-    host, colon, port = text.rpartition(":")
-    return (host, int(port)) if colon and port.isdigit() else text
-
-
-async def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.support.chaos.proxy", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--target", type=address, required=True, help="host:port or the path of a unix socket")
-    parser.add_argument("--listen", type=address, default=("127.0.0.1", 0), help="host:port (0: any) or a path")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-
-    def say(what: object) -> None:
-        print(msgspec.json.encode(what).decode(), flush=True)
-
-    lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with Proxy(options.target, listen=options.listen, seed=options.seed) as proxy:
-        listening = options.listen if isinstance(options.listen, str) else [proxy.host, proxy.port]
-        say({"listening": listening})
-        while line := await lines.readline():
-            try:
-                say(await obey(proxy, msgspec.json.decode(line, type=Order)))
-            except msgspec.MsgspecError as error:
-                say({"error": str(error)})
-
-
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))

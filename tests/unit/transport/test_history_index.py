@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from sessions.model import commands as cm
@@ -61,13 +59,6 @@ async def test_an_answer_that_its_client_changed_is_a_branch_from_its_question()
     assert found is not None and (found.place, found.units) == (place("answer"), 2)
 
 
-async def test_the_same_question_alone_is_another_conversation() -> None:
-    index = MemoryHistory(Clock())
-    behind = extend_chain_all(start(), [ASK])
-    await index.put(behind[0], place("question"))
-    assert await find_history(index, behind, [ASK]) is None
-
-
 def test_whatever_differs_leads_elsewhere() -> None:
     other = Principal(tenant=TenantId("other"), key_id="local", role="operator")
     starts = [
@@ -87,23 +78,6 @@ def test_whatever_differs_leads_elsewhere() -> None:
     assert len(set(ends)) == len(ends)
     assert len({extend_chain_all(start(), [each])[-1] for each in said}) == 3
     assert extend_chain_all(start(), [ASK, ANSWER])[0] == extend_chain_all(start(), [ASK, MORE])[0]
-
-
-async def test_two_users_of_one_key_never_meet() -> None:
-    index = MemoryHistory(Clock())
-    rng = random.Random(5)
-    at: dict[str, set[str]] = {"ann": set(), "bob": set()}
-    turns = {"ann": 1, "bob": 1}
-    for number in range(1_000):
-        user = rng.choice(["ann", "bob"])
-        units = [ASK, *[ANSWER, MORE] * (turns[user] - 1)]
-        behind = extend_chain_all(start(user=user), units)
-        found = await find_history(index, behind, units)
-        session = found.place.session if found is not None else SessionId(f"{user}{number}")
-        at[user].add(session)
-        await index.put(extend_chain_all(behind[-1], [ANSWER])[0], HistoryPlace(session, ItemId(f"{number}")))
-        turns[user] = turns[user] % 5 + 1
-    assert not at["ann"] & at["bob"] and all(session.startswith(user) for user in at for session in at[user])
 
 
 @pytest.mark.parametrize("keys", [1, 7, 1000])

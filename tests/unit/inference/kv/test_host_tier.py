@@ -32,22 +32,6 @@ async def put(host: HostTier, name: str, num_tokens: int = 4) -> HostSnapshot:
     return snapshot
 
 
-async def test_room_is_made_by_dropping_parked_sessions_first_and_then_the_longest_unused(host: HostTier) -> None:
-    first, second, third = [await put(host, name) for name in "abc"]
-    third.parked = True
-    await put(host, "d")
-    assert third.forgotten and not third.path.exists() and not first.forgotten
-    host.touch(first)
-    await put(host, "e")
-    assert second.forgotten and not first.forgotten
-    assert host.bytes == 3 * SIZE and host.counters["host_evictions"] == 2
-
-
-async def test_what_cannot_fit_is_not_reserved(host: HostTier) -> None:
-    assert not await host.reserve(3 * SIZE + 1)
-    assert host.bytes == 0 and host.counters["host_too_large"] == 1
-
-
 async def test_a_reader_keeps_its_file_and_its_leaving_makes_room(host: HostTier) -> None:
     snapshots = [await put(host, name) for name in "abc"]
     with host.using(snapshots[0]), host.using(snapshots[1]):
@@ -60,16 +44,6 @@ async def test_a_reader_keeps_its_file_and_its_leaving_makes_room(host: HostTier
         assert snapshots[2].forgotten
     host.unreserve(SIZE)
     assert host.bytes == 2 * SIZE
-
-
-async def test_a_longer_snapshot_replaces_what_it_covers_once_nobody_reads_that(host: HostTier) -> None:
-    short = await put(host, "a", 4)
-    with host.using(short):
-        longer = await put(host, "a", 9)
-        await host.settle()
-        assert host.of(key("a")) == [longer] and short.path.exists()
-    await host.settle()
-    assert not short.path.exists() and host.bytes == SIZE
 
 
 async def test_erasing_a_session_reaches_what_is_on_its_way(host: HostTier) -> None:

@@ -73,16 +73,6 @@ def files(folder: Path) -> int:
     return total
 
 
-async def test_saved_comes_back_from_host(folder: Path) -> None:
-    tiers = await opened(folder)
-    assert await save(tiers, key("a"))
-    assert tiers.catalog.place(key("a")).tier == "host" and tiers.catalog.place(key("a")).tokens == 10
-    assert await load(tiers, key("a")) == payload_of(f"{key('a')}10", SIZE)
-    assert await load(tiers, key("b")) is None
-    await tiers.close(1.0)
-    assert list(folder.iterdir()) == []
-
-
 def snapshots_of(tiers: Tiers, who: SessionKey) -> list[Snapshot]:
     """In host memory and on disk."""
     return tiers.catalog.of(who)
@@ -235,18 +225,6 @@ async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tm
     assert again.catalog.place(key("a")).tier == "host"
     await again.close(5.0)
     assert again.host.disk.counters["disk_writes"] == 0 and again.host.disk.num_snapshots == 1
-
-
-async def test_a_reader_keeps_its_file(folder: Path) -> None:
-    tiers = await opened(folder)
-    assert await save(tiers, key("a"))
-    snapshot, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
-    assert snapshot is not None
-    async with tiers.payload(snapshot) as host:
-        for number in range(6):
-            await save(tiers, key(f"s{number}"))
-        assert host.path.exists() and files(folder) <= HOST
-    await tiers.close(1.0)
 
 
 async def test_a_reader_keeps_a_file_that_a_newer_snapshot_covers(folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +12,7 @@ from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.slots import SlotTable
 from inference.step_budget import LEAST_BESIDE, StepBudget
 from inference.tokens import as_tokens
-from sessions.model.errors import Overloaded, Unavailable
+from sessions.model.errors import Overloaded
 from tests.support.engines.kv import key
 
 PATIENCE_S = 60.0  # what never comes is waited for so long
@@ -30,37 +29,6 @@ async def take(scheduler: Scheduler, name: str, priority: int = 0) -> EngineRun:
     return run
 
 
-async def test_waiters_are_served_by_priority_then_in_order() -> None:
-    scheduler = Scheduler(SlotTable(1), 10)
-    slot = await take(scheduler, "holder")
-    served: list[str] = []
-
-    async def wait(name: str, priority: int) -> None:
-        mine = await take(scheduler, name, priority)
-        served.append(name)
-        scheduler.leave(mine)
-
-    tasks = [asyncio.create_task(wait(name, p)) for name, p in (("x", 1), ("y", 0), ("z", 0), ("w", -1))]
-    await turns()
-    assert scheduler.num_waiting == 4 and scheduler.try_acquire(EngineRun(key("q"), as_tokens([1]))) is None
-    scheduler.leave(slot)
-    await asyncio.gather(*tasks)
-    assert served == ["w", "y", "z", "x"]
-    assert scheduler.num_waiting == 0 and scheduler.table.num_busy == 0
-
-
-async def test_a_full_queue_sheds() -> None:
-    scheduler = Scheduler(SlotTable(1), 1)
-    slot = await take(scheduler, "a")
-    waiter = asyncio.create_task(take(scheduler, "b"))
-    await turns()
-    with pytest.raises(Overloaded):
-        await take(scheduler, "c")
-    assert scheduler.num_shed == 1
-    scheduler.leave(slot)
-    scheduler.leave(await waiter)
-
-
 async def test_a_waiter_whose_cancellation_has_not_run_yet_keeps_nobody_from_a_free_slot() -> None:
     scheduler = Scheduler(SlotTable(1), 10)
     slot = await take(scheduler, "holder")
@@ -70,33 +38,6 @@ async def test_a_waiter_whose_cancellation_has_not_run_yet_keeps_nobody_from_a_f
     scheduler.leave(slot)
     async with asyncio.timeout(PATIENCE_S):  # no task in between: the cancelled one must not have its turn first
         await take(scheduler, "c")
-
-
-async def test_a_waiter_cancelled_in_the_moment_of_its_turn_gives_the_slot_back() -> None:
-    scheduler = Scheduler(SlotTable(1), 10)
-    slot = await take(scheduler, "a")
-    first, second = asyncio.create_task(take(scheduler, "b")), asyncio.create_task(take(scheduler, "c"))
-    await turns()
-    scheduler.leave(slot)  # `first` has been given the slot but has not run yet
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    scheduler.leave(await second)
-    assert scheduler.table.num_busy == 0 and scheduler.num_waiting == 0
-
-
-async def test_refusing_all_ends_every_wait() -> None:
-    scheduler = Scheduler(SlotTable(1), 10)
-    slot = await take(scheduler, "a")
-    waiters = [asyncio.create_task(take(scheduler, name)) for name in "bcd"]
-    await turns()
-    scheduler.refuse_all(Unavailable("engine_unavailable", "closed"))
-    for waiter in waiters:
-        with pytest.raises(Unavailable):
-            await waiter
-    assert scheduler.num_waiting == 0
-    scheduler.leave(slot)
-    assert scheduler.table.num_busy == 0
 
 
 @given(st.integers(0, 2**32))

@@ -92,17 +92,6 @@ async def test_a_watch_is_called_once_when_its_credential_expires() -> None:
         access.verify(ends)
 
 
-async def test_a_key_that_ends_calls_each_of_its_watches_but_not_those_taken_back() -> None:
-    access, ended = guarded(), []
-    access.watch(ALICE, lambda error: ended.append("first"))
-    unwatch = access.watch(ALICE, lambda error: ended.append("second"))
-    unwatch()
-    access.key_ended("k2", Unauthorized("unauthorized", "of another key"))
-    access.key_ended("k1", Unauthorized("unauthorized", "revoked"))
-    access.key_ended("k1", Unauthorized("unauthorized", "revoked"))
-    assert ended == ["first"]
-
-
 def test_wrong_keys_of_an_address_count_for_keys_alone() -> None:
     """Its people still sign in, and their provider still says who signed out."""
     door = guarded()

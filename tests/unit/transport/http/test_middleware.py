@@ -49,12 +49,6 @@ class Exchange:
         return {name.decode(): value.decode() for name, value in headers}
 
 
-async def test_a_request_keeps_a_proper_id_and_gets_one_for_another() -> None:
-    assert (await Exchange(x_request_id="mine.1").run())["x-request-id"] == "mine.1"
-    assert (await Exchange(x_request_id="no spaces").run())["x-request-id"] == "req_new"
-    assert (await Exchange().run())["x-content-type-options"] == "nosniff"
-
-
 async def test_a_body_that_does_not_come_before_the_server_stops_is_answered() -> None:
     exchange = Exchange()
     await exchange.run(body=None)

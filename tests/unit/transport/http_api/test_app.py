@@ -52,12 +52,3 @@ async def test_the_api_document_is_made_once_and_not_on_the_event_loop(monkeypat
         first, second = await asyncio.gather(client.get("/openapi.json"), client.get("/openapi.json"))
     assert first.json() == second.json() and "/v1/sessions" in first.json()["paths"]
     assert len(threads) == 1 and threads[0] != threading.get_ident()
-
-
-async def test_paths_and_methods_that_are_not_there() -> None:
-    async with http_client(gateway_over(await memory_sessions())) as client:
-        assert (await client.get("/v1/nothing")).json()["error"]["code"] == "not_found"
-        wrong = await client.put("/v1/sessions")
-        assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
-        body = await client.post("/v1/chat/completions", content=b"{")
-        assert body.json()["error"]["code"] == "invalid_request"

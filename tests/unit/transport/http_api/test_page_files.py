@@ -57,19 +57,6 @@ def test_a_page_without_one_of_its_parts_is_not_sent(folder: Path) -> None:
     assert PageFiles(folder).get("s.css").media_type == "text/css; charset=utf-8"
 
 
-def test_files_below_the_folder_and_nothing_else(tmp_path: Path) -> None:
-    web = tmp_path / "web"
-    web.mkdir()
-    (web / "index.html").write_text("<p>")
-    (web / ".hidden").write_text("x")
-    (tmp_path / "secret").write_text("x")
-    files = PageFiles(web)
-    assert files.get("").body == b"<p>" and files.get("index.html").media_type == "text/html; charset=utf-8"
-    for name in (".hidden", "../secret", "nothing", "\0", "x" * 5000, "."):
-        with pytest.raises(NotFound):
-            files.get(name)
-
-
 def test_a_file_is_kept_until_it_changes(tmp_path: Path) -> None:
     page = tmp_path / "a.js"
     page.write_text("1")

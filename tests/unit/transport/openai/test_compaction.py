@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sessions.model.errors import BadInput, NotFound
+from sessions.model.errors import BadInput
 from sessions.model.types import InputText, ItemId, Message, OutputText, SessionId, UnixMs
-from transport.openai.compaction import behind_compaction, compaction_item, last_compaction, place_of
+from transport.openai.compaction import behind_compaction, compaction_item, place_of
 from transport.openai.request_models import InputItem
 
 NAME, SESSION = ItemId("cmp_abc"), SessionId("s-1")
@@ -43,13 +43,6 @@ def given(*texts: str) -> list[InputItem]:
     return items + [InputItem(role=roles[index % 2], content=text) for index, text in enumerate(texts)]
 
 
-def test_an_item_names_its_place() -> None:
-    item = InputItem(**compaction_item(SESSION, NAME))
-    assert place_of(item, 0) == (SESSION, NAME)
-    assert last_compaction("text") is None and last_compaction([InputItem(role="user", content="x")]) is None
-    assert last_compaction([item, InputItem(role="user", content="x"), item]) == 2
-
-
 @pytest.mark.parametrize("content", [None, "", "%%%", "Y21w", "w7w=", compaction_item(SESSION, ItemId("x"))])
 def test_what_is_no_item_of_ours_is_refused(content: Any) -> None:
     content = content["encrypted_content"] if isinstance(content, dict) else content
@@ -71,8 +64,3 @@ def test_what_stands_already_is_not_sent_again(texts: tuple[str, ...], leaf: str
     resolved = behind_compaction(given(*texts), 0, SESSION, NAME, STATE)
     assert (resolved.session, resolved.leaf) == (SESSION, leaf)
     assert resolved.items is not None and len(resolved.items) == rest
-
-
-def test_a_summary_that_was_undone_is_not_there() -> None:
-    with pytest.raises(NotFound):
-        behind_compaction(given(), 0, SESSION, NAME, {"items": []})

@@ -34,12 +34,3 @@ def test_markdown_has_the_branch_in_order_and_nothing_breaks_out_of_it() -> None
     assert "## User\n\nwhat is 1+1?" in text
     assert "## Call of `add now`\n\n````json\n```\n````" in text
     assert "## Output (failed)\n\n```\n2\n```" in text
-
-
-def test_without_a_title_it_is_a_conversation() -> None:
-    assert export.markdown({**state(), "title": None, "instructions": None}).startswith("# Conversation\n\n## User")
-
-
-def test_the_document_names_its_place_in_the_log() -> None:
-    document = export.document("s", "ep", 7, {"items": []})
-    assert (document["id"], document["epoch"], document["offset"]) == ("s", "ep", 7)

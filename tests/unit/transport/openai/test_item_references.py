@@ -63,11 +63,3 @@ async def test_one_item_named_often_is_no_way_round_the_size_of_a_body(monkeypat
         await resolve_references(references(1) * 50, find=find, load=load)
     assert caught.value.param is not None and caught.value.param.startswith("input[")
     assert (await resolve_references(references(1) * 5, find=find, load=load)).items
-
-
-async def test_a_history_that_a_session_holds_goes_on_there() -> None:
-    new = InputItem(role="user", content="x")
-    resolved = await resolve_references([InputItem(id="msg_s1_0"), new], find=find, load=load)
-    assert (resolved.session, resolved.leaf, resolved.items) == ("s1", "msg_s1_0", [new])
-    other = await resolve_references([new, InputItem(id="msg_s1_0")], find=find, load=load)
-    assert other.session is None

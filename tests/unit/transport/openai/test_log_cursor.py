@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sessions.model.errors import Unauthorized, Unavailable
-from sessions.model.events import OutputTextDelta, SessionDeleted
+from sessions.model.events import OutputTextDelta
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
 from tests.support.doors.transport import begun, created, delta, gateway_over, key_of, memory_sessions, retracted
 from tests.support.virtual_time import advance, outcome, virtual
@@ -16,15 +16,6 @@ from transport.openai.log_cursor import LogCursor, StaleCursor
 from transport.protocol.retraction import BLOT
 
 ONE, TWO = ResponseId("one"), ResponseId("two")
-
-
-async def test_records_come_in_order_to_the_deletion() -> None:
-    sessions = await memory_sessions()
-    await sessions.append("s", created(), *begun(), delta("a", 3))
-    with LogCursor(gateway_over(sessions), LOCAL_PRINCIPAL, key_of("s")) as cursor:
-        assert [record.offset async for record in cursor.records(2, live=False)] == [3, 4, 5]
-        await sessions.append("s", SessionDeleted(), deleted=True)
-        assert [record.offset async for record in cursor.records(4)] == [5, 6]
 
 
 async def test_a_page_is_scrubbed_of_what_was_retracted_later() -> None:

@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, Conflict, NotFound
+from sessions.model.errors import NotFound
 from sessions.model.request import Request
-from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Epoch, ResponseId, Sampling, SessionId, Tool
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ResponseId, Sampling, SessionId, Tool
 from tests.support.doors.transport import FakeSessions, answering, gateway_over, memory_sessions
 from transport.history_index import MemoryHistory, Unit
 from transport.http.headers import EventId
@@ -52,61 +52,12 @@ async def world() -> World:
     return World(sessions)
 
 
-async def test_a_history_goes_on_in_the_session_that_holds_it(world: World) -> None:
-    first = await world.start(ASK)
-    second = await world.start(ASK, ANSWER, MORE)
-    assert second.cursor.key == first.cursor.key
-    assert [item.content for item in world.turns[1].items if isinstance(item, cm.NewMessage)] == ["and?"]
-    without = await world.start(ASK, MORE)  # its answer is left out
-    assert without.cursor.key == first.cursor.key and len(world.turns[2].items) == 1
-    assert (await world.start(MORE, ASK)).cursor.key != first.cursor.key
-
-
-async def test_a_place_that_is_full_is_dropped_and_the_turn_begins_anew(world: World) -> None:
-    first = await world.start(ASK)
-    answer = world.sessions.answer
-
-    def full(principal: object, command: cm.ActorCommand) -> object:
-        if command.session == first.cursor.key.session:
-            raise Conflict("session_full", "Full.")
-        return answer(LOCAL_PRINCIPAL, command)
-
-    world.sessions.answer = full
-    second = await world.start(ASK, ANSWER, MORE)
-    assert second.cursor.key != first.cursor.key and world.turns[-1].id.endswith(".anew")
-    assert len(world.turns[-1].items) == 3
-
-
-async def test_a_key_leads_to_the_same_answer_also_at_another_gateway(world: World) -> None:
-    first = await world.start(ASK, key="k")
-    assert (await world.start(ASK, key="k")).responses == first.responses
-    other = World(world.sessions)
-    assert (await other.start(ASK, key="k")).responses == first.responses
-    with pytest.raises(Conflict):
-        await world.start(ASK, key="k", body=b"another")
-
-
 async def test_a_key_remembers_the_place_that_its_history_led_to(world: World) -> None:
     first = await world.start(ASK)
     second = await world.start(ASK, ANSWER, MORE, key="k")
     assert second.cursor.key == first.cursor.key
     other = World(world.sessions)  # which knows nothing of the history
     assert (await other.start(ASK, ANSWER, MORE, key="k")).responses == second.responses
-
-
-async def test_choices_are_responses_to_one_question(world: World) -> None:
-    started = await world.start(ASK, choices=3)
-    first, *others = world.turns
-    assert len(set(started.responses)) == 3 and len(others) == 2 and first.items
-    assert [(turn.items, turn.parent_id, turn.request) for turn in others] == [((), started.last, first.request)] * 2
-
-
-async def test_a_reader_that_comes_back_begins_nothing(world: World) -> None:
-    first = await world.start(ASK)
-    place = EventId(Epoch(f"ep_{first.cursor.key.session}"), 4, first.responses[0], "0" * 12)
-    assert (await world.start(ASK, seen=place)).responses == first.responses and len(world.turns) == 1
-    with pytest.raises(BadInput):
-        await world.start(ASK, key="k", seen=EventId(Epoch("other"), 4))
 
 
 async def test_a_key_is_bound_to_one_session(world: World) -> None:

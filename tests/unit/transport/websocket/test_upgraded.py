@@ -75,12 +75,6 @@ async def client() -> Client:
     return client_of(WebSocketConnections(gateway, ConnectionLimits(), 10))
 
 
-async def test_fragments_make_one_message(client: Client) -> None:
-    parts = Frame(Opcode.TEXT, b"one ", fin=False), Frame(Opcode.CONT, b"two ", fin=False), Frame(Opcode.CONT, b"three")
-    client.connection.data_received(bytes_of(*parts, Frame(Opcode.BINARY, b"four")))
-    assert client.connection.messages == [(b"one two three", False), (b"four", True)]
-
-
 async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_not_read(
     client: Client,
 ) -> None:
@@ -97,19 +91,7 @@ async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_n
     assert len(client.connection.messages) == 1 and client.transport.reading
 
 
-async def test_a_message_that_is_too_large_is_not_kept(client: Client) -> None:
-    client.connection.data_received(bytes_of(Frame(Opcode.TEXT, b"x" * 200_001))[:SLICE_BYTES])
-    assert client.connection.messages == [] and client.transport.closed
-    assert int.from_bytes(client.transport.written[-1][2:4]) == 1009
-
-
 async def test_the_end_of_the_peer_and_of_the_connection_are_passed_on(client: Client) -> None:
     client.connection.data_received(bytes_of(Frame(Opcode.CLOSE, (1000).to_bytes(2))))
     client.connection.connection_lost(None)
     assert client.connection.ended == ["closing", "lost"]
-
-
-async def test_another_path_is_not_found() -> None:
-    gateway = gateway_over(await memory_sessions())
-    client = client_of(WebSocketConnections(gateway, ConnectionLimits(), 10), "/v1/elsewhere")
-    assert b" 404 " in client.answer

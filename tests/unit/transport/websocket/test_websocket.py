@@ -27,16 +27,6 @@ async def opened(limits: ConnectionLimits | None = None) -> WebSocketConnections
     return WebSocketConnections(gateway_over(await memory_sessions()), limits or ConnectionLimits(), 10)
 
 
-async def test_hello_is_answered_with_ready_and_a_ping_with_a_pong_in_one_write() -> None:
-    client = client_of(await opened())
-    client.send({"type": "hello"}, {"type": "ping"})
-    await asyncio.sleep(0)
-    assert len(client.transport.written) == 1
-    frames = client.frames()
-    assert [msgspec.json.decode(frame.data)["type"] for frame in frames] == ["ready", "pong"]
-    client.connection.connection_lost(None)
-
-
 async def test_a_flood_is_taken_in_by_slices() -> None:
     client = client_of(await opened())
     client.send({"type": "hello", "device": "x", "auth": "y" * 4000})

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sessions.model.errors import BadInput
-from sessions.model.types import McpSource, Tool
-from transport.openai.mcp.request import mcp_tool, shown_tool, without_listings
+from sessions.model.types import McpSource
+from transport.openai.mcp.request import mcp_tool
 from transport.openai.request_models import McpToolParam
 
 
@@ -43,18 +43,3 @@ def test_what_no_client_may_bring(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="not taken from clients") as raised:
         source(**given)
     assert "secret" not in raised.value.public_message and "evil" not in raised.value.public_message
-
-
-def test_as_a_response_shows_it() -> None:
-    named = mcp_tool(McpToolParam(type="mcp", server_label="town", require_approval="always"), "")
-    assert shown_tool(named) == {
-        "type": "mcp",
-        "server_label": "town",
-        "allowed_tools": None,
-        "require_approval": "always",
-    }
-    assert shown_tool(Tool(name="f"))["type"] == "function"
-    assert without_listings([{"type": "mcp", "listed": [1]}, {"type": "function"}]) == [
-        {"type": "mcp"},
-        {"type": "function"},
-    ]
