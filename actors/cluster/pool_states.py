@@ -65,4 +65,5 @@ def pool_state(engines: list[EngineInfo], loads: list[float]) -> PoolState:
         window=min((each.context_window for each in engines), default=UNKNOWN_WINDOW),
         tools=all(each.takes_tools for each in engines),
         json=all("text" in each.sampling for each in engines),
+        aliases=frozenset(alias for each in engines for alias in each.aliases),
     )

@@ -57,6 +57,7 @@ from sessions.model.journal_types import Head
 from sessions.model.request import Request, recorded_answer
 from sessions.model.types import Principal, SessionKey, TenantId
 from sessions.ports import Directory, Journal, Owner, Published
+from sessions.routing.models_file import NO_POOLS
 from sessions.turn.inspector import Inspector
 
 __all__ = ["Moved", "Runtime", "RuntimeLimits"]
@@ -131,13 +132,11 @@ class Runtime:
             router=self._model_router(inference, peers, clock),
         )
 
-    def _model_router(self, inference: Inference, peers: Peers, clock: Clock) -> ModelRouter | None:
-        if inference.pools is None:
-            return None
+    def _model_router(self, inference: Inference, peers: Peers, clock: Clock) -> ModelRouter:
         info = inference.engine.info
         about = "Sessions that were sent to another model, by why."
         return ModelRouter(
-            inference.pools,
+            inference.pools or (lambda: NO_POOLS),
             inference.engine,
             peers.pool_states or (lambda: {info.model: pool_state([info], [0.0])}),
             replica=self.identity.replica,

@@ -15,19 +15,28 @@ import structlog
 from msgspec import UNSET
 
 from sessions.machine.inputs_and_effects import Command
+from sessions.machine.item_tree import busy_conflict
 from sessions.machine.machine import Machine
+from sessions.machine.model_routing import alias_of
 from sessions.machine.routed_turns import ROUTING, RoutedTurns
 from sessions.machine.state import State
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import SessileError, Unavailable
+from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.request import Request
 from sessions.model.types import Json, Message, UnixMs
 from sessions.ports import Engine
 from sessions.routing.decision import RoutingDecision, TurnSituation, decide
 from sessions.routing.models_file import ModelChoice, PoolsNow
 from sessions.routing.scorer import score_turn
-from sessions.routing.turn_facts import CHARACTERS_A_TOKEN, PoolState, TurnFacts, candidate_of, facts_of
+from sessions.routing.turn_facts import (
+    CHARACTERS_A_TOKEN,
+    TEMPLATE_TOKENS,
+    PoolState,
+    TurnFacts,
+    candidate_of,
+    facts_of,
+)
 
 Receipt = dict[str, Json]
 
@@ -37,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class ModelSwitchPlan(NamedTuple):
-    """A session is to go to another model. `routing` None: its own, named one, whose pool is back."""
+    """A session is to go to another model. `routing` None: to the one that it was made with, whose pool is back."""
 
     model: str
     routing: ev.SessionRouting | None
@@ -50,6 +59,7 @@ class Directed(NamedTuple):
     switch: ModelSwitchPlan | None = None
     refused: SessileError | None = None
     alias: str = ""  # of the session that it makes
+    adopts: str = ""  # what the session's model is called from here on
     receipt: Receipt | None = None
 
 
@@ -77,11 +87,15 @@ class ModelRouter:
         """`keep_model`: why the session could not leave just now, so that this is not to be tried again. None: there is
         nothing to say."""
         state, command = machine.state, request.command
-        pools = self._pools()
-        if not pools.file.models or machine.continues_turn(command):
+        pools, info = self._pools(), state.info
+        asked = command.model if isinstance(command, cm.ModelTurn) and info is not None else None
+        if (not pools.file.models and asked is None) or machine.continues_turn(command):
             return None
-        info = state.info
         try:
+            if asked is not None and info is not None:
+                choice = pools.choice(request.key.tenant, asked)
+                if choice is None or not choice.alias or choice.alias != alias_of(info):
+                    return self._change(state, info, request, asked, choice, keep_model)
             if info is None:
                 settings = cm.session_settings_of(command)
                 name = settings.model if settings is not None else None
@@ -89,8 +103,7 @@ class ModelRouter:
             elif facts_of(command) is None:
                 return None
             else:
-                named = info.model if info.routing is UNSET else info.routing.alias
-                choice = pools.choice(request.key.tenant, named)
+                choice = pools.choice(request.key.tenant, alias_of(info) or info.model)
         except SessileError as refusal:
             return Directed(refused=refusal)
         if choice is None or not choice.alias:
@@ -100,9 +113,48 @@ class ModelRouter:
             return Directed(alias=choice.alias)
         return self._routed(state, request, choice, facts, keep_model)
 
+    def _change(
+        self,
+        state: State,
+        info: ev.SessionInfo,
+        request: Request,
+        asked: str,
+        choice: ModelChoice | None,
+        keep_model: str,
+    ) -> Directed | None:
+        """Takes a session to the model, or alias, that a turn names instead of its own. Raises NotFound, Conflict."""
+        here, alias = self._engine.info.model, choice.alias if choice is not None else ""
+        model = asked if alias else self._model_of(asked)
+        if model == here and not alias_of(info) and self._model_of(info.model) in (None, here):
+            return None
+        if state.busy:
+            raise busy_conflict("response_in_progress")
+        directed = Directed(adopts=here)
+        if alias and choice is not None:
+            nothing = TurnFacts("", len(info.tools), False, TEMPLATE_TOKENS)
+            facts = facts_of(request.command, info.tools) or nothing
+            directed = self._routed(state, request, choice, facts, keep_model)._replace(adopts=alias)
+        elif model is not None and model != here and not keep_model:
+            leaving = ev.SessionRouting(alias="", target=model, source=here, why="asked", command=request.command.id)
+            directed = Directed(switch=ModelSwitchPlan(model, leaving))
+        if directed.switch is None and here not in (choice.models if alias and choice is not None else (model,)):
+            text = f"No replica serves the model {asked!r} at the moment."
+            raise NotFound("model_not_found", text, param="model")
+        return directed
+
+    def _model_of(self, name: str) -> str | None:
+        """Returns the model that a name means, its own or another one of its replicas'; None: no such model exists."""
+        own = self._engine.info
+        if name == own.model or name in own.aliases:
+            return own.model
+        states = self._states()
+        if name in states or name in self._pools().file.models:
+            return name
+        return next((model for model, state in states.items() if name in state.aliases), None)
+
     def _of_named(self, info: ev.SessionInfo, keep_model: str) -> Directed | None:
         """A session whose model was named, active at a replica of another one because its own pool was lost."""
-        if info.routing is not UNSET or info.model == self._engine.info.model:
+        if alias_of(info) or info.model == self._engine.info.model:
             return None
         if info.model in self._states() and not keep_model and info.model in self._pools().file.models:
             return Directed(switch=ModelSwitchPlan(info.model, None))
@@ -116,7 +168,7 @@ class ModelRouter:
     ) -> Directed:
         pools, info = self._pools(), state.info
         routed, here = state.routed or RoutedTurns(), self._engine.info.model
-        routing = info.routing if info is not None and info.routing is not UNSET else None
+        routing = info.routing if info is not None and info.routing is not UNSET and info.routing.alias else None
         score = score_turn(facts.text, tools=facts.tools, wish=pools.wish(request.key.tenant))
         place, now = self._engine.place(request.key), self._now_ms()
         kept_ms = pools.file.routing.kept_s * 1000
@@ -142,7 +194,7 @@ class ModelRouter:
         decided = decide(situation, candidates, pools.file.routing)
         if decided is None:
             decided = RoutingDecision(here, "no_replica", score.value, routed.level or score.value, routed.calm)
-        arrived = routing if routing is not None and routed.switched else None
+        arrived = routing if routing is not None and routed.switched and routing.alias == choice.alias else None
         # Who has come for this turn, or because its pool was lost, answers one here before it is sent on.
         if decided.model != here and info is not None and not keep_model and arrived is None:
             source = ev.ModelHome(self._replica, place.tokens or before, now)
@@ -185,7 +237,9 @@ def with_receipt(input: Command, directed: Directed | None) -> Command:
     if directed.receipt is not None:
         service = {**(service or {}), ROUTING: directed.receipt}
     refused = input.refused or directed.refused
-    return msgspec.structs.replace(input, service=service, alias=directed.alias, refused=refused)
+    return msgspec.structs.replace(
+        input, service=service, alias=directed.alias, adopts=directed.adopts, refused=refused
+    )
 
 
 def tokens_before(state: State) -> int:

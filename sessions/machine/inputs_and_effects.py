@@ -44,6 +44,7 @@ class Command(msgspec.Struct, frozen=True):
     service: dict[str, Json] | None = None  # admission's remarks on the response that it begins
     model: str = ""  # the model that writes that response, where admission chose another than the session's
     alias: str = ""  # of the session that it makes: its turns are routed among this alias's models
+    adopts: str = ""  # what the session's model is called from this turn on: this replica's, or an alias that has it
     refused: SessileError | None = None  # why preparing it failed: the command's answer, unless it is a repeat
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from sessions.machine import item_tree
 from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.machine.item_tree import busy_conflict
+from sessions.machine.model_routing import adopt_model
 from sessions.machine.responses import (
     NewResponse,
     begin,
@@ -111,6 +112,8 @@ def _respond(
     """Begins the response to `parent`, if the command has one. The offset is that of `item`, which was just put, or
     else of the response."""
     offset, response_id = build.state.top, None
+    if input.adopts:
+        adopt_model(build, input.adopts)
     if isinstance(command, cm.ResponseCreate) or command.respond:
         new = _new_response(build, input, command, parent)
         begin(build, new)

@@ -1,4 +1,6 @@
-"""What a session's log says of its model, where that is an alias's: leaving for another one, and arriving there.
+"""What a session's log says of its model: leaving for another one, arriving there, and what its model is called.
+
+A session changes its model because routing decided so, within its alias, or because a turn named another one.
 
 Functions over a `StepBuilder`. The one that leaves writes down where to and why, before the session moves; whoever is
 active next makes it true, or writes that the pool was lost. Does not know who decides (`sessions.routing.decision`).
@@ -19,9 +21,14 @@ from sessions.routing.models_file import head_model
 ROUTING_NOTE: Final = "sessile.routing"  # of a response's `metadata`: its receipt in a line
 
 
+def alias_of(info: ev.SessionInfo) -> str:
+    """Returns the alias among whose models a session's turns are routed; "" where its model was named."""
+    return "" if info.routing is UNSET else info.routing.alias
+
+
 def head_model_of(info: ev.SessionInfo) -> str:
     """What the head says of the model: placement goes by it."""
-    return info.model if info.routing is UNSET else head_model(info.routing.alias, info.model)
+    return head_model(alias_of(info), info.model)
 
 
 def leave_for_model(build: StepBuilder, routing: ev.SessionRouting) -> None:
@@ -32,17 +39,30 @@ def leave_for_model(build: StepBuilder, routing: ev.SessionRouting) -> None:
 
 
 def arrive_at_model(build: StepBuilder) -> bool:
-    """A routed session has the model of the replica that it is active at: it was sent there, or its pool was lost.
+    """Gives a session the model of the replica that it is active at, if it was sent there or its pool was lost.
     Returns whether that is another than before."""
     info, here = build.state.info, build.config.default_model
     if info is None or info.routing is UNSET or info.model == here:
         return False
     routing = info.routing
+    if not routing.alias:
+        if routing.target == here:
+            build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, model=here, routing=UNSET)))
+        return routing.target == here
     if routing.target != here:
         routing = msgspec.structs.replace(routing, why="pool_lost", tokens=0, version="", command="")
     routing = msgspec.structs.replace(routing, source=info.model, target="")
     build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, model=here, routing=routing)))
     return True
+
+
+def adopt_model(build: StepBuilder, name: str) -> None:
+    """Calls the session's model by another name from here on: the replica's own, or an alias that has it."""
+    info = build.state.info
+    assert info is not None
+    here = build.config.default_model
+    routing = UNSET if name == here else ev.SessionRouting(alias=name)
+    build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, model=here, routing=routing)))
 
 
 def routing_note(receipt: dict[str, Json]) -> str:

@@ -84,7 +84,13 @@ class TurnCommand(Sampling, frozen=True, kw_only=True):
     session: SessionName
 
 
-class MessageCreate(TurnCommand, frozen=True, kw_only=True, tag="message.create"):
+class ModelTurn(TurnCommand, frozen=True, kw_only=True):
+    """Base of a chat client's turns. `model`: the model, or alias, that the session has from this turn on."""
+
+    model: str | None = None
+
+
+class MessageCreate(ModelTurn, frozen=True, kw_only=True, tag="message.create"):
     content: Content
     parent_id: ItemId | None | UnsetType = UNSET
     role: Literal["user", "system", "developer", "assistant"] = "user"
@@ -92,13 +98,13 @@ class MessageCreate(TurnCommand, frozen=True, kw_only=True, tag="message.create"
     queue: bool = False
 
 
-class MessageEdit(TurnCommand, frozen=True, kw_only=True, tag="message.edit"):
+class MessageEdit(ModelTurn, frozen=True, kw_only=True, tag="message.edit"):
     item_id: ItemId
     content: Content
     respond: bool = True
 
 
-class ResponseCreate(TurnCommand, frozen=True, kw_only=True, tag="response.create"):
+class ResponseCreate(ModelTurn, frozen=True, kw_only=True, tag="response.create"):
     parent_id: ItemId | None | UnsetType = UNSET
     queue: bool = False
 

@@ -81,7 +81,8 @@ class ModelHome(msgspec.Struct, frozen=True):
 
 
 class SessionRouting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A session whose model is an alias's: how it came to the one that it has, and where it was before."""
+    """A session whose model is an alias's: how it came to the one that it has, and where it was before; or, with the
+    alias "", one that is on its way to a model which a turn named."""
 
     alias: str
     target: str = ""  # the model that it is on its way to

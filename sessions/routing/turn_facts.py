@@ -15,13 +15,15 @@ TEMPLATE_TOKENS = 16  # around a message
 
 
 class PoolState(NamedTuple):
-    """The replicas of one model that take sessions: of what they announce what all of them can do."""
+    """The replicas of one model that take sessions: of what they announce what all of them can do. `aliases`: the
+    model's other names."""
 
     replicas: int
     load: float  # their mean
     window: int
     tools: bool
     json: bool
+    aliases: frozenset[str] = frozenset()
 
 
 class TurnFacts(NamedTuple):

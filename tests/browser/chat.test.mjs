@@ -1,11 +1,11 @@
 /** What people expect of a chat page, in a real Chromium: list, search, settings, feedback, sharing, languages, themes, offline. */
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
 
-import { Browser, Server, axePath, watch } from "./harness.mjs";
+import { Browser, Server, axePath, temporaryFolder, watch } from "./harness.mjs";
 
 const SHOTS = process.env.SESSILE_TEST_SHOTS;
 const PRICES = 'currency = "USD"\n[[prices]]\nmodel = "*"\ninput = 0.15\noutput = 0.6\n';
@@ -258,6 +258,52 @@ test("the list and the message field do what people expect", async () => {
   }
 });
 
+test("another model may answer in a conversation; one that is not there is named, and what was typed stays", async () => {
+  const folder = temporaryFolder();
+  const file = join(folder, "models.toml");
+  writeFileSync(file, '[models.simulated]\nquality = 1\n[aliases]\nbest = "simulated"\n');
+  const own = await new Server(["--models", file]).start();
+  try {
+    const page = await browser.page();
+    await page.route("**/v1/models", async (route) => {
+      const answer = await route.fetch();
+      const list = await answer.json();
+      await route.fulfill({ json: { ...list, data: [...list.data, { id: "gone", notice: null }] } });
+    });
+    const frames = [];
+    page.on("websocket", (socket) => socket.on("framesent", ({ payload }) => frames.push(String(payload))));
+    const choose = async (model) => {
+      await page.click("#settings-open");
+      await page.waitForSelector("#settings[open]");
+      assert.match(await page.textContent("#set-model-next"), /answers from your next message on/);
+      await page.selectOption("#set-model", model);
+      await page.click('#settings >> text="Save"');
+      await page.waitForFunction((name) => document.querySelector("#settings-model").textContent === name, model);
+    };
+    await page.goto(own.url);
+    await page.waitForSelector('#link[data-phase="ready"]');
+    await say(page, "Hello");
+    await page.waitForFunction(() => document.querySelectorAll(".meta").length === 1);
+    await choose("best");
+    assert.equal(await page.textContent("#polite"), "best answers your next message.");
+    await say(page, "And you?");
+    await page.waitForFunction(() => document.querySelectorAll(".meta").length === 2);
+    assert.equal(frames.filter((each) => each.includes("message.create") && each.includes("best")).length, 1);
+    await choose("gone");
+    await page.fill("#message", "Still there?");
+    await page.press("#message", "Enter");
+    await page.waitForSelector(".note >> text=Not sent: No replica serves the model 'gone' at the moment.");
+    await choose("simulated");
+    await page.click("text=Try again");
+    await page.waitForFunction(() => document.querySelectorAll(".meta").length === 3);
+    assert.equal(await page.textContent("#settings-model"), "simulated");
+    assert.deepEqual(page.troubles, []);
+  } finally {
+    await own.dispose();
+    rmSync(folder, { recursive: true });
+  }
+});
+
 test("a conversation has its settings, presets keep them, and each answer says when, how much, for how much and by whom", async () => {
   const page = await ready({ bypassCSP: true });
   await page.keyboard.press("Control+Shift+Comma");
@@ -283,7 +329,7 @@ test("a conversation has its settings, presets keep them, and each answer says w
   await page.click("#settings-open");
   await page.waitForSelector("#settings[open]");
   assert.deepEqual(await page.$$eval("#set-prompt, #set-temperature, #set-length", (all) => all.map((each) => each.value)), ["Answer like a pirate.", "0.3", "7"]);
-  assert.equal(await page.isDisabled("#set-model"), true);
+  assert.equal(await page.isVisible("#set-model-next"), false, "there is one model");
   await page.fill("#set-length", "");
   await page.click('#settings >> text="Save"');
   await say(page, "And longer");

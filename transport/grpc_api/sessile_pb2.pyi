@@ -34,7 +34,7 @@ class SessionCreate(_message.Message):
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ...) -> None: ...
 
 class MessageCreate(_message.Message):
-    __slots__ = ("id", "session", "content", "parts", "parent_id", "at_root", "role", "no_response", "queue", "sampling")
+    __slots__ = ("id", "session", "content", "parts", "parent_id", "at_root", "role", "no_response", "queue", "sampling", "model")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class MessageCreate(_message.Message):
     NO_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     content: str
@@ -55,10 +56,11 @@ class MessageCreate(_message.Message):
     no_response: bool
     queue: bool
     sampling: Sampling
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., parent_id: _Optional[str] = ..., at_root: _Optional[bool] = ..., role: _Optional[str] = ..., no_response: _Optional[bool] = ..., queue: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    model: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., parent_id: _Optional[str] = ..., at_root: _Optional[bool] = ..., role: _Optional[str] = ..., no_response: _Optional[bool] = ..., queue: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class MessageEdit(_message.Message):
-    __slots__ = ("id", "session", "item_id", "content", "parts", "no_response", "sampling")
+    __slots__ = ("id", "session", "item_id", "content", "parts", "no_response", "sampling", "model")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +68,7 @@ class MessageEdit(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     NO_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     item_id: str
@@ -73,23 +76,26 @@ class MessageEdit(_message.Message):
     parts: _containers.RepeatedCompositeFieldContainer[ContentPart]
     no_response: bool
     sampling: Sampling
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., no_response: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    model: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., no_response: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class ResponseCreate(_message.Message):
-    __slots__ = ("id", "session", "parent_id", "at_root", "queue", "sampling")
+    __slots__ = ("id", "session", "parent_id", "at_root", "queue", "sampling", "model")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PARENT_ID_FIELD_NUMBER: _ClassVar[int]
     AT_ROOT_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     parent_id: str
     at_root: bool
     queue: bool
     sampling: Sampling
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., parent_id: _Optional[str] = ..., at_root: _Optional[bool] = ..., queue: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    model: str
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., parent_id: _Optional[str] = ..., at_root: _Optional[bool] = ..., queue: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class ResponseCancel(_message.Message):
     __slots__ = ("id", "session", "response_id")

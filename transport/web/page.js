@@ -73,16 +73,18 @@ const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ (
 let models = [];
 /** What the next new conversation is made with. @type {Settings} */
 let fresh = JSON.parse(storage.getItem(FRESH) ?? "{}");
+/** The model that answers the next message of a conversation, where another one was chosen. @type {Map<string, string>} */
+const chosenModels = new Map();
 
 const thread = new Thread(find("thread"), {
   edit: (itemId, text) => void attempt(async () => {
     tip = null;
-    await session?.edit(itemId, text).catch((error) => notSent(text, error));
+    await turn(session, (asked, options) => asked.edit(itemId, text, options)).catch((error) => notSent(text, error));
   }),
   regenerate: (entry) => void attempt(async () => {
     tip = null;
     const parentId = entry.response?.parentId ?? entry.parentId;
-    await session?.regenerate({ parent_id: parentId });
+    await turn(session, (asked, options) => asked.regenerate({ parent_id: parentId, ...options }));
   }),
   show: (id) => {
     tip = id;
@@ -189,8 +191,8 @@ function drawSettings() {
 }
 
 /** @param {Session} of @returns {Settings} */
-function settingsSeen({ view }) {
-  return { model: view.model, instructions: view.instructions, temperature: view.temperature, max_output_tokens: view.maxOutputTokens };
+function settingsSeen({ id, view }) {
+  return { model: chosenModels.get(String(id)) ?? view.model, instructions: view.instructions, temperature: view.temperature, max_output_tokens: view.maxOutputTokens };
 }
 
 /** What was typed and is not in the log yet. @returns {Pending[]} */
@@ -290,6 +292,15 @@ async function begun(words) {
   return made;
 }
 
+/** Has a turn answered by the model that was chosen for it. @param {Session | null} of @param {(of: Session, options: { model?: string }) => Promise<unknown>} ask */
+async function turn(of, ask) {
+  if (of === null) return;
+  const id = String(of.id);
+  const model = chosenModels.get(id);
+  await ask(of, model === undefined ? {} : { model });
+  if (chosenModels.get(id) === model) chosenModels.delete(id);
+}
+
 /** @param {string} text */
 async function send(text) {
   isFollowing = true;
@@ -301,7 +312,7 @@ async function send(text) {
       await made.send(text);
     } else {
       const chosen = tip === null ? undefined : session.view.thread(tip).findLast((entry) => entry.item !== undefined)?.id;
-      const sending = session.send(text, { queue: true, ...(chosen === undefined ? {} : { parent_id: chosen }) });
+      const sending = turn(session, (asked, options) => asked.send(text, { queue: true, ...options, ...(chosen === undefined ? {} : { parent_id: chosen }) }));
       tip = null;
       draw();
       await sending;
@@ -427,6 +438,7 @@ async function openSettings() {
   const of = session;
   const before = of === null ? fresh : await settingsOf(of);
   if (before === null) return;
+  if (of !== null) before.model = chosenModels.get(String(of.id)) ?? before.model;
   const after = await edited(before, models, of === null);
   if (after === null) return;
   if (of === null) {
@@ -435,6 +447,10 @@ async function openSettings() {
     return draw();
   }
   const { model, ...changes } = after;
+  if (model) {
+    chosenModels.set(String(of.id), model);
+    polite.textContent = t("{model} answers your next message.", { model });
+  }
   await attempt(() => of.update(changes));
 }
 

@@ -1,7 +1,7 @@
 /**
  * How a conversation is answered: model, system prompt, temperature, length; and presets of them, kept in this browser.
  *
- * A conversation keeps its model for life, so the model is chosen with the first message; the rest may change at any time.
+ * All of it may change at any time; another model answers from the next message on.
  */
 import { cancel, choice, closed, line, openDialog } from "./dialogs.js";
 import { el } from "./dom.js";
@@ -32,25 +32,25 @@ export function given(settings) {
 const figure = (value) => (value.trim() === "" ? null : Number(value));
 
 /**
- * Lets the user change settings. @param {Settings} before @param {Model[]} models @param {boolean} isNew a model may be chosen
+ * Lets the user change settings. @param {Settings} before @param {Model[]} models @param {boolean} isNew nothing was said yet
  * @returns {Promise<Settings | null>} null: left as they were
  */
 export async function edited(before, models, isNew) {
-  const model = el("select", { id: "set-model", disabled: !isNew, "aria-describedby": "set-model-facts set-model-kept" }, ...models.map((each) => el("option", { value: each.id }, each.id)));
+  const model = el("select", { id: "set-model", "aria-describedby": "set-model-facts set-model-next" }, ...models.map((each) => el("option", { value: each.id }, each.id)));
   const chosen = before.model ?? models[0]?.id ?? "";
   if (!models.some((each) => each.id === chosen)) model.append(el("option", { value: chosen }, chosen));
   const prompt = el("textarea", { id: "set-prompt", rows: 5, maxlength: 100000, placeholder: t("How the model should answer, and as whom") });
   const temperature = el("input", { id: "set-temperature", type: "number", min: 0, max: 2, step: "any", inputmode: "decimal", placeholder: t("as the model has it") });
   const length = el("input", { id: "set-length", type: "number", min: 1, max: models.find((each) => each.id === chosen)?.context_window, step: 1, placeholder: t("as the server allows") });
   const fill = (/** @type {Settings} */ settings) => {
-    if (isNew && models.some((each) => each.id === settings.model)) model.value = String(settings.model);
+    if (models.some((each) => each.id === settings.model)) model.value = String(settings.model);
     prompt.value = settings.instructions ?? "";
     temperature.value = String(settings.temperature ?? "");
     length.value = String(settings.max_output_tokens ?? "");
     describe();
   };
   const now = () => ({
-    model: isNew && model.value !== models[0]?.id ? model.value : null,
+    model: model.value !== (isNew ? models[0]?.id : chosen) ? model.value : null,
     instructions: prompt.value.trim() || null,
     temperature: figure(temperature.value),
     max_output_tokens: figure(length.value),
@@ -64,7 +64,7 @@ export async function edited(before, models, isNew) {
     t("Settings of this conversation"),
     [
       presets(fill, now),
-      el("div", { class: "field" }, el("label", { for: model.id }, t("Model")), model, facts, !isNew && el("small", { id: "set-model-kept" }, t("A conversation keeps its model. Begin a new one to take another."))),
+      el("div", { class: "field" }, el("label", { for: model.id }, t("Model")), model, facts, !isNew && models.length > 1 && el("small", { id: "set-model-next" }, t("Another model answers from your next message on, and reads all that was said."))),
       field(prompt, t("System prompt")),
       el("div", { class: "pair" }, field(temperature, t("Temperature"), t("0 is the most predictable, 2 the wildest")), field(length, t("Longest answer"), t("in tokens"))),
     ],

@@ -10,7 +10,7 @@
 ``sessile_client.sync`` is the same without async, ``sessile_client.terminal`` a chat in the terminal.
 """
 
-from ._fields import Changes, Sampling, Settings
+from ._fields import Changes, Sampling, Settings, TurnOptions
 from ._items import Item, ResponseState, Review
 from ._notices import Disconnected, GoingAway, Link, Ready, Stopped, Warned
 from ._policy import Limits
@@ -89,6 +89,7 @@ __all__ = [
     "Stopped",
     "TooManyCommands",
     "ToolAnswer",
+    "TurnOptions",
     "Unauthorized",
     "Unavailable",
     "View",

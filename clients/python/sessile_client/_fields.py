@@ -27,6 +27,12 @@ class Sampling(TypedDict, total=False):
     text: Mapping[str, Any] | None
 
 
+class TurnOptions(Sampling, total=False):
+    """How an answer is drawn, and by which ``model``, or alias of several: the session has it from this turn on."""
+
+    model: str | None
+
+
 class Settings(TypedDict, total=False):
     """What a session is made with."""
 

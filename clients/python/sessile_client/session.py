@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._bell import Bell
-from ._fields import Changes, Sampling
+from ._fields import Changes, TurnOptions
 from ._items import Item
 from ._notices import SessionNotice
 from ._track import Event, Phase, Snapshot, Track
@@ -129,7 +129,7 @@ class Session:
         respond: bool = True,
         queue: bool = False,
         command_id: str | None = None,
-        **sampling: Unpack[Sampling],
+        **options: Unpack[TurnOptions],
     ) -> Response:
         """Send a message; the command is on its way when this returns.
 
@@ -144,7 +144,7 @@ class Session:
             parent_id=parent_id,
             respond=UNSET if respond else False,
             queue=queue or UNSET,
-            **sampling,
+            **options,
         )
 
     def edit(
@@ -154,12 +154,12 @@ class Session:
         *,
         respond: bool = True,
         command_id: str | None = None,
-        **sampling: Unpack[Sampling],
+        **options: Unpack[TurnOptions],
     ) -> Response:
         """Edit a message: a sibling of ``item_id``, with an answer of its own."""
         respond_field = UNSET if respond else False
         return self._submit(
-            "message.edit", command_id, item_id=item_id, content=content, respond=respond_field, **sampling
+            "message.edit", command_id, item_id=item_id, content=content, respond=respond_field, **options
         )
 
     def regenerate(
@@ -168,11 +168,11 @@ class Session:
         parent_id: str | None | Unset = UNSET,
         queue: bool = False,
         command_id: str | None = None,
-        **sampling: Unpack[Sampling],
+        **options: Unpack[TurnOptions],
     ) -> Response:
         """Answer again: a sibling of the newest answer on the current branch, or a new answer to ``parent_id``."""
         parent_id = self._parent_of_answer() if parent_id is UNSET else parent_id
-        return self._submit("response.create", command_id, parent_id=parent_id, queue=queue or UNSET, **sampling)
+        return self._submit("response.create", command_id, parent_id=parent_id, queue=queue or UNSET, **options)
 
     async def cancel(self, response_id: str | None = None, *, command_id: str | None = None) -> bool:
         """Stop a response (the newest open one by default); its partial text stays. False if it had ended, unless its

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
+from ._fields import TurnOptions
 from ._http import socket_url
 from ._model_notice import model_notice
 from ._notices import Disconnected, GoingAway, LinkNotice, Ready, Stopped, Warned
@@ -44,8 +45,8 @@ _HELP = """\
 /open ID | N     open a session, by id or     /cancel       stop the answer (or Ctrl-C)
                  by its number in the list    /history      show the conversation again
 /title [TEXT]    show or change its title     /delete ID|N  delete a session, for every device
-/model [NAME]    show or change the model;    /delete this  delete the open one
-                 another begins a session     /quit         leave (or end of file)
+/model [NAME]    show or change the model     /delete this  delete the open one
+                 from the next message on     /quit         leave (or end of file)
 /help            this"""
 
 
@@ -68,6 +69,7 @@ class Chat:
         self._screen = screen
         self._options = options
         self._model = options.model
+        self._turn: TurnOptions = {}  # of the next turn of the open session
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._listed: list[SessionInfo] = []
@@ -174,7 +176,7 @@ class Chat:
             case "/cancel":
                 await self._cancel()
             case "/regenerate":
-                await self._expect(self._opened().session.regenerate(queue=True), None)
+                await self._expect(self._opened().session.regenerate(queue=True, **self._turn), None)
             case "/edit":
                 await self._edit(rest)
             case "/title":
@@ -200,7 +202,7 @@ class Chat:
     async def _say(self, text: str) -> None:
         if self._follower is None:
             await self._new(None)
-        await self._expect(self._opened().session.send(text, queue=True), text)
+        await self._expect(self._opened().session.send(text, queue=True, **self._turn), text)
 
     async def _expect(self, response: Response, text: str | None) -> None:
         """Wait for the acceptance, so that a refusal is shown where it belongs; the answer is drawn from the log."""
@@ -213,6 +215,7 @@ class Chat:
         except SessileError:
             follower.sent.remove(entry)
             raise
+        self._turn = {}
         if response.item_id is not None:
             follower.mine.add(response.item_id)
 
@@ -223,7 +226,7 @@ class Chat:
         mine = next((item for item in reversed(session.items) if item.role == "user"), None)
         if mine is None:
             raise ValueError("there is nothing to edit yet")
-        await self._expect(session.edit(mine.id, text), text)
+        await self._expect(session.edit(mine.id, text, **self._turn), text)
 
     async def _cancel(self) -> None:
         if not await self._opened().session.cancel():
@@ -255,17 +258,14 @@ class Chat:
         self._screen.note(f"title: {title or session.title or 'none yet; /title TEXT gives one'}")
 
     async def _switch_model(self, name: str) -> None:
-        """A session keeps its model for life, so that another one begins a session."""
+        """The open session goes on with the model from the next turn on, and new sessions begin with it."""
         if not name:
             self._screen.note(f"model: {self._model or 'the server chooses'}, for new sessions")
             return
-        before, self._model = self._model, name
-        try:
-            await self._new(None)
-        except SessileError:
-            self._model = before
-            raise
-        self._screen.note(f"model: {name}")
+        self._model = name
+        if self._follower is not None:
+            self._turn = {"model": name}
+        self._screen.note(f"model: {name}" + (", from your next message on" if self._turn else ""))
 
     async def _delete(self, which: str) -> None:
         if not which:
@@ -291,6 +291,7 @@ class Chat:
         if self._follower is not None and self._follower.session is session:
             return
         await self._leave()
+        self._turn = {}
         self._follower = Follower(session, self._screen, self._became_idle, history=history)
         self._following = asyncio.create_task(self._watch(self._follower))
         await self._follower.begun.wait()

@@ -129,12 +129,11 @@ async def test_a_conversation_with_every_command(server: FakeServer) -> None:
 
 
 async def test_title_model_and_delete(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    created = []
+    frames = []
     execute = server.execute
 
     def noting(frame: dict[str, object]) -> dict[str, object]:
-        if frame["type"] == "session.create":
-            created.append(frame)
+        frames.append(frame)
         return execute(frame)
 
     monkeypatch.setattr(server, "execute", noting)
@@ -143,6 +142,8 @@ async def test_title_model_and_delete(server: FakeServer, monkeypatch: pytest.Mo
     await person.notes.shows("model: the server chooses")
     person.types("/model grande")
     await person.notes.shows("model: grande")
+    person.types("/new")
+    await person.notes.shows("session ses_")
     person.types("/title")
     await person.notes.shows("title: none yet")
     person.types("/title Rome")
@@ -152,7 +153,19 @@ async def test_title_model_and_delete(server: FakeServer, monkeypatch: pytest.Mo
     person.types("/list")
     await person.notes.shows("  2  ses_")
     assert person.notes.getvalue().count("model: grande") == 2
-    assert [frame.get("model") for frame in created] == ["grande", "grande"]
+    person.types("/model petite")
+    await person.notes.shows("model: petite, from your next message on")
+    person.types("one")
+    await person.out.shows("you said one")
+    person.types("two")
+    await person.out.shows("you said two")
+    named = [(frame["type"], frame.get("model")) for frame in frames if "create" in str(frame["type"])]
+    assert named == [
+        ("session.create", "grande"),
+        ("session.create", "grande"),
+        ("message.create", "petite"),
+        ("message.create", None),
+    ]
     first, second = server.logs
     assert server.logs[first].state()["title"] == "Rome"
     person.types("/delete")

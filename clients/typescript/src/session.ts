@@ -31,7 +31,12 @@ export interface SessionEvents {
   gone: SessileError;
 }
 
-export interface SendOptions extends Sampling {
+export interface TurnOptions extends Sampling {
+  /** The model, or alias, that the session has from this turn on; absent: the one that it has. */
+  model?: string | null;
+}
+
+export interface SendOptions extends TurnOptions {
   /** Which item it follows; null: the root; absent: the newest item. */
   parent_id?: string | null;
   /** false: only say it, ask for no answer. */
@@ -165,12 +170,12 @@ export class Session extends Emitter<SessionEvents> {
   }
 
   /** Say it differently: a sibling of `itemId`, on a new branch. */
-  async edit(itemId: string, content: string | ContentPart[], options: Sampling & { respond?: boolean } = {}): Promise<Sent> {
+  async edit(itemId: string, content: string | ContentPart[], options: TurnOptions & { respond?: boolean } = {}): Promise<Sent> {
     return this.#sent(await this.link.command("message.edit", { item_id: itemId, content, ...options }));
   }
 
   /** Another answer to `parent_id`: a sibling of those that are there. */
-  async regenerate(options: Sampling & { parent_id?: string | null; queue?: boolean } = {}): Promise<Answer> {
+  async regenerate(options: TurnOptions & { parent_id?: string | null; queue?: boolean } = {}): Promise<Answer> {
     const ok = await this.link.command("response.create", options);
     return this.answer(String(ok["response_id"]), Number(ok["offset"] ?? 0));
   }

@@ -42,6 +42,25 @@ def say(text: str = "Hi", **fields: Any) -> dict[str, Any]:
     return {"type": "message.create", "id": next(ids), "session": "s", "content": text, **fields}
 
 
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_may_name_its_model_and_one_that_is_not_there_is_refused_by_name() -> None:
+    async with assembled() as server, wire(server.server.port) as client:
+        await begin(client)
+        for command in (
+            say(model="giant"),
+            {"type": "response.create", "id": next(ids), "session": "s", "model": "giant"},
+        ):
+            client.send(command)
+            refused = await client.until(type="error", id=command["id"])
+            assert refused["error"]["code"] == "model_not_found" and refused["error"]["param"] == "model"
+            assert "'giant'" in refused["error"]["message"]
+        client.send(say(model="simulated", max_output_tokens=3))
+        begun = await client.until(type="event")
+        assert begun["offset"] == 2, "nothing was written of those that were refused"
+
+
 # -- the handshake -------------------------------------------------------------------------------------------------
 
 

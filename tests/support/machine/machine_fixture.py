@@ -62,6 +62,7 @@ class Ground:
         self.model = ""  # what admission chooses and tells for every command from now on
         self.service: dict[str, Any] | None = None
         self.alias = ""  # of the session that a command makes
+        self.adopts = ""  # what its model is called from a command on
         self._numbers = 0
         self.machine = self._machine(None)
 
@@ -164,7 +165,9 @@ class Ground:
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput):
             prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.fingerprint)
         input = inputs_and_effects.Command(principal, command, cm.command_digest(command), prepared)
-        input = msgspec.structs.replace(input, model=self.model, service=self.service, alias=self.alias)
+        input = msgspec.structs.replace(
+            input, model=self.model, service=self.service, alias=self.alias, adopts=self.adopts
+        )
         step = self.input(input, durable=durable)
         assert step.answer is not None, "a command was not answered"
         return step.answer

@@ -142,7 +142,7 @@ class Session internal constructor(val id: String, internal val client: SessileC
 
     // -- speaking
 
-    /** Say something. `options`: `parent_id`, `respond`, `queue` and sampling (protocol, 5.2 and 5.5), by their names there. */
+    /** Say something. `options`: `parent_id`, `respond`, `queue`, `model` and sampling (protocol, 5.2 and 5.5), by their names there. */
     @JvmOverloads
     fun send(content: Any, options: Map<String, Any?> = emptyMap()): CompletableFuture<Sent> {
         client.lock.withLock { warmedAt = null }

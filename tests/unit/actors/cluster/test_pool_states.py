@@ -18,14 +18,16 @@ def member(name: str, model: str = "m", **more: object) -> Member:
 
 
 def test_a_pool_promises_what_all_its_replicas_can_do() -> None:
-    lesser = msgspec.structs.replace(INFO, context_window=512, tool_format="none", sampling=frozenset({"seed"}))
+    lesser = msgspec.structs.replace(
+        INFO, context_window=512, tool_format="none", sampling=frozenset({"seed"}), aliases=("other",)
+    )
     able = msgspec.structs.replace(INFO, sampling=frozenset({"text"}))
     states = pool_states(
         View(
             1, (member("a", engine=able, load=1.0), member("b", engine=lesser, load=0.0), member("c", "n", engine=able))
         )
     )
-    assert states["m"] == (2, 0.5, 512, False, False)
+    assert states["m"] == (2, 0.5, 512, False, False, frozenset({"other"}))
     assert states["n"].json and states["n"].replicas == 1
 
 
