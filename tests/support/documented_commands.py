@@ -23,7 +23,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "benchmarks-history.md"),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LANGUAGES = {"sh", "text", "toml", "json", "python", "yaml"}
 FENCE = re.compile(r"^[ ]*```(\w*)\n(.*?)^[ ]*```$", re.MULTILINE | re.DOTALL)

@@ -57,8 +57,7 @@ def test_a_package_that_is_planted_is_found_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_paths_and_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    if page.name != "benchmarks-history.md":  # tells of files that were
-        assert dead_paths(text, ROOT) == []
+    assert dead_paths(text, ROOT) == []
     links = [link for link in LINK.findall(text) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
 

@@ -37,8 +37,3 @@ def test_a_row_that_is_planted_is_found() -> None:
         good.replace("0.5", "before " * 60),
     ):
         assert len(faults(planted)) == 1, planted
-
-
-def test_the_history_is_linked() -> None:
-    assert "(benchmarks-history.md)" in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    assert "(benchmarks.md)" in (DOCS / "benchmarks-history.md").read_text(encoding="utf-8")

@@ -79,8 +79,6 @@ def test_each_reference_leads_to_a_module_or_a_class() -> None:
 def test_references_in_the_pages_prose_exist() -> None:
     modules = sources()
     for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"]:
-        if page.name == "benchmarks-history.md":
-            continue
         named = (re.sub(r"\(.*", "", code) for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
         assert unresolved(filter(REFERENCE.fullmatch, named), modules) == [], page.name
 
