@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import httpx
@@ -239,28 +238,6 @@ async def test_a_prompt_that_does_not_fit_is_a_bad_request(client: openai.AsyncO
                 model=SIMULATED, messages=[{"role": "user", "content": "x" * 20_000}], stream=stream
             )
         assert caught.value.code == "context_length_exceeded"
-
-
-async def test_a_stream_that_is_cut_again_and_again_is_one_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
-    rng = random.Random(11)
-    for number in range(40):
-        server.engine.script.append(f"answer {number}: " + "word " * 30)
-        ask: dict[str, Any] = {
-            "model": SIMULATED,
-            "messages": HELLO,
-            "stream": True,
-            "extra_headers": {"Idempotency-Key": f"key-{number}"},
-        }
-        for cut in [*(rng.randrange(6) for _ in range(rng.randrange(4))), None]:
-            stream: Any = await client.chat.completions.create(**ask)
-            seen: list[str] = []
-            async for chunk in stream:
-                seen.append(chunk.choices[0].delta.content or "")
-                if len(seen) - 1 == cut:
-                    break
-            await stream.close()
-        assert "".join(seen) == f"answer {number}: " + "word " * 30
-        assert server.usage == number + 1
 
 
 CONTINUED: list[dict[str, Any]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 
 import pytest
 
@@ -49,43 +48,6 @@ async def test_a_message_is_answered() -> None:
 
 
 @virtual
-async def test_the_first_delta_comes_at_once_and_later_ones_are_rolled_up() -> None:
-    """A token every 20 ms, a roll-up of 100 ms: about five tokens in each delta but the first."""
-    actor = ActorLimits(turn=RuntimeLimits().actor.turn.__class__(rollup_s=0.1))
-    async with Place(SimulatedOptions(answer_tokens_mean=60, step_base_s=0.02)) as place:
-        replica = await place.replica(limits=RuntimeLimits(actor=actor))
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say()
-        await reader.ended(answer.response_id)
-        deltas = [r for r in reader.records if isinstance(r.event, ev.OutputTextDelta)]
-        assert isinstance(deltas[0].event, ev.OutputTextDelta)
-        assert deltas[0].event.delta == text_of(deltas[:1], answer.response_id)
-        tokens = [len(r.private.tokens) // 4 for r in deltas if r.private is not None]
-        assert tokens[0] == 1
-        assert 3 <= max(tokens) <= 7 and len(tokens) < sum(tokens) / 3
-        times = [record.at for record in deltas]
-        assert all(later - earlier >= 99 for earlier, later in pairwise(times[:-1]))
-
-
-@virtual
-async def test_a_conversation_reuses_what_the_engine_holds() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        for text in ("where is the river", "and the sea", "thank you"):
-            answer = await replica.say(text)
-            ended = await reader.ended(answer.response_id)
-        assert ended.response.usage is not None
-        cached = ended.response.usage["input_tokens_details"]["cached_tokens"]
-        new = len(await replica.engine.tokenizer.text("thank you"))
-        assert (
-            cached >= ended.response.usage["input_tokens"] - new - 6
-        )  # all but the new message, its frame and the last token said
-
-
-@virtual
 async def test_branches_are_answered_side_by_side() -> None:
     async with Place() as place:
         replica = await place.replica()
@@ -99,25 +61,6 @@ async def test_branches_are_answered_side_by_side() -> None:
         await reader.ended(second.response_id)
         kinds = [record.event.response_id for record in reader.records if isinstance(record.event, ev.OutputTextDelta)]
         assert kinds.index(second.response_id) < len(kinds) - 1 - kinds[::-1].index(first.response_id), "interleaved"  # type: ignore[arg-type]
-
-
-@virtual
-async def test_what_waits_begins_when_the_branch_is_free() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        first = await replica.say("one")
-        second = await replica.say("two", queue=True)
-        third = await replica.say("three", queue=True)
-        refused = await outcome(replica.say("four"))
-        assert isinstance(refused, Conflict) and refused.code == "response_in_progress" and refused.retryable
-        await reader.ended(third.response_id)
-        order = [r.event.response_id for r in reader.records if isinstance(r.event, ev.ResponseCompleted)]
-        assert order == [first.response_id, second.response_id, third.response_id]
-        state = place.state()
-        assert third.item_id is not None and second.item_id is not None
-        assert state.items[third.item_id].parent_id == state.answers[second.response_id].items[-1]  # type: ignore[index]
 
 
 # -- cancellation ------------------------------------------------------------------------------------------------
@@ -508,19 +451,6 @@ async def test_nothing_is_activated_behind_the_back_of_a_close() -> None:
         assert replica.runtime.actors == []
 
 
-@virtual
-async def test_many_that_come_at_once_wake_one_actor() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        await replica.create()
-        await replica.runtime.passivate(KEY)
-        fence = place.head().fence
-        replica.faults.slow("grant", 0.01)
-        answers = await asyncio.gather(*(replica.do(update(place, str(n))) for n in range(20)))
-        assert place.head().fence == fence + 1
-        assert [answer.offset for answer in answers] == list(range(2, 22))
-
-
 # -- access --------------------------------------------------------------------------------------------------------
 
 
@@ -537,14 +467,6 @@ async def test_what_one_may_not_see_does_not_exist() -> None:
             await replica.runtime.passivate(KEY)
         service = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k3", role="service")
         assert (await replica.do(update(place, "ours"), service)).offset == 2
-
-
-@virtual
-async def test_an_unknown_session_is_not_made() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        assert isinstance(await outcome(replica.say()), NotFound)
-        assert place.store.head(KEY) is None
 
 
 # -- readers -------------------------------------------------------------------------------------------------------

@@ -46,18 +46,6 @@ def task(
 
 
 @virtual
-async def test_an_end_comes_behind_all_output() -> None:
-    inbox = KeptInbox()
-    made = task(GivenEngine("well"), inbox)
-    assert not made.begun
-    await made.run()
-    assert made.begun and inbox.text == "well"
-    *outputs, end = inbox.inputs
-    assert all(isinstance(each, Output) for each in outputs) and isinstance(end, GenerationFinished)
-    assert (end.reason, end.usage.output_tokens) == ("stop", 4)
-
-
-@virtual
 async def test_an_answer_that_is_shown_whole_is_withheld_whole() -> None:
     class Blocking(Flagging):
         def finish(self) -> tuple[int, Verdict]:
