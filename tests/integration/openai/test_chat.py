@@ -35,6 +35,18 @@ async def test_models(client: openai.AsyncOpenAI) -> None:
     assert caught.value.code == "model_not_found"
 
 
+async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:
+    conversations: dict[str, list[Any]] = {"ann": list(HELLO), "bob": list(HELLO)}
+    seen: dict[str, set[str]] = {"ann": set(), "bob": set()}
+    for turn in range(3):
+        for user, messages in conversations.items():
+            raw = await client.chat.completions.with_raw_response.create(model=SIMULATED, messages=messages, user=user)
+            seen[user].add(raw.headers["x-session-id"])
+            messages.append(raw.parse().choices[0].message.model_dump(exclude_none=True))
+            messages.append({"role": "user", "content": f"turn {turn}"})
+    assert len(seen["ann"]) == len(seen["bob"]) == 1 and not seen["ann"] & seen["bob"]
+
+
 async def test_a_whole_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
     completion = await client.chat.completions.create(model=SIMULATED, messages=HELLO)
     (choice,) = completion.choices
