@@ -144,12 +144,13 @@ test-sdks: setup-dev $(SDKS) ## AI SDK, Anthropic, LangChain, LlamaIndex, Instru
 	@$(PY) -m tests.sdks.run $(ARGS)
 
 # Popular clients as their registries have them, each group in an environment of its own. Of npm's, two fetch nothing but
-# put their program in its place when they are installed.
+# put their program in its place when they are installed. `npm ci` refuses the lock, for one package's builds for other
+# systems are in no registry: `npm install` takes what the lock names, too.
 CLIENTS := tests/clients/node_modules/.package-lock.json
 CLIENT_GROUPS := clients clients-aider clients-crewai clients-litellm clients-lm-eval
 $(CLIENTS): tests/clients/package-lock.json | setup-dev
 	@$(PYTHON) deploy/setup_env.py --venv .venv-node node
-	@cd tests/clients && export PATH=$(CURDIR)/.venv-node/bin:$$PATH && npm ci --ignore-scripts --no-audit --no-fund && npm rebuild opencode-ai @anthropic-ai/claude-code
+	@cd tests/clients && export PATH=$(CURDIR)/.venv-node/bin:$$PATH && npm install --ignore-scripts --no-audit --no-fund && npm rebuild opencode-ai @anthropic-ai/claude-code
 	@touch $@
 
 test-clients: setup-dev model $(CLIENTS) ## Codex, opencode and other popular clients, driven unchanged: make test-clients ARGS="Codex"

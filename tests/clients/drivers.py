@@ -291,6 +291,7 @@ TOOL_FORMAT = "tool"
         shell=lambda command: ("shell", {"command": command}),
         write=lambda path, text: ("save", {"path": path, "content": text}),
         lacks={"invalid calls": "it ends when the model calls a function that is not there"},
+        why_less="it resends the words in front of a call with a line break behind them",
     ),
     "LiteLLM's proxy": program(
         "litellm",

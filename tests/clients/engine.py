@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from inference.simulated import SimulatedOptions, decode
 from inference.simulated.engine import SimulatedStream
 from inference.simulated.vocabulary import TOOLS
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import SessionKey, Tokens
-from tests.support.doors.openai_server import ScriptedEngine
+from tests.support.doors.openai_server import ScriptedEngine, smallest
 
 OPTIONS: Final = SimulatedOptions(
     context_window=400_000,
@@ -62,7 +64,11 @@ class AgentEngine(ScriptedEngine):
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self.seen.append(request.prompt)
         step = None
-        if self._is_step(request.prompt):
+        if request.sampling.text is not None:  # a call of a strict function, written anew under its grammar
+            step = next((each for each in reversed(self.steps) if each.prompt == request.prompt), None)
+            if step is not None:
+                step.written, step.cached = 0, None
+        elif self._is_step(request.prompt):
             step = Step(request.prompt, self.script.pop(0) if self.script else UNSCRIPTED)
             self.steps.append(step)
         if request.sampling.text is None:
@@ -90,8 +96,12 @@ class AgentEngine(ScriptedEngine):
         return self._marker in text and not is_side and (TOOLS in prompt or not self._tools)
 
     def draw(self, stream: SimulatedStream) -> int | None:
-        if stream not in self._said and stream.key in self._answers:
-            self._said[stream] = self._answers.pop(stream.key).encode()
+        if stream not in self._said:
+            schema = self._schemas.get(stream.key)
+            if stream.key in self._answers:
+                self._said[stream] = self._answers.pop(stream.key).encode()
+            elif schema is not None:
+                self._said[stream] = msgspec.json.encode(smallest(schema))
         return super().draw(stream)
 
     async def writing(self) -> None:
