@@ -63,7 +63,7 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weight: Annotated[float, Meta(gt=0, le=1_000)] = 1.0  # of its share of an engine
     priority: Annotated[int, Meta(ge=0, le=9)] = 5  # smaller is served earlier, whatever the shares
     user: Ceilings = Ceilings()
-    key_requests_per_minute: Count | None = None  # of one key, all users together that it speaks for; at each gateway
+    key_requests_per_minute: Count | None = None  # what reaches a gateway with one key, whatever users it speaks for
     sharing: bool = True  # False: no links are made, and those that are there show nothing
     context_policy: ContextPolicy | None = None  # of full context windows; None: as `--context-policy` has it
     titles: bool = True  # False: conversations get no titles by themselves (nor where `--titles` is off)
@@ -230,12 +230,12 @@ class Bucket:
         self.level = min(self.level, self.ceiling) + ceiling - self.ceiling
         self.ceiling, self.at_ms = ceiling, now_ms
 
-    def wait_ms(self, amount: int) -> int:
+    def wait_ms(self, amount: float) -> int:
         """How long until `amount` may be taken; 0: now."""
         short = min(amount, self.ceiling) - self.level
         return 0 if short <= 1e-6 else max(1, -int(-short * MINUTE_MS // self.ceiling))
 
-    def take(self, amount: int) -> None:
+    def take(self, amount: float) -> None:
         """Takes; a negative amount is given back."""
         self.level = min(self.level - amount, float(self.ceiling))
 

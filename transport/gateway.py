@@ -69,7 +69,7 @@ from transport.ops.metric_sources import register_connection_metrics
 from transport.ops.operator_api import OperatorApi
 from transport.protocol.frames import Done, Listed
 from transport.push.door import PushDoor
-from transport.quotas import Quotas
+from transport.quotas import Arrival, Quotas
 from transport.reading.feeds import Feeds
 from transport.reading.log_reader import LogReader
 from transport.reading.search import ConversationSearch
@@ -357,6 +357,26 @@ class Gateway:
             self._under_way[who] -= 1
             if not self._under_way[who]:
                 del self._under_way[who]
+
+    def check_arrival(self, principal: Principal, arrival: Arrival) -> None:
+        """Raises Limited where the key has nothing left for what arrives; counts nothing."""
+        if self._quotas is not None:
+            self._quotas.check_arrival(principal, arrival)
+
+    def pace_arrival(self, principal: Principal, arrival: Arrival) -> float:
+        """Counts what arrives. Returns the seconds until its turn. Raises Limited."""
+        return 0.0 if self._quotas is None else self._quotas.arrive(principal, arrival)
+
+    async def arrive(self, principal: Principal, arrival: Arrival) -> None:
+        """Counts what arrives, and waits for its turn. Raises Limited."""
+        wait_s = self.pace_arrival(principal, arrival)
+        if wait_s:
+            await asyncio.sleep(wait_s)
+
+    def give_back(self, principal: Principal, arrival: Arrival) -> None:
+        """A limit has refused what arrived: it hardly counts."""
+        if self._quotas is not None:
+            self._quotas.give_back(principal, arrival)
 
     def check_connection_rate(self) -> None:
         """Raises Overloaded where too many connect at once."""

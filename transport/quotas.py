@@ -8,6 +8,9 @@ takes a request, and no turn. Listed sessions and stored bytes are counted in th
 tenant and user, and what this gateway lets in meanwhile is added. Where there is no room left, the journal is searched
 for an earlier application of the command: its answer is given again (I5).
 
+Whatever arrives at a door for a key counts in the requests of that key as soon as the key is known (`Arrival`), before
+anything of it is parsed, and waits its turn there while other keys are about (`transport.arrival_pace`).
+
 Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
 
 `RateLimitState` carries where the buckets stand to the answer of the HTTP request, refused or not.
@@ -16,7 +19,7 @@ Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the e
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +28,7 @@ import msgspec
 import structlog
 
 from sessions.limits import (
+    BUSY_RETRY_MS,
     Bucket,
     BucketLevel,
     Ceilings,
@@ -43,7 +47,9 @@ from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import CommandId, Principal, ResponseId, SessionId, TenantId
+from transport.arrival_pace import ArrivalPace
 from transport.auth.authenticator import TOKEN_PREFIX
+from transport.auth.connection_shares import key_of
 from transport.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -52,6 +58,11 @@ NO_TURN_HOLD_MS: Final = 1  # what a command without a turn holds: it takes no t
 TALLY_S: Final = 15.0
 TALLIES_MAX: Final = 10_000
 FULL_RETRY_MS: Final = 60_000  # room comes when something is deleted
+READ_WEIGHT: Final = 0.1  # of a request, that what writes nothing counts, and what a limit refuses
+BODY_UNIT_BYTES: Final = 8_192  # of a body cost the loop as much as a request without one
+BODY_UNITS_MAX: Final = 32.0
+PACE_MIN: Final = 50.0  # requests a second
+PACE_BURST: Final = 2.0  # as fast as this many times its allowance a key sends beside others
 
 _SAYS: Final = {
     "requests_per_minute": "requests per minute",
@@ -69,11 +80,30 @@ Execute = Callable[[Request], Awaitable[cm.Ok]]
 log = structlog.get_logger(__name__)
 
 
+class Arrival(msgspec.Struct, frozen=True):
+    """Something that arrives at a door for a key."""
+
+    weight: float = READ_WEIGHT  # of a request, among those of its key
+    cost: float = 1.0  # of the loop's time, in requests
+    is_exempt: bool = False  # it may be a repeat, or a cancellation: let in where the key has nothing left
+
+
+def http_arrival(method: str, path: str, headers: Mapping[bytes, bytes]) -> Arrival:
+    """What a request is, by its head."""
+    cancels = path.endswith("/cancel")
+    weight = READ_WEIGHT if method in ("GET", "HEAD", "OPTIONS") or cancels else 1.0
+    length = headers.get(b"content-length", b"0")
+    size = int(length) if length.isdigit() and b"transfer-encoding" not in headers else BODY_UNIT_BYTES
+    cost = 1.0 + min(size / BODY_UNIT_BYTES, BODY_UNITS_MAX)
+    return Arrival(weight, cost, cancels or b"idempotency-key" in headers)
+
+
 @dataclass(slots=True)
 class RateLimitState:
     """Where the caller's buckets stand, as far as this request knows. Mutable: the request's own."""
 
     standing: RateLimitStatus | None = None
+    is_counted: bool = False  # among the requests of its key, when it arrived
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -108,6 +138,7 @@ class Quotas:
     counters: Counter[str] = field(default_factory=Counter)  # of the gateway that has these quotas
     _key_buckets: OrderedDict[tuple[TenantId, str], Bucket] = field(default_factory=OrderedDict)
     _pace: ConnectionRate = field(default_factory=ConnectionRate)
+    _arrivals: ArrivalPace = field(default_factory=ArrivalPace)
     _tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = field(default_factory=OrderedDict)
 
     def table(self, tenant: TenantId) -> TenantLimits:
@@ -138,7 +169,7 @@ class Quotas:
         text_bytes = begins(command)
         await self._check_room(request, stores(command), tenant, tenant.user)
         writes = not isinstance(command, _FREE)
-        bucket = await self._key_bucket(principal, tenant, request) if writes else None
+        bucket = await self._key_bucket(principal, request) if writes else None
         if summary is not None:
             compaction = cm.SessionCompact(id=summary, session=request.key.session)
             reserved_for, text_bytes = msgspec.structs.replace(request, command=compaction), stores(command)
@@ -166,7 +197,7 @@ class Quotas:
     ) -> Answer:
         """Has a question about texts answered within the limits of turns. Raises Limited; else as `inspect`."""
         tenant = self.limits().of(principal.tenant)
-        bucket = await self._key_bucket(principal, tenant)
+        bucket = await self._key_bucket(principal)
         if not (_counts(tenant) or _counts(tenant.user)):
             await self._reserve(None, bucket)
             return await inspect()
@@ -248,12 +279,56 @@ class Quotas:
 
     # -- what a key takes for all its users ------------------------------------------------------------------------
 
-    async def _key_bucket(
-        self, principal: Principal, tenant: TenantLimits, request: Request | None = None
-    ) -> Bucket | None:
+    def check_arrival(self, principal: Principal, arrival: Arrival) -> None:
+        """Raises Limited where the key has nothing left for it; counts nothing."""
+        bucket = self._bucket_of(principal)
+        if bucket is not None and not arrival.is_exempt:
+            self._check(bucket, arrival.weight)
+
+    def arrive(self, principal: Principal, arrival: Arrival) -> float:
+        """Counts it among the requests of its key. Returns the seconds that it waits for its turn. Raises Limited where
+        the key has nothing left, or too much is waiting already."""
+        bucket = self._bucket_of(principal)
+        if bucket is None:
+            return 0.0
+        if not arrival.is_exempt:
+            self._check(bucket, arrival.weight)
+        rate = max(PACE_MIN, PACE_BURST * bucket.ceiling / 60)
+        wait_s = self._arrivals.enter(key_of(principal), arrival.cost, rate, self.clock())
+        if not bucket.wait_ms(arrival.weight):
+            bucket.take(arrival.weight)
+            rate_limits = RATE_LIMIT_STATE.get()
+            if rate_limits is not None and arrival.weight >= 1:
+                rate_limits.is_counted = True
+        if wait_s is None:
+            self.counters["arrivals_refused"] += 1
+            raise Limited("rate_limited", "This key sends too much at once.", retry_after_ms=BUSY_RETRY_MS)
+        return wait_s
+
+    def give_back(self, principal: Principal, arrival: Arrival) -> None:
+        """A limit has refused what arrived: it counts as little as what writes nothing."""
+        bucket = self._bucket_of(principal)
+        rate_limits = RATE_LIMIT_STATE.get()
+        if bucket is not None and rate_limits is not None and rate_limits.is_counted:
+            rate_limits.is_counted = False
+            bucket.take(READ_WEIGHT - arrival.weight)
+
+    async def _key_bucket(self, principal: Principal, request: Request | None = None) -> Bucket | None:
         """The requests of one key as a whole: names of users that it makes up are no allowances without end. None where
-        that is not limited. Raises Limited where it has none left and `request` is no repeat."""
-        ceiling = tenant.key_requests_per_minute
+        that is not limited, or the request was counted when it arrived. Raises Limited where it has none left and
+        `request` is no repeat."""
+        rate_limits = RATE_LIMIT_STATE.get()
+        bucket = self._bucket_of(principal)
+        if bucket is None or (rate_limits is not None and rate_limits.is_counted):
+            return None
+        if bucket.wait_ms(1) and request is not None and await self._is_repeat(request):
+            return None  # it gets its answer again
+        self._check(bucket, 1)
+        return bucket
+
+    def _bucket_of(self, principal: Principal) -> Bucket | None:
+        """The bucket of a key; None where its requests are not limited."""
+        ceiling = self.table(principal.tenant).key_requests_per_minute
         if ceiling is None or principal.key_id.startswith(TOKEN_PREFIX):
             return None  # an issuer's tokens have no key in common
         now_ms, name = self.clock() * 1000, (principal.tenant, principal.key_id)
@@ -264,17 +339,19 @@ class Quotas:
                 self._key_buckets.popitem(last=False)
         self._key_buckets.move_to_end(name)
         bucket.look(ceiling, now_ms)
-        if wait_ms := bucket.wait_ms(1):
-            if request is not None and await self._is_repeat(request):
-                return None  # it gets its answer again
+        return bucket
+
+    def _check(self, bucket: Bucket, amount: float) -> None:
+        """Raises Limited where a key's bucket has not so much left."""
+        wait_ms = bucket.wait_ms(amount)
+        if wait_ms:
             self.counters["limited_key_requests_per_minute"] += 1
             raise Limited(
                 "rate_limited",
-                f"This key may have {ceiling} requests per minute. Come again in {wait_ms / 1000:.1f} s.",
+                f"This key may have {bucket.ceiling} requests per minute. Come again in {wait_ms / 1000:.1f} s.",
                 param="key_requests_per_minute",
                 retry_after_ms=wait_ms,
             )
-        return bucket
 
     # -- what is stored ---------------------------------------------------------------------------------------------
 

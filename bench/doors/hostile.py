@@ -1,15 +1,18 @@
 """Hostile requests of 60 kinds, with and without a key: what the server keeps of them, and how long they hold its loop.
 
     python -m bench.doors.hostile --requests 100000
+    python -m bench.doors.hostile --requests 100000 --kinds 1-30
     python -m bench.doors.hostile --requests 300 --quiet-s 5 --only cut
 
 Each kind is a request as nobody sends it in good faith: bodies that are deep, wide, long in their keys, compressed,
 broken off; answers that nobody reads; streams that are opened and left; names made up anew each time; WebSocket frames
-and gRPC calls of such kinds. So many at once go round all kinds. Before, each kind is sent `WARM` times, by which the
-process has taken its size.
+and gRPC calls of such kinds. The requests are shared out among all kinds, one kind after the other, `--at-once`
+requests at a time. Before, each kind is sent `WARM` times, by which the process has taken its size. `--kinds` runs a
+part, with as many of each as the whole run has.
 
-Figures: memory of the server with its children before, at most, and after `--quiet-s` of quiet; the server's own
-histogram of how late its loop came; what became of the requests of each kind.
+Figures: memory of the server with its children before, at most, and after `--quiet-s` of quiet; of each kind, printed
+as it ends, the seconds, how often the loop came over 100 ms late by the server's own histogram, the longest hold that
+its watchdog named, memory, and what became of the requests.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -46,7 +49,7 @@ SAMPLE_S: Final = 0.5
 LIMITS: Final = "[default]\n"  # no ceilings: what is refused costs nothing
 CHAT: Final = "POST /v1/chat/completions"
 RESPONSES: Final = "POST /v1/responses"
-Leaving = Literal["read", "cut", "unread"]
+Leaving = Literal["read", "cut", "unread", "cut_on", "unread_on"]  # `_on`: once the status has come
 Run = Callable[["Stranger", int], Awaitable[str]]
 
 
@@ -63,6 +66,7 @@ def nested(left: str, right: str, count: int) -> bytes:
     return b'{"model": "simulated", "messages": ' + (left * count + "1" + right * count).encode() + b"}"
 
 
+SHORT: Final = {"max_tokens": 4}  # what is measured is the way in
 KEYS: Final = ",".join(f'"{"k" * 200}{number}": 1' for number in range(2_000))
 BODIES: Final[dict[str, bytes]] = {
     "deep lists": nested("[", "]", 100_000),
@@ -78,13 +82,13 @@ BODIES: Final[dict[str, bytes]] = {
     "numbers": b'{"seed": ' + b"9" * 200_000 + b"}",
     "no JSON": b"<" * 500_000,
     "many messages": body(messages=[{"role": "user", "content": "x"}] * 5_000),
-    "many parts": body(messages=[{"role": "user", "content": [{"type": "text", "text": "x"}] * 256}] * 20),
+    "many parts": body(messages=[{"role": "user", "content": [{"type": "text", "text": "x"}] * 256}] * 20, **SHORT),
     "many tools": body(tools=[{"type": "function", "function": {"name": f"f{n}"}} for n in range(128)]),
     "deep schema": body(
         tools=[{"type": "function", "function": {"name": "f", "parameters": {"allOf": [{"not": {}}] * 2_000}}}]
     ),
-    "wide biases": body(logit_bias={str(n): 1 for n in range(1_024)}),
-    "many stops": body(stop=["x" * 256] * 16),
+    "wide biases": body(logit_bias={str(n): 1 for n in range(1_024)}, **SHORT),
+    "many stops": body(stop=["x" * 256] * 16, **SHORT),
     "same key twice": b'{"model": "simulated",' + b'"messages": [],' * 10_000 + b'"n": 1}',
 }
 
@@ -146,7 +150,7 @@ def rpc(method: str, data: bytes, *, key: bool = True, streams: bool = False) ->
 
 
 def kinds() -> Iterator[Kind]:
-    small = body()
+    small = body(**SHORT)
     stream = body(stream=True, max_tokens=500, ignore_eos=True)
     for name, data in BODIES.items():
         yield Kind(name, http(CHAT, data))
@@ -208,11 +212,8 @@ class Stranger:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         made: socket.socket = writer.get_extra_info("socket")
         if leave == "unread":
-            reader._transport.pause_reading()  # type: ignore[attr-defined]
             writer.writelines((data, *frames))
-            self._unread.append(writer)
-            if len(self._unread) > 64:
-                self._unread.pop(0).transport.abort()
+            self._leave_unread(reader, writer)
             return "unread"
         made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         try:
@@ -221,13 +222,23 @@ class Stranger:
                 await writer.drain()
                 return "cut"
             status = (await reader.readuntil(b"\r\n\r\n")).split(None, 2)[1].decode()
+            if leave == "unread_on":
+                self._leave_unread(reader, writer)
+                return status
             for each in frames:
                 writer.write(each)
             if frames:
                 await reader.read(65_536)
             return status
         finally:
-            writer.transport.abort()
+            if writer not in self._unread:
+                writer.transport.abort()
+
+    def _leave_unread(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        self._unread.append(writer)
+        if len(self._unread) > 64:
+            self._unread.pop(0).transport.abort()
 
     async def send(self, kind: Kind, number: int) -> str:
         try:
@@ -249,75 +260,110 @@ def memory(pid: int) -> int:
     return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
 
 
-async def rounds(stranger: Stranger, chosen: list[Kind], requests: int, at_once: int) -> dict[str, Counter[str]]:
-    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-    numbers = iter(range(requests))
+class Row(NamedTuple):
+    """What one kind did to the server."""
+
+    name: str
+    requests: int
+    seconds: float
+    loop_over_100_ms: float
+    longest_hold_ms: float
+    rss_mib: float
+    outcomes: dict[str, int]
+
+    def described(self) -> str:
+        held = f"loop held {self.loop_over_100_ms:.0f} x, longest {self.longest_hold_ms:.0f} ms"
+        did = f"{self.name:24} {self.requests} in {self.seconds:.1f} s"
+        return f"{did}, {held}, {self.rss_mib:.0f} MiB, {self.outcomes}"
+
+
+async def repeat(stranger: Stranger, kind: Kind, requests: int, at_once: int) -> dict[str, int]:
+    """Sends a kind so often; returns what became of it."""
+    outcomes, numbers = Counter[str](), iter(range(requests))
 
     async def one() -> None:
         for number in numbers:
-            kind = chosen[number % len(chosen)]
-            outcomes[kind.name][await stranger.send(kind, number)] += 1
+            outcomes[await stranger.send(kind, number)] += 1
 
     await asyncio.gather(*(one() for _ in range(at_once)))
-    return outcomes
+    return dict(outcomes)
+
+
+class Watch:
+    """Reads how often and how long the loop of a server was held since it was asked before."""
+
+    def __init__(self, metrics_port: int, log: Path) -> None:
+        self._port = metrics_port
+        self._log = log
+        self._late = dict[float, float]()
+        self._lines = 0
+
+    async def held(self) -> tuple[float, float]:
+        """How many beats came over `HELD_MAX_S` late, and the longest hold that the watchdog named, in ms."""
+        now = await loop_delays(self._port)
+        late = {bound: many - self._late.get(bound, 0.0) for bound, many in now.items()}
+        lines = self._log.read_text(errors="replace").splitlines()
+        told = (json.loads(line) for line in lines[self._lines :] if '"loop_stalled"' in line)
+        longest = max((float(line["stalled_ms"]) for line in told), default=0.0)
+        self._late, self._lines = now, len(lines)
+        return max(late.values()) - max(many for bound, many in late.items() if bound <= HELD_MAX_S), longest
 
 
 async def main(options: argparse.Namespace) -> bool:
-    chosen = [kind for kind in kinds() if options.only in kind.name]
+    every = [kind for kind in kinds() if options.only in kind.name]
+    first, _, last = options.kinds.partition("-")
+    chosen = every[int(first or 1) - 1 : int(last or len(every))]
+    each = -(-options.requests // len(every))
     grpc_port, metrics_port = free_ports(2)
+    rows = list[Row]()
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.toml"
         keys.write_text(f'[[keys]]\nid = "good"\ntenant = "acme"\nrole = "service"\nsha256 = "{key_digest(GOOD)}"\n')
         limits = Path(folder) / "limits.toml"
         limits.write_text(LIMITS)
-        flags: tuple[str, ...] = (
-            "--limits",
-            str(limits),
-            "--keys",
-            str(keys),
-            "--grpc-port",
-            str(grpc_port),
-            "--metrics-port",
-            str(metrics_port),
-        )
-        flags += ("--loop-stall-ms", "100", "--log-level", "warning", "--log-format", "json")
+        flags = ["--limits", str(limits), "--keys", str(keys), "--grpc-port", str(grpc_port)]
+        flags += ["--metrics-port", str(metrics_port), "--loop-stall-ms", "100"]
+        flags += ["--log-level", "warning", "--log-format", "json"]
         log = Path(folder) / "log"
         with ServerProcess("--engine", "sim", *flags, log=log) as server:
-            stranger = Stranger(server.port, grpc_port)
-            await rounds(stranger, chosen, WARM * len(chosen), options.at_once)
+            stranger, watch = Stranger(server.port, grpc_port), Watch(metrics_port, log)
+            for kind in chosen:
+                await repeat(stranger, kind, WARM, options.at_once)
             await asyncio.sleep(options.quiet_s)
-            before, delays, began = memory(server.pid), await loop_delays(metrics_port), time.monotonic()
-            work = asyncio.create_task(rounds(stranger, chosen, options.requests, options.at_once))
-            most = before
-            while not (await asyncio.wait((work,), timeout=SAMPLE_S))[0]:
-                most = max(most, memory(server.pid))
-            outcomes, seconds = work.result(), time.monotonic() - began
+            await watch.held()
+            before = most = memory(server.pid)
+            for number, kind in enumerate(chosen, int(first or 1)):
+                began = time.monotonic()
+                work = asyncio.create_task(repeat(stranger, kind, each, options.at_once))
+                while not (await asyncio.wait((work,), timeout=SAMPLE_S))[0]:
+                    most = max(most, memory(server.pid))
+                rss = memory(server.pid)
+                most = max(most, rss)
+                row = Row(kind.name, each, time.monotonic() - began, *await watch.held(), rss / 2**20, work.result())
+                rows.append(row)
+                print(f"{number:3} {row.described()}", flush=True)
             await stranger.close()
             await asyncio.sleep(options.quiet_s)
             after = memory(server.pid)
-            done = await loop_delays(metrics_port)
         held_by = stalls(log.read_text(errors="replace"))
-    late = {bound: many - delays.get(bound, 0.0) for bound, many in done.items()}
-    held = max(late.values()) - max(many for bound, many in late.items() if bound <= HELD_MAX_S)
+    held = sum(row.loop_over_100_ms for row in rows)
     growth = after / before - 1
-    silent = [name for name, each in outcomes.items() if each["no answer"]]
     faults = [f"memory grew by {growth:.1%}"] if growth > GROWTH_MAX else []
     faults += [f"the loop was held over {HELD_MAX_S} s {held:.0f} times"] if held else []
-    faults += [f"no answer to {name!r}" for name in silent]
+    faults += [f"no answer to {row.name!r}" for row in rows if row.outcomes.get("no answer")]
     report(
         "hostile",
         {
             "kinds": len(chosen),
-            "requests": options.requests,
-            "seconds": seconds,
+            "requests": each * len(chosen),
+            "seconds": sum(row.seconds for row in rows),
             "rss_mib_before": before / 2**20,
             "rss_mib_at_most": most / 2**20,
             "rss_mib_after": after / 2**20,
             "growth": growth,
             "loop_over_100_ms": held,
             "loop_held_by": held_by,
-            "loop_beats_by_bound_s": late,
-            "outcomes": {name: dict(each) for name, each in outcomes.items()},
+            "by_kind": {row.name: row._asdict() for row in rows},
             "verdict": "met" if not faults else "NOT MET",
         },
     )
@@ -331,5 +377,6 @@ if __name__ == "__main__":
         requests=100_000,
         at_once=Option(16, "requests under way"),
         quiet_s=Option(60.0, "before memory is read"),
+        kinds=Option("", "from-to, by number: 1-30, 31-, a part of a run that is too long for once"),
         only=Option("", "kinds with this in their names"),
     )

@@ -1,14 +1,21 @@
 """One tenant with one service key does its worst within its limits, in 20 ways: what the others notice of it.
 
     python -m bench.limits.worst_tenant --seconds 20
-    python -m bench.limits.worst_tenant --seconds 3 --only search
+    python -m bench.limits.worst_tenant --seconds 5 --only search
 
-Another tenant streams short chats and lists its sessions, one after the other, alone and then beside each way. Each way
-comes from a process of its own, which waits where it is refused, to a fresh server with its default limits and the
-simulated engine. Of each way: the other's time to the first token and time of a list, p95, against alone; how many of
+Another tenant streams short chats and lists its sessions, one after the other: first alone, then beside one way. Each
+way has a fresh server with its default limits and the simulated engine, so that alone and beside are two halves of one
+run. The tenant is a process of its own, which begins 32 requests at a time and waits `BACKOFF_S` where it is refused:
+answers that it leaves or does not read on it leaves once their status has come, because who goes on where he was
+refused is not within his limits.
+
+Server, tenant and the other have cores of their own, as far as there are enough: the server has the first to itself,
+and the tenant is niced, so that what is measured is what the server does, and not which client the machine runs first.
+
+Figures of each way: the other's time to the first token and time of a list, p50 and p95, alone and beside; how many of
 its requests were refused; what became of the tenant's own.
 
-Bar: both at most 1.5 times what they are alone, and nothing of the other's refused.
+Bar: both p95 at most 1.5 times what they are alone, and nothing of the other's refused.
 """
 
 from __future__ import annotations
@@ -17,11 +24,12 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -37,14 +45,13 @@ RATIO_MAX: Final = 1.5
 PAUSE_S: Final = 0.02
 WARM_S: Final = 2.0
 BACKOFF_S: Final = 0.5
-START_S: Final = 4.0  # until the tenant's process is at it
 USER: Final = "x-sessile-user: uNUMBER"
 STREAM: Final = body(stream=True, max_tokens=400, ignore_eos=True)
 WAYS: Final = (
     Kind("long answers", http(CHAT, STREAM)),
     Kind("long answers of made-up users", http(CHAT, STREAM, USER)),
-    Kind("answers that nobody reads", http(CHAT, STREAM, leave="unread")),
-    Kind("answers that are left", http(CHAT, STREAM, leave="cut")),
+    Kind("answers that nobody reads", http(CHAT, STREAM, leave="unread_on")),
+    Kind("answers that are left", http(CHAT, STREAM, leave="cut_on")),
     Kind("16 choices", http(CHAT, body(n=16, temperature=1, max_tokens=100))),
     Kind("long prompts", http(CHAT, body(messages=[{"role": "user", "content": "word " * 6_000}], max_tokens=1))),
     Kind("background", http(RESPONSES, b'{"model": "simulated", "input": "x", "background": true}', USER)),
@@ -69,82 +76,103 @@ WAYS: Final = (
 )
 
 
+class Times(NamedTuple):
+    """What a tenant's client waited."""
+
+    ttft_s: list[float]
+    list_s: list[float]
+    refused: int
+
+
 class Bystander:
     """Another tenant's client: chats and lists, one after the other."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.ttft_s: list[float] = []
-        self.list_s: list[float] = []
-        self.refused = 0
 
-    async def stand_by(self, seconds: float) -> None:
+    async def stand_by(self, seconds: float) -> Times:
+        ttft_s, list_s, refused = list[float](), list[float](), 0
         until = time.monotonic() + seconds
         headers = {"authorization": f"Bearer {OTHER}"}
         async with httpx.AsyncClient(base_url=self._url, headers=headers, timeout=60) as client:
             while time.monotonic() < until:
-                await self._chat(client)
+                first_s = await self._chat(client)
                 began = time.monotonic()
-                self.refused += (await client.get("/v1/sessions?limit=20")).status_code != 200
-                self.list_s.append(time.monotonic() - began)
+                refused += (await client.get("/v1/sessions?limit=20")).status_code != 200
+                list_s.append(time.monotonic() - began)
+                refused += first_s is None
+                ttft_s += [] if first_s is None else [first_s]
                 await asyncio.sleep(PAUSE_S)
+        return Times(ttft_s, list_s, refused)
 
-    async def _chat(self, client: httpx.AsyncClient) -> None:
+    async def _chat(self, client: httpx.AsyncClient) -> float | None:
+        """Returns the seconds to the first token; None: it was refused, or never came."""
         began, sent = time.monotonic(), json.loads(body(stream=True, max_tokens=8))
         async with client.stream("POST", "/v1/chat/completions", json=sent) as answer:
-            self.refused += answer.status_code != 200
             async for line in answer.aiter_lines():
                 if '"content":"' in line and '"content":""' not in line:
-                    self.ttft_s.append(time.monotonic() - began)
-                    return
+                    return time.monotonic() - began
+        return None
 
 
-def flood(port: int, grpc_port: int, name: str, seconds: float, results: Any) -> None:
-    """A process of the tenant: sends what became of its requests."""
+def flood(port: int, grpc_port: int, name: str, cores: set[int], pipe: Any) -> None:
+    """A process of the tenant: says when it has begun, goes on until it is told to end, sends what became of it."""
+    os.sched_setaffinity(0, cores)
+    os.nice(19)
     (way,) = (each for each in WAYS if each.name == name)
 
     async def send() -> Counter[str]:
-        outcomes, until, numbers = Counter[str](), time.monotonic() + seconds, iter(range(10**9))
+        outcomes, numbers, end = Counter[str](), iter(range(10**9)), asyncio.Event()
         stranger = Stranger(port, grpc_port)
+        asyncio.get_running_loop().add_reader(pipe.fileno(), end.set)
 
         async def one() -> None:
-            while time.monotonic() < until:
+            while not end.is_set():
                 outcome = await stranger.send(way, next(numbers))
                 outcomes[outcome] += 1
                 if outcome in ("429", "503"):  # beyond its limits it is as those who are refused should be
                     await asyncio.sleep(BACKOFF_S)
 
-        await asyncio.gather(*(one() for _ in range(AT_ONCE)))
+        pipe.send("begun")
+        workers = [asyncio.create_task(one()) for _ in range(AT_ONCE)]
+        await end.wait()
+        await asyncio.wait(workers, timeout=BACKOFF_S)
+        for worker in workers:
+            worker.cancel()
         await stranger.close()
         return outcomes
 
-    results.send(dict(asyncio.run(send())))
+    pipe.send(dict(asyncio.run(send())))
 
 
-async def beside(keys: Path, way: Kind | None, seconds: float) -> dict[str, Any]:
-    """Measures the other tenant beside one way of the tenant's, or alone."""
+async def beside(keys: Path, way: Kind, seconds: float) -> dict[str, Any]:
+    """Measures the other tenant alone, and then beside one way of the tenant's."""
     (grpc_port,) = free_ports(1)
-    context, outcomes = multiprocessing.get_context("spawn"), dict[str, int]()
-    results, sending = context.Pipe(duplex=False)
-    with ServerProcess("--engine", "sim", "--keys", str(keys), "--grpc-port", str(grpc_port)) as server:
-        other = Bystander(f"http://127.0.0.1:{server.port}")
-        await other.stand_by(WARM_S)
-        other.ttft_s.clear()
-        other.list_s.clear()
-        if way is not None:
-            process = context.Process(target=flood, args=(server.port, grpc_port, way.name, seconds + START_S, sending))
+    context, cores = multiprocessing.get_context("spawn"), sorted(os.sched_getaffinity(0))
+    ours, theirs = context.Pipe()
+    server = ServerProcess("--engine", "sim", "--keys", str(keys), "--grpc-port", str(grpc_port))
+    os.sched_setaffinity(0, cores[:1])  # the server and its threads have it from us
+    try:
+        with server:
+            os.sched_setaffinity(0, cores[1:2] or cores)
+            other = Bystander(f"http://127.0.0.1:{server.port}")
+            await other.stand_by(WARM_S)
+            alone = await other.stand_by(seconds)
+            tenants_own = set(cores[2:] or cores[1:] or cores)
+            process = context.Process(target=flood, args=(server.port, grpc_port, way.name, tenants_own, theirs))
             process.start()
-            await asyncio.sleep(START_S)
-        await other.stand_by(seconds)
-        if way is not None:
-            outcomes = await asyncio.to_thread(results.recv)
+            await asyncio.to_thread(ours.recv)
+            watched = await other.stand_by(seconds)
+            ours.send("end")
+            outcomes = await asyncio.to_thread(ours.recv)
             await asyncio.to_thread(process.join)
-    return {
-        **spread("ttft_ms_{}", other.ttft_s, "p50 p95", times=1000),
-        **spread("list_ms_{}", other.list_s, "p50 p95", times=1000),
-        "refused": other.refused,
-        "of_the_tenant": outcomes,
-    }
+    finally:
+        os.sched_setaffinity(0, cores)
+    row: dict[str, Any] = {"samples": len(watched.ttft_s)}
+    for when, times in (("alone", alone), ("beside", watched)):
+        row |= spread(f"ttft_ms_{{}}_{when}", times.ttft_s, "p50 p95", times=1000)
+        row |= spread(f"list_ms_{{}}_{when}", times.list_s, "p50 p95", times=1000)
+    return {**row, "refused": alone.refused + watched.refused, "of_the_tenant": outcomes}
 
 
 async def main(options: argparse.Namespace) -> bool:
@@ -157,19 +185,21 @@ async def main(options: argparse.Namespace) -> bool:
             for tenant, key in (("worst", GOOD), ("other", OTHER))
         )
         keys.write_text(lines)
-        alone = await beside(keys, None, options.seconds)
-        rows = {"alone": alone}
+        rows: dict[str, Any] = {}
         for way in ways:
             row = rows[way.name] = await beside(keys, way, options.seconds)
             for what in ("ttft_ms_p95", "list_ms_p95"):
-                ratio = row[f"{what}_ratio"] = row[what] / alone[what]
+                ratio = row[f"{what}_ratio"] = row[f"{what}_beside"] / row[f"{what}_alone"]
                 if ratio > RATIO_MAX:
                     faults.append(f"{way.name}: {what} {ratio:.2f} x")
             if row["refused"]:
                 faults.append(f"{way.name}: {row['refused']} of the other's requests refused")
+            shown = {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
+            print(f"{way.name}: {shown}", flush=True)
     report("worst_tenant", {"ways": len(ways), **rows, "verdict": "met" if not faults else "NOT MET"})
     return is_faultless(faults)
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, seconds=Option(20.0, "of each way"), only=Option("", "ways with this in their names"))
+    only = Option("", "ways with this in their names")
+    run_bench(main, __doc__, seconds=Option(20.0, "alone, and beside each way"), only=only)

@@ -35,6 +35,7 @@ from transport.grpc_api.detached_work import start_detached
 from transport.grpc_api.status import command_error
 from transport.openai.log_cursor import LogCursor, StaleCursor
 from transport.protocol.delta_merge import Span, merged
+from transport.quotas import Arrival
 from transport.reading.feeds import MERGE_FROM
 from transport.reading.log_reader import ResumePlan
 from transport.tasks import Tasks
@@ -197,6 +198,8 @@ class ConverseCall(EventStreamer):
             id = message.id if message is not None else ""
             self._unanswered += 1
             try:
+                arrival = Arrival(is_exempt=field == "response_cancel")
+                await self._gateway.arrive(self._principal, arrival)
                 self._begin(self._command(field, message), id)
             except SessileError as error:
                 self._tasks.start(self._reply(pb.ConverseReply(error=command_error(id, error)), None))

@@ -35,10 +35,12 @@ from transport.grpc_api.detached_work import run_unless_set, start_detached
 from transport.grpc_api.message_size import check_size, malformed
 from transport.grpc_api.status import status_of, trailing_of
 from transport.openai.log_cursor import LogCursor
+from transport.quotas import Arrival
 from transport.websocket.handshake import USER_HEADER, bearer, single_value
 
 LIST_MAX: Final = 100
 LIST_DEFAULT: Final = 20
+CALL: Final = Arrival()
 CROSSING_S: Final = 1.0  # for the first message of a caller who is refused
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
@@ -123,7 +125,7 @@ class SessionsService(made.SessionsServicer):
             translate.fill(message, ok)
             return message
 
-        return await self.answer(context, work)
+        return await self.answer(context, work, arrival=Arrival(is_exempt=field == "response_cancel"))
 
     # -- questions --------------------------------------------------------------------------------------------------
 
@@ -182,7 +184,14 @@ class SessionsService(made.SessionsServicer):
 
     # -- any --------------------------------------------------------------------------------------------------------
 
-    async def answer(self, context: Context, work: Callable[[Principal], Awaitable[T]], *, speaks: bool = False) -> T:
+    async def answer(
+        self,
+        context: Context,
+        work: Callable[[Principal], Awaitable[T]],
+        *,
+        speaks: bool = False,
+        arrival: Arrival = CALL,
+    ) -> T:
         """Runs `work` for the caller. Raises what `abort` raises where that was refused. A client that `speaks`
         first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
         self._gateway.count("grpc_calls")
@@ -195,6 +204,7 @@ class SessionsService(made.SessionsServicer):
             principal = self._principal(metadata, client)
             if place is not None:
                 place.authenticated(principal)
+            await self._gateway.arrive(principal, arrival)
             return await self._work(context, self._request_id(metadata), principal, work)
         except SessileError as error:  # of a caller who is not let in; no message of theirs was received
             if speaks and place is not None:

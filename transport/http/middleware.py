@@ -12,14 +12,15 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from sessions.model.errors import SessileError, TooLarge, Unavailable
+from sessions.model.types import Principal
 from transport.auth.authenticator import Authenticator
 from transport.http.compression import is_packed, pack, packable, takes_gzip, unpacked
-from transport.quotas import RATE_LIMIT_STATE, RateLimitState
+from transport.quotas import RATE_LIMIT_STATE, Arrival, RateLimitState, http_arrival
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -58,6 +59,15 @@ def _too_large(bytes_max: int, uploads: bool) -> TooLarge:
     return TooLarge("too_large", f"A request body has at most {bytes_max} bytes.")
 
 
+class Arrivals(Protocol):
+    """Counts the requests of keys, and lets them begin one after the other."""
+
+    async def arrive(self, principal: Principal, arrival: Arrival) -> None:
+        """Raises Limited."""
+
+    def give_back(self, principal: Principal, arrival: Arrival) -> None: ...
+
+
 @dataclass(eq=False, repr=False)
 class RequestContextMiddleware:
     """ASGI middleware; `refuse` writes a SessileError as the answer."""
@@ -68,6 +78,7 @@ class RequestContextMiddleware:
     new_id: Callable[[], str]
     refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]]
     upload_bytes_max: int = 0  # of the body of a file that is uploaded
+    arrivals: Arrivals | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,6 +93,8 @@ class RequestContextMiddleware:
         bytes_max = self.upload_bytes_max if uploads else self.body_bytes_max
         packs = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
         held: Message | None = None  # the start of an answer that may be packed
+        principal: Principal | None = state.get("principal")
+        arrived: tuple[Principal, Arrival] | None = None
         rate_limits = RateLimitState()
         RATE_LIMIT_STATE.set(rate_limits)  # of this request: every task that it starts has it
 
@@ -97,6 +110,8 @@ class RequestContextMiddleware:
             nonlocal started, held
             if message["type"] == "http.response.start":
                 started = True
+                if message["status"] == 429 and arrived is not None and self.arrivals is not None:
+                    self.arrivals.give_back(*arrived)
                 headers_given = message.get("headers", ())
                 names = [name for name, _ in headers_given]
                 message["headers"] = [
@@ -124,6 +139,9 @@ class RequestContextMiddleware:
                     raise refused
                 if int(headers.get(b"content-length", b"0")) > bytes_max:
                     raise _too_large(bytes_max, uploads)
+                if principal is not None and self.arrivals is not None:
+                    arrived = principal, http_arrival(scope["method"], scope["path"], headers)
+                    await self.arrivals.arrive(*arrived)
                 if is_packed(headers):
                     await self.app(*unpacked(scope, limited_receive, bytes_max), named_send)
                 else:

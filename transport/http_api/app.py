@@ -147,6 +147,7 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
         upload_bytes_max=gateway.files.bytes_max + FORM_BYTES_MAX,
         new_id=gateway.new_id,
         refuse=_refuse,
+        arrivals=gateway,
     )
 
 
@@ -219,7 +220,7 @@ def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
 def make_gate(gateway: Gateway) -> CredentialGate:
     """What connections consult before the application sees a request. A listed page may read that it was refused."""
     cors = CORSMiddleware(_no_app, **_cors_options(gateway)) if gateway.access.origins.allowed else None
-    return CredentialGate(gateway.access, gateway.new_id, cors)
+    return CredentialGate(gateway.access, gateway.new_id, cors, gateway.check_arrival)
 
 
 def _cors_options(gateway: Gateway) -> dict[str, Any]:

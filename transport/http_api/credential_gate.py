@@ -15,7 +15,7 @@ Never decides what a principal may do: routes demand scopes themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final
@@ -31,6 +31,7 @@ from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import PLACE, Place
 from transport.auth.origins import CSRF_HEADER
 from transport.http.middleware import CALLERS_OWN, NOTHING_RUNS, Scope, request_id_of
+from transport.quotas import Arrival, http_arrival
 from transport.websocket.handshake import PATH, bearer, credential_of, single_value, tokens_of
 
 KEY_HEADER: Final = "x-api-key"
@@ -72,8 +73,16 @@ class HeadFields:
 class CredentialGate:
     """Implements `Gate`. `cors` as the application has it, None where no foreign page is allowed."""
 
-    def __init__(self, access: Authenticator, new_id: Any, cors: CORSMiddleware | None = None) -> None:
+    def __init__(
+        self,
+        access: Authenticator,
+        new_id: Any,
+        cors: CORSMiddleware | None = None,
+        check_arrival: Callable[[Principal, Arrival], None] = lambda *_: None,
+    ) -> None:
+        """`check_arrival` raises Limited where the key has nothing left for a request."""
         self._access = access
+        self._check_arrival = check_arrival
         self._new_id = new_id
         self._cors = cors
 
@@ -91,6 +100,7 @@ class CredentialGate:
                 principal = scope["state"]["principal"] = authenticate(self._access, headers, scope)
                 if place is not None:
                     place.authenticated(principal)
+                self._check_arrival(principal, http_arrival(scope["method"], scope["path"], dict(scope["headers"])))
             encoding = ", ".join(headers.getlist("content-encoding")).strip().lower()
             if encoding not in ("", "identity", "gzip", "x-gzip"):
                 raise BadInput(

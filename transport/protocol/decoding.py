@@ -146,6 +146,11 @@ def invalid(error: msgspec.ValidationError) -> BadInput:
     return BadInput("invalid_request", f"{path}: {what}." if path else f"{what}.", param=path or None)
 
 
+_PLAIN: Final = frozenset({str, bool, type(None), int})
+_NAMES: Final = frozenset({str})
+MANY: Final = 32  # values, from which on they are looked at together
+
+
 def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> tuple[str, str] | None:
     """The path of the first value that no client may send, and what is wrong with it. Raises BadFrame on nesting."""
     # An explicit stack: a frame may be nested as deep as the decoder lets it, and that is deeper than our own calls.
@@ -158,6 +163,8 @@ def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> t
             raise BadFrame(f"nested deeper than {DEPTH_MAX}")
         if values > values_max:
             raise BadFrame(f"more than {values_max} values in one frame")
+        if len(container) > MANY and _is_plain(container):
+            continue
         named = isinstance(container, dict)
         for name, value in container.items() if isinstance(container, dict) else enumerate(container):
             if named and not isinstance(name, str):
@@ -175,6 +182,21 @@ def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> t
             else:
                 return _written((path, name)), f"{type(value).__name__} is not a value of this protocol."
     return None
+
+
+def _is_plain(container: list[object] | dict[object, object]) -> bool:
+    """Whether it holds texts, truth values, nothing and integers of a fitting size alone, as nearly all do: found out
+    without a look at one after the other."""
+    if isinstance(container, dict):
+        if not _NAMES.issuperset(map(type, container)):
+            return False
+        container = list(container.values())
+    kinds = set(map(type, container))
+    if int in kinds:
+        integers = container if len(kinds) == 1 else [value for value in container if type(value) is int]
+        if max(integers) > INTEGER_MAX or min(integers) < -INTEGER_MAX:  # type: ignore[type-var,operator]
+            return False
+    return kinds <= _PLAIN
 
 
 def _written(path: _Path) -> str:

@@ -26,10 +26,12 @@ from websockets.protocol import OPEN, SERVER, Protocol
 
 from sessions.model.errors import Limited, Overloaded, SessileError
 from sessions.model.types import Principal
+from transport.arrival_pace import WAIT_MAX_S
 from transport.auth.connection_shares import ConnectionShares, Place
 from transport.gateway import Gateway
 from transport.http.timer_wheel import TimerTarget, TimerWheel
 from transport.protocol.connection import ConnectionLimits
+from transport.quotas import Arrival
 from transport.websocket.deflate import DEFLATE, DEFLATING_MAX, wants_deflate
 from transport.websocket.handshake import (
     PATH,
@@ -45,6 +47,9 @@ SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
 MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
 LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
+OPENING: Final = Arrival(cost=0.4)  # of a connection
+FRAME_WEIGHT: Final = 0.01  # of a request, whatever a frame says
+FRAME_COST: Final = 0.02
 
 _parser_log = logging.getLogger("transport.websocket.upgraded.parser")
 _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
@@ -104,6 +109,7 @@ class UpgradedConnection(asyncio.Protocol):
     _client: str | None = None  # its address, where a proxy of ours says it
     _deflates: bool = False
     _paused: bool = False
+    _waits: bool = False  # for its key's turn: nothing is taken in
     _unread: bytes | None = None
     _message: bytearray | None = None  # of a message in fragments
     _message_binary: bool = False
@@ -186,6 +192,8 @@ class UpgradedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._unread is not None:
             self._unread += data
+        elif self._waits:
+            self._unread = data
         elif len(data) > SLICE_BYTES:
             self._unread = data
             self._transport.pause_reading()
@@ -195,14 +203,35 @@ class UpgradedConnection(asyncio.Protocol):
 
     def _next_slice(self) -> None:
         data = self._unread
-        if data is None or self._paused:
-            return  # the connection is lost, or `resume_writing` comes back here
+        if data is None or self._paused or self._waits:
+            return  # the connection is lost, or `_go_on` comes back here
         self._unread = data[SLICE_BYTES:] or None
+        self._go_on()
+        self._take_in(data[:SLICE_BYTES])
+
+    def _go_on(self) -> None:
+        """Takes in what there is, if nothing speaks against it."""
+        if self._paused or self._waits:
+            return
         if self._unread is not None:
             self._shared.loop.call_soon(self._next_slice)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
-        self._take_in(data[:SLICE_BYTES])
+
+    def _arrived(self, arrival: Arrival) -> None:
+        """Counts what arrived for the connection's key, and takes nothing more in before its turn. Raises Limited."""
+        if self._principal is not None:
+            self._wait(self._shared.gateway.pace_arrival(self._principal, arrival))
+
+    def _wait(self, wait_s: float) -> None:
+        if wait_s and not self._waits and not self._transport.is_closing():
+            self._waits = True
+            self._transport.pause_reading()
+            self._shared.loop.call_later(wait_s, self._end_wait)
+
+    def _end_wait(self) -> None:
+        self._waits = False
+        self._go_on()
 
     def eof_received(self) -> bool:
         self._ws.receive_eof()
@@ -216,10 +245,7 @@ class UpgradedConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self._flowing()
-        if self._unread is not None:
-            self._shared.loop.call_soon(self._next_slice)
-        elif not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._go_on()
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
@@ -231,7 +257,13 @@ class UpgradedConnection(asyncio.Protocol):
                 self._transport.abort()
                 return
         ws.receive_data(data)
-        for event in ws.events_received():
+        frames = ws.events_received()
+        if frames and ws.state is OPEN:
+            try:
+                self._arrived(Arrival(FRAME_WEIGHT * len(frames), FRAME_COST * len(frames)))
+            except Limited as error:  # what is here already is taken in
+                self._wait(min((error.retry_after_ms or 0) / 1000, WAIT_MAX_S))
+        for event in frames:
             if isinstance(event, Frame):
                 self._ws_frame(event)
         if ws.writes:
@@ -327,6 +359,8 @@ class UpgradedConnection(asyncio.Protocol):
         if self._place is not None:
             self._place.authenticated(principal)
         self._shared.gateway.check_connection_rate()
+        if principal is not None:
+            self._wait(self._shared.gateway.pace_arrival(principal, OPENING))
 
     async def _redeem(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake) -> None:
         """Answers a handshake that brought a ticket."""

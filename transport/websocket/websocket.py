@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 import structlog
 from websockets.protocol import OPEN
 
-from sessions.model.commands import ClientCommand
+from sessions.model.commands import ClientCommand, ResponseCancel
 from sessions.model.errors import Internal, Limited, Overloaded, SessileError
 from sessions.model.types import Principal
 from transport.auth.connection_shares import Place
@@ -42,6 +42,7 @@ from transport.protocol.frames import (
     Unsubscribe,
     error_frame,
 )
+from transport.quotas import Arrival
 from transport.reading.reader_set import ReaderSet
 from transport.websocket.deflate import deflated
 from transport.websocket.handshake import AgreedHandshake
@@ -233,6 +234,8 @@ class WebSocketConnection(UpgradedConnection):
         match request:
             case Ack():
                 channel.ack(request.session, request.offset, now)
+            case Subscribe() if self._refuses(request):
+                core.answered()
             case Subscribe():
                 core.answered()
                 subscriptions_max = core.limits.subscriptions_max
@@ -249,7 +252,20 @@ class WebSocketConnection(UpgradedConnection):
                 raise AssertionError("carried out elsewhere")
             case _:
                 assert self._principal is not None
+                if self._refuses(request):
+                    core.answered()
+                    return
                 self._shared.gateway.tasks.start(self._run(request, core, channel, self._principal))
+
+    def _refuses(self, request: Subscribe | Query | ClientCommand) -> bool:
+        """Whether its key has nothing left for a command, and that is answered."""
+        assert self._channel is not None
+        try:
+            self._arrived(Arrival(is_exempt=isinstance(request, ResponseCancel)))
+        except Limited as error:
+            self._channel.write(error_frame(error, request.id))
+            return True
+        return False
 
     async def _run(
         self,

@@ -11,7 +11,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Limited, Overloaded
 from sessions.model.request import Request, request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, ItemId, ResponseId, SessionId, SessionKey, TenantId
-from transport.quotas import Quotas, begins
+from transport.quotas import RATE_LIMIT_STATE, Arrival, Quotas, RateLimitState, begins, http_arrival
 
 
 def test_every_text_counts_in_bytes() -> None:
@@ -131,6 +131,47 @@ async def test_what_writes_and_begins_no_answer_is_a_request(table: TenantLimits
         assert "requests_per_minute" in (error.value.param or "")
     cancel = cm.ResponseCancel(id=CommandId("x"), session=SessionId("s"), response_id=ResponseId("r"))
     await held.execute(request_of(LOCAL_PRINCIPAL, cancel, None), written)  # at any time
+
+
+async def test_a_request_counts_among_those_of_its_key_once_and_from_the_moment_it_arrives() -> None:
+    held, post = quotas(TenantLimits(key_requests_per_minute=3)), http_arrival("POST", "/v1/responses", {})
+    for number in range(2):
+        token = RATE_LIMIT_STATE.set(RateLimitState())
+        assert held.arrive(LOCAL_PRINCIPAL, post) == 0.0
+        await held.execute(message(f"m{number}"), begun)
+        RATE_LIMIT_STATE.reset(token)
+    token = RATE_LIMIT_STATE.set(RateLimitState())
+    held.arrive(LOCAL_PRINCIPAL, post)  # and turns out to be nothing that begins an answer
+    held.give_back(LOCAL_PRINCIPAL, post)  # another limit has refused it
+    held.give_back(LOCAL_PRINCIPAL, post)
+    RATE_LIMIT_STATE.reset(token)
+    for _ in range(9):
+        held.arrive(LOCAL_PRINCIPAL, http_arrival("GET", "/v1/sessions", {}))
+    for method, path in (("POST", "/v1/responses"), ("GET", "/v1/sessions")):
+        for refuse in (held.check_arrival, held.arrive):
+            with pytest.raises(Limited) as error:
+                refuse(LOCAL_PRINCIPAL, http_arrival(method, path, {}))
+            assert error.value.param == "key_requests_per_minute"
+    held.arrive(LOCAL_PRINCIPAL, http_arrival("POST", "/v1/responses/r/cancel", {}))
+    held.arrive(
+        LOCAL_PRINCIPAL, http_arrival("POST", "/v1/responses", {b"idempotency-key": b"k"})
+    )  # it may be a repeat
+    with pytest.raises(Limited):
+        await held.execute(message("m3"), begun)
+
+
+async def test_what_a_key_sends_at_once_waits_while_another_key_is_about() -> None:
+    held, other = quotas(TenantLimits(key_requests_per_minute=10_000)), replace(LOCAL_PRINCIPAL, key_id="other")
+    large = http_arrival("POST", "/v1/responses", {b"content-length": b"4000000"})
+    assert [held.arrive(LOCAL_PRINCIPAL, large) for _ in range(9)] == [0.0] * 9
+    assert held.arrive(other, Arrival()) == 0.0
+    waits = [held.arrive(LOCAL_PRINCIPAL, large) for _ in range(9)]
+    assert waits == sorted(waits) and len(set(waits)) == 9
+    with pytest.raises(Limited) as error:
+        for _ in range(100):
+            held.arrive(LOCAL_PRINCIPAL, large)
+    assert error.value.retry_after_ms
+    assert held.arrive(other, Arrival()) == 0.0
 
 
 async def test_a_command_that_names_a_response_and_begins_none_takes_no_turn() -> None:

@@ -261,3 +261,14 @@ def test_a_long_name_is_clipped_in_its_error(encoding: Any, write: Any) -> None:
     [frame] = decode(data if isinstance(data, bytes) else data.encode(), encoding)
     assert isinstance(frame, RefusedFrame)
     assert frame.error.param == f"{'k' * 64}....a"
+
+
+@pytest.mark.parametrize(("value", "what"), [(2**53, "integers"), (-(2**53), "integers"), (float("inf"), "a number")])
+@pytest.mark.parametrize("others", [(), ("x", None, True), (1, 2.0), ([1], {"a": 1})])
+def test_one_among_many_values_is_found(value: object, what: str, others: tuple[object, ...]) -> None:
+    values = [1] * 100 + [*others, value]
+    found = unacceptable({"a": values})
+    assert found is not None and found[0] == f"a[{len(values) - 1}]" and found[1].startswith(what)
+    named = unacceptable({str(number): value for number, value in enumerate(values)})
+    assert named is not None and named[0] == str(len(values) - 1)
+    assert unacceptable({"a": values[:-1]}) is None

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from websockets.frames import Frame, Opcode
 
-from sessions.model.errors import Overloaded
+from sessions.model.errors import Limited, Overloaded
+from sessions.model.types import LOCAL_PRINCIPAL, Principal
 from tests.support.doors.socketless import SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
+from transport.quotas import Arrival
 from transport.websocket.connections import WebSocketConnections
 from transport.websocket.handshake import AgreedHandshake
 from transport.websocket.upgraded import SLICE_BYTES, UpgradedConnection
@@ -89,6 +91,35 @@ async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_n
     for _ in range(4):
         client.connection._next_slice()
     assert len(client.connection.messages) == 1 and client.transport.reading
+
+
+async def test_pings_cost_their_key_something_and_what_comes_behind_them_waits_its_turn(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 pings a connection, as often as one liked, were in no limit at all."""
+    arrivals: list[Arrival] = []
+
+    def pace(principal: Principal, arrival: Arrival) -> float:
+        arrivals.append(arrival)
+        if len(arrivals) > 2:
+            raise Limited("rate_limited", "None left.", retry_after_ms=3_600_000)
+        return 3_600.0
+
+    client.connection._principal = LOCAL_PRINCIPAL
+    monkeypatch.setattr(client.connection._shared.gateway, "pace_arrival", pace)
+    for number in range(1, 4):
+        client.connection.data_received(bytes_of(*[Frame(Opcode.PING, b"x")] * 500))
+        client.connection.data_received(bytes_of(Frame(Opcode.TEXT, b"behind")))
+        assert len(client.connection.messages) == number - 1 and not client.transport.reading
+        client.connection.resume_writing()
+        assert not client.transport.reading, "that it reads what we write changes nothing"
+        client.connection._waits = False
+        client.connection._next_slice()
+        assert len(client.connection.messages) == number
+        client.connection._end_wait()
+        assert client.transport.reading
+    assert [round(arrival.weight, 2) for arrival in arrivals] == [5.0, 0.01] * 3
+    assert arrivals[0].cost > arrivals[1].cost
 
 
 async def test_the_end_of_the_peer_and_of_the_connection_are_passed_on(client: Client) -> None:
