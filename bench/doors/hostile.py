@@ -260,7 +260,7 @@ def memory(pid: int) -> int:
     return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
 
 
-class Row(NamedTuple):
+class KindFigures(NamedTuple):
     """What one kind did to the server."""
 
     name: str
@@ -315,7 +315,7 @@ async def main(options: argparse.Namespace) -> bool:
     chosen = every[int(first or 1) - 1 : int(last or len(every))]
     each = -(-options.requests // len(every))
     grpc_port, metrics_port = free_ports(2)
-    rows = list[Row]()
+    rows = list[KindFigures]()
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.toml"
         keys.write_text(f'[[keys]]\nid = "good"\ntenant = "acme"\nrole = "service"\nsha256 = "{key_digest(GOOD)}"\n')
@@ -339,7 +339,7 @@ async def main(options: argparse.Namespace) -> bool:
                     most = max(most, memory(server.pid))
                 rss = memory(server.pid)
                 most = max(most, rss)
-                row = Row(kind.name, each, time.monotonic() - began, *await watch.held(), rss / 2**20, work.result())
+                row = KindFigures(kind.name, each, time.monotonic() - began, *await watch.held(), rss / 2**20, work.result())
                 rows.append(row)
                 print(f"{number:3} {row.described()}", flush=True)
             await stranger.close()
