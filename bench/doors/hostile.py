@@ -339,7 +339,8 @@ async def main(options: argparse.Namespace) -> bool:
                     most = max(most, memory(server.pid))
                 rss = memory(server.pid)
                 most = max(most, rss)
-                row = KindFigures(kind.name, each, time.monotonic() - began, *await watch.held(), rss / 2**20, work.result())
+                took_s = time.monotonic() - began
+                row = KindFigures(kind.name, each, took_s, *await watch.held(), rss / 2**20, work.result())
                 rows.append(row)
                 print(f"{number:3} {row.described()}", flush=True)
             await stranger.close()
